@@ -1,0 +1,1 @@
+"""sca-search: ternary networks at the sparsity you ask for."""

@@ -1,0 +1,214 @@
+"""The commands. `--help` answers without importing torch: what trains is imported where it is used."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from sca_search.errors import ScaError
+from sca_search.spec import StudySpec, resolve
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_out = Console()
+_err = Console(stderr=True)
+
+
+class _RunByDefault(TyperGroup):
+    """`sca-search --target-sparsity 0.5` is `sca-search run --target-sparsity 0.5`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in {"--install-completion", "--show-completion"}):
+            args = ["run", *args]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+app = typer.Typer(cls=_RunByDefault, rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+
+_GOAL, _WHAT, _SEARCH, _TRAIN, _RUN = "Goal", "Data and network", "Search", "Training", "The run"
+
+
+def _option(panel: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False)
+
+
+@app.command("run")
+def run_command(
+    ctx: typer.Context,
+    study: Annotated[
+        Path | None, typer.Argument(metavar="[STUDY.toml]", help="A study file; flags overrule it.")
+    ] = None,
+    target_sparsity: Annotated[float | None, _option(_GOAL, "Share of zeros, from 0 to below 1. Default 0.5.")] = None,
+    data: Annotated[
+        str | None, _option(_WHAT, "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH or npz:PATH.")
+    ] = None,
+    data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of mnist and cifar.")] = None,
+    image_size: Annotated[
+        int | None, _option(_WHAT, "Side to which a folder's images are resized. Default 64.")
+    ] = None,
+    train_limit: Annotated[int | None, _option(_WHAT, "Use only so many training images.")] = None,
+    model: Annotated[
+        str | None,
+        _option(_WHAT, "lenet-small (default), lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet."),
+    ] = None,
+    skip: Annotated[str | None, _option(_WHAT, "Layers that stay dense, as name patterns: 'fc*,conv2'.")] = None,
+    only: Annotated[str | None, _option(_WHAT, "The only layers to make ternary, as name patterns.")] = None,
+    trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 12.")] = None,
+    form: Annotated[str | None, _option(_SEARCH, "sharpened (ours, default) or paper (plain SCA).")] = None,
+    time_budget: Annotated[str | None, _option(_SEARCH, "Start no trial that would end later: 90s, 10m, 2h.")] = None,
+    refits: Annotated[int | None, _option(_SEARCH, "More seeds for the chosen candidate. Default 2.")] = None,
+    workers: Annotated[int | None, _option(_SEARCH, "Processes that train trials side by side. Default 1.")] = None,
+    threads: Annotated[int | None, _option(_SEARCH, "Threads a worker. Default: the cores divided by workers.")] = None,
+    epochs: Annotated[int | None, _option(_TRAIN, "Epochs a candidate. Default 20.")] = None,
+    dense_epochs: Annotated[int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30.")] = None,
+    batch: Annotated[int | None, _option(_TRAIN, "Images a step. Default 64.")] = None,
+    seed: Annotated[int | None, _option(_RUN, "Same seed, machine and threads: same front. Default 0.")] = None,
+    name: Annotated[
+        str | None, _option(_RUN, "Name of the run folder. Default: from data, network and target.")
+    ] = None,
+    out: Annotated[Path | None, _option(_RUN, "Where run folders lie. Default runs.")] = None,
+    resume: Annotated[
+        bool, _option(_RUN, "Go on with the run of this name; more --trials are added.", "--resume")
+    ] = False,
+    dry_run: Annotated[bool, _option(_RUN, "Print the resolved study and stop.", "--dry-run")] = False,
+) -> None:
+    """Finds accurate networks with weights in {-1, 0, +1} at the sparsity you ask for.
+
+    **Examples**
+
+    `sca-search --target-sparsity 0.5` searches on the embedded digits, about two minutes
+
+    `sca-search --target-sparsity 0.9 --data mnist --data-dir ~/data --model lenet --epochs 4`
+
+    `sca-search studies/digits.toml --trials 40 --workers 2 --resume`
+
+    **Other commands**
+
+    `sca-search show RUN` prints a finished or running study
+    """
+    flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
+    spec = resolve(study, flags)
+    if dry_run:
+        _dry_run(spec)
+    else:
+        _search(spec, resume)
+
+
+def _search(spec: StudySpec, resume: bool) -> None:
+    _out.print("[dim]loading torch, data and network …[/dim]") if _out.is_terminal else None
+    from sca_search.display import StudyDisplay, closing_lines, front_table, result_lines
+    from sca_search.results import read_csv
+    from sca_search.run_folder import new_run, resumed_run
+    from sca_search.study import Audience, make_task, run_study
+
+    task = make_task(spec)
+    run = resumed_run(spec) if resume else new_run(spec)
+    stop = _StopOnInterrupt()
+    display = StudyDisplay(spec, _out)
+    with display.shown():
+        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)))
+    if finished.summary:
+        _out.print(front_table(read_csv(run.trials_file), spec.goal.target_sparsity))
+        for line in result_lines(finished.summary):
+            _out.print(line, highlight=False)
+    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
+        _out.print(line, highlight=False, soft_wrap=True)
+    if finished.stopped:
+        _err.print("Stopped as asked. The same command with --resume goes on.")
+        raise typer.Exit(_INTERRUPTED)
+    if not finished.summary["chosen"]:
+        raise typer.Exit(1)
+
+
+class _StopOnInterrupt:
+    """Turns the first Ctrl-C into a request, so that the trial under way can be put back; the second one kills."""
+
+    def __init__(self) -> None:
+        self._requested = False
+        signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
+
+    def __call__(self) -> bool:
+        return self._requested
+
+
+def _dry_run(spec: StudySpec) -> None:
+    from itertools import islice
+
+    from sca_search.plan import planned_sparsities
+    from sca_search.study import make_task
+    from sca_search.workshop import starting_alphas
+
+    task = make_task(spec)
+    alphas = starting_alphas(task, spec)
+    _out.print(spec.to_toml(), highlight=False, markup=False)
+    table = Table("layer", "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
+    for choice in task.choices:
+        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.ternary else ""
+        table.add_row(
+            choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
+        )
+    _out.print(table)
+    planned = list(islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials))
+    _out.print("planned sparsities: " + " ".join(f"{sparsity:g}" for sparsity in planned), highlight=False)
+    each = spec.train.epochs + spec.train.frozen_epochs
+    total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
+    _out.print(
+        f"epochs to come: {total} = {spec.train.dense_epochs} dense + ({spec.search.trials} trials + "
+        f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
+        highlight=False,
+    )
+    _out.print("α is the prior's on the initial weights; a study takes it anew from its dense warm start.", style="dim")
+
+
+@app.command("show")
+def show_command(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
+) -> None:
+    """Prints a finished or running study: its front, the chosen trial, where everything is."""
+    from sca_search.display import closing_lines, front_table, result_lines
+    from sca_search.results import read_csv
+    from sca_search.run_folder import RunFolder
+
+    run = RunFolder(run_folder)
+    spec = run.spec()
+    if not run.trials_file.exists():
+        _out.print(f"{run_folder}: no trial has finished yet")
+        return
+    frame = read_csv(run.trials_file)
+    states = frame["state"].value_counts()
+    _out.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
+    _out.print(front_table(frame, spec.goal.target_sparsity))
+    if run.summary_file.exists():
+        for line in result_lines(json.loads(run.summary_file.read_text())):
+            _out.print(line, highlight=False)
+    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
+        _out.print(line, highlight=False, soft_wrap=True)
+
+
+def main() -> NoReturn:
+    """The console script: a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except ScaError as error:
+        for line in str(error).splitlines():
+            _err.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

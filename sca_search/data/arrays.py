@@ -1,0 +1,49 @@
+"""Images as stored, in numpy arrays, to images as trained on: float32 NCHW of the size asked for."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sca_search.data.carve import Rows
+from sca_search.data.splits import Split
+
+# Images a step: the float copy of a step must not add up to a second copy of the set.
+_STEP = 1024
+
+
+def split_from_arrays(
+    images: NDArray[Any], labels: Rows, rows: Rows | None = None, *, image_size: int | None = None
+) -> Split:
+    """The chosen rows (all by default) of uint8 or float images, (N, H, W) or (N, H, W, C), in 0..1 if uint8."""
+    if rows is None:
+        rows = np.arange(len(labels))
+    first = _to_tensor(images[rows[:1]], image_size)
+    filled = torch.empty(len(rows), *first.shape[1:])
+    for start in range(0, len(rows), _STEP):
+        part = slice(start, start + _STEP)
+        filled[part] = _to_tensor(images[rows[part]], image_size)
+    return Split(filled, torch.from_numpy(labels[rows].astype(np.int64)))
+
+
+def fit_size(images: Tensor, size: int) -> Tensor:
+    """Resize so that the shorter side is `size`, then cut the centre square."""
+    height, width = images.shape[2:]
+    scale = size / min(height, width)
+    resized = (max(size, round(height * scale)), max(size, round(width * scale)))
+    images = F.interpolate(images, resized, mode="bilinear", align_corners=False, antialias=True)
+    top, left = (resized[0] - size) // 2, (resized[1] - size) // 2
+    return images[:, :, top : top + size, left : left + size]
+
+
+def _to_tensor(images: NDArray[Any], image_size: int | None) -> Tensor:
+    tensor = torch.from_numpy(images.astype(np.float32))
+    if images.dtype == np.uint8:
+        tensor /= 255
+    tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
+    if image_size is None or tuple(tensor.shape[2:]) == (image_size, image_size):
+        return tensor
+    return fit_size(tensor, image_size)

@@ -1,0 +1,87 @@
+"""One part of a data set in memory, and its batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Batch = tuple[Tensor, Tensor]  # images, labels
+
+
+class Fetches(Protocol):
+    """Whatever turns lists of rows into batches, in the order given."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]: ...
+
+
+class Batches:
+    """The batches of one split, an epoch an iteration.
+
+    Without a seed the order is the split's own. With one, epoch n is shuffled by a generator seeded
+    from (seed, n) alone, so that a training resumed after `set_epoch(n)` sees what it would have seen.
+    """
+
+    def __init__(self, source: Fetches, size: int, *, seed: int | None = None) -> None:
+        if size < 1:
+            raise ValueError(f"a batch must hold at least 1 image, got {size}")
+        self._source = source
+        self._size = size
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is, from 0."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self._source), self._size)
+        return full + int(rest > self._smallest_kept)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator, so that an epoch counts from its first batch: Lightning asks for an iterator
+        # once more than it has epochs, and takes nothing from the first.
+        order = self._order(self._epoch)
+        self._epoch += 1
+        yield from self._source.fetch(torch.split(order, self._size)[: len(self)])
+
+    @property
+    def _smallest_kept(self) -> int:
+        # Batch normalisation cannot train on one value: a last batch of one image is left out there.
+        return 0 if self._seed is None else 1
+
+    def _order(self, epoch: int) -> Tensor:
+        count = len(self._source)
+        if self._seed is None:
+            return torch.arange(count)
+        return torch.from_numpy(np.random.default_rng([self._seed, epoch]).permutation(count))
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images (float32, NCHW) and labels (int64) in memory."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def batches(self, size: int, *, seed: int | None = None) -> Batches:
+        """Batches of at most `size` images; in order without a seed, shuffled anew each epoch with one."""
+        return Batches(self, size, seed=seed)
+
+    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+        """One batch for each list of rows."""
+        for rows in chunks:
+            yield self.images.index_select(0, rows), self.labels.index_select(0, rows)

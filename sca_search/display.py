@@ -1,0 +1,185 @@
+"""What a user sees of a study: live progress, then the front. The one room that draws on the terminal."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sca_search.results import choose, pareto_front
+from sca_search.spec import StudySpec
+
+if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
+    from sca_search.study import Audience
+    from sca_search.train import Epoch
+
+
+class StudyDisplay:
+    """Keeps what the study has told and draws it: a line a trial under way, the best so far, the time left."""
+
+    def __init__(self, spec: StudySpec, console: Console) -> None:
+        self.spec = spec
+        self.console = console
+        self._live: Live | None = None
+        self._began = time.monotonic()
+        self._phase = "dense warm start"
+        self._running: dict[str, tuple[float, Epoch | None]] = {}
+        self._finished = self._total = 0
+        self._epochs_done = 0
+        self._best: dict[str, Any] | None = None
+        self._epochs_left = spec.train.dense_epochs + spec.search.trials * self._epochs_a_trial
+
+    @property
+    def _epochs_a_trial(self) -> int:
+        return self.spec.train.epochs + self.spec.train.frozen_epochs
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self._draw, console=self.console, refresh_per_second=4, transient=True) as self._live:
+            yield
+
+    def audience(self, base: "Audience") -> "Audience":
+        """An audience that draws; whether to stop is the given one's business."""
+        return replace(
+            base,
+            on_dense_epoch=lambda epoch: self._epoch("dense", 0.0, epoch),
+            on_queue=self._on_queue,
+            on_trial_start=self._on_start,
+            on_trial_epoch=lambda trial, epoch: self._epoch(f"trial {trial}", None, epoch),
+            on_trial_end=self._on_end,
+            on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", self.spec.goal.target_sparsity, epoch),
+        )
+
+    def _on_queue(self, waiting: int, finished: int) -> None:
+        self._phase = "trials"
+        self._running.pop("dense", None)
+        self._finished, self._total = finished, finished + waiting
+        self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_a_trial
+        if not self.console.is_terminal:
+            self.console.print(f"{waiting} trials to run, {finished} finished before")
+
+    def _on_start(self, trial: int, sparsity: float) -> None:
+        self._running[f"trial {trial}"] = (sparsity, None)
+
+    def _epoch(self, who: str, sparsity: float | None, epoch: "Epoch") -> None:
+        planned = self._running.get(who, (sparsity or 0.0, None))[0]
+        if who.startswith("refit"):
+            self._phase = "refit of the chosen one"
+            self._running = {who: (planned, epoch)}
+        self._running[who] = (planned, epoch)
+        self._epochs_done += 1
+        self._epochs_left -= 1
+        if who == "dense" and epoch.epoch == epoch.epochs and not self.console.is_terminal:
+            self.console.print(f"dense warm start: {epoch.soft_accuracy:.2%} validation accuracy")
+
+    def _on_end(self, row: dict[str, Any]) -> None:
+        self._running.pop(f"trial {row['trial']}", None)
+        self._finished += 1
+        meets_goal = row["state"] == "complete" and abs(row["sparsity"] - self.spec.goal.target_sparsity) <= 0.001
+        if meets_goal and (self._best is None or row["accuracy"] > self._best["accuracy"]):
+            self._best = row
+        line = _trial_line(row, self._finished, self._total)
+        if self._live is not None:
+            self._live.console.print(line)
+        else:
+            self.console.print(line)
+
+    def _draw(self) -> Group:
+        done = self._epochs_done / max(1, self._epochs_done + max(0, self._epochs_left))
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(self._headline(), style="bold"))
+        lines = [_running_line(who, planned, epoch) for who, (planned, epoch) in self._running.items()]
+        return Group(grid, *lines)
+
+    def _headline(self) -> str:
+        parts = [self._phase]
+        if self._total:
+            parts.append(f"{self._finished}/{self._total}")
+        if self._best:
+            parts.append(f"best at the target {self._best['accuracy']:.2%}")
+        if self._epochs_done >= 3:
+            each = (time.monotonic() - self._began) / self._epochs_done
+            parts.append(f"{_clock(each * max(0, self._epochs_left))} left")
+        return " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _running_line(who: str, planned: float, epoch: "Epoch | None") -> Text:
+    if epoch is None:
+        return Text(f"  {who} · planned sparsity {planned:.1%} · starting", style="dim")
+    text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · accuracy {epoch.soft_accuracy:.2%}"
+    if epoch.phase == "ternary":
+        text += f", rounded {epoch.rounded_accuracy:.2%} · sparsity {epoch.sparsity:.2%} of {planned:.1%}"
+    elif epoch.phase == "frozen":
+        text += f" · sparsity {epoch.sparsity:.2%}, trits frozen"
+    return Text(text)
+
+
+def _trial_line(row: dict[str, Any], finished: int, total: int) -> Text:
+    head = f"[{finished}/{total}] trial {row['trial']}: "
+    if row["state"] != "complete":
+        return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
+    flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
+    return Text(
+        head + f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%} "
+        f"(moved {row['moved_share']:.3%}){flag} · {row['seconds']:.1f} s"
+    )
+
+
+def front_table(frame: pd.DataFrame, target: float) -> Table:
+    """The Pareto front, the chosen trial marked; it is listed even where another trial dominates it."""
+    chosen = choose(frame, target)
+    front = pareto_front(frame)
+    if chosen is not None and chosen not in set(front["trial"]):
+        front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
+    table = Table(title="Pareto front (validation)", title_justify="left")
+    for heading in ("", "trial", "sparsity", "accuracy", "before the frozen phase", "moved", "seconds"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in front.to_dict("records"):
+        is_chosen = row["trial"] == chosen
+        table.add_row(
+            "→ chosen" if is_chosen else "",
+            str(row["trial"]),
+            f"{row['sparsity']:.3%}",
+            f"{row['accuracy']:.2%}",
+            f"{row['rounded_accuracy']:.2%}",
+            f"{row['moved_share']:.3%}",
+            f"{row['seconds']:.1f}",
+            style="bold green" if is_chosen else None,
+        )
+    return table
+
+
+def result_lines(summary: dict[str, Any]) -> list[str]:
+    """The chosen model in words."""
+    chosen, dense = summary.get("chosen"), summary.get("dense")
+    if not chosen or not dense:
+        return [f"No trial met the target sparsity {summary.get('target_sparsity', 0):g}."]
+    return [
+        f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
+        f"validation {chosen['accuracy_mean']:.2%} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds",
+        f"Test accuracy {chosen['test_accuracy']:.2%} on {chosen['test_images']} images, "
+        f"dense network {dense['test_accuracy']:.2%}",
+    ]
+
+
+def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
+    """Where everything is."""
+    lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]
+    return [*lines, f"Model:     {model}"] if model.exists() else lines

@@ -1,0 +1,56 @@
+"""Every error that a user can meet, as one tree.
+
+    ScaError                 anything this package raises on purpose
+    ├── InputError           the user's mistake: one sentence, exit code 2, nothing written
+    │   ├── SpecError        a study file or a flag
+    │   ├── DataError        a data set: unknown, unreachable, malformed
+    │   ├── ModelError       a network: unknown, or without a layer to make ternary
+    │   └── RunError         a run folder: taken, missing, or of another study
+    ├── StorageError         the machine's fault: a full disk, a folder that cannot be written; exit code 2
+    └── DivergenceError      a training that left the finite numbers; ends its trial, not the study
+
+A message says where, what, the rule, and what was given.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ScaError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class InputError(ScaError):
+    """Something the user gave cannot be used."""
+
+
+class SpecError(InputError):
+    """A study file or a flag breaks a rule."""
+
+
+class DataError(InputError):
+    """A data set is unknown, unreachable or malformed."""
+
+
+class ModelError(InputError):
+    """A network is unknown or has nothing to make ternary."""
+
+
+class RunError(InputError):
+    """A run folder is taken, missing, or holds another study."""
+
+
+class StorageError(ScaError):
+    """The machine could not store what the run produced."""
+
+
+class DivergenceError(ScaError):
+    """A training left the finite numbers."""
+
+
+def unknown_name(what: str, given: str, known: Iterable[str]) -> str:
+    """A sentence for a name that nobody knows: the known ones, and the nearest if one is near."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(given, names, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown {what} {given!r}: known are {', '.join(names)}{hint}"

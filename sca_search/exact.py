@@ -1,0 +1,103 @@
+"""The exact step: trits with a given number of zeros, moving as few weights as possible.
+
+Rounding leaves a layer near its planned sparsity, not at it. The weights nearest to the border, |W| = ½, cross it
+until the count is right, overall: which layer they lie in does not matter to the target, only how little it costs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Non-zeros that a layer, and each of its output channels, keeps as long as the count allows."""
+
+    per_layer: int = 1
+    per_channel: int = 0
+
+
+@dataclass(frozen=True)
+class ExactTrits:
+    """The trits, how many weights crossed the border for them, and the layers left without a non-zero."""
+
+    trits: dict[str, Tensor]
+    moved: int
+    dead_layers: tuple[str, ...]
+
+    @property
+    def moved_share(self) -> float:
+        return self.moved / max(1, sum(layer.numel() for layer in self.trits.values()))
+
+
+def exact_trits(
+    latents: Mapping[str, Tensor],
+    softs: Mapping[str, Tensor],
+    thresholds: Mapping[str, float],
+    zeros: int,
+    floor: Floor,
+) -> ExactTrits:
+    """Trits of which exactly `zeros` are 0.
+
+    `softs` says what rounding would do; `latents` less their layer's threshold say how far each weight is from
+    the border, since a sharpened W is saturated nearly everywhere and cannot rank them.
+    """
+    names = list(latents)
+    rounds_to_zero = torch.cat([(softs[name].round() == 0).flatten() for name in names])
+    margin = torch.cat([(latents[name].abs() - _finite(thresholds[name])).flatten() for name in names])
+    kept = _protected({name: latents[name].abs() for name in names}, floor, rounds_to_zero.numel() - zeros)
+    is_zero = _with_count(rounds_to_zero & ~kept, margin, kept, zeros)
+    moved = int((is_zero != rounds_to_zero).sum())
+    sizes = [latents[name].numel() for name in names]
+    trits = {
+        name: torch.where(layer_zero.view_as(latents[name]), 0.0, _sign(latents[name]))
+        for name, layer_zero in zip(names, is_zero.split(sizes), strict=True)
+    }
+    dead = tuple(name for name, layer in trits.items() if not layer.any())
+    return ExactTrits(trits, moved, dead)
+
+
+def _finite(threshold: float) -> float:
+    return min(threshold, 1e30)  # α = 2 has an infinite basin; differences of infinities are NaN
+
+
+def _sign(latent: Tensor) -> Tensor:
+    """±1, never 0: a weight at exactly 0 that must not be a zero becomes +1."""
+    return torch.where(latent < 0, -1.0, 1.0)
+
+
+def _with_count(is_zero: Tensor, margin: Tensor, kept: Tensor, zeros: int) -> Tensor:
+    """`is_zero` changed in the weights nearest to the border until `zeros` of them are set; never in `kept` ones."""
+    missing = zeros - int(is_zero.sum())
+    result = is_zero.clone()
+    if missing > 0:
+        eligible = torch.where(is_zero | kept, torch.inf, margin)
+        result[eligible.topk(missing, largest=False).indices] = True
+    elif missing < 0:
+        eligible = torch.where(is_zero, margin, -torch.inf)
+        result[eligible.topk(-missing).indices] = False
+    return result
+
+
+def _protected(magnitudes: Mapping[str, Tensor], floor: Floor, budget: int) -> Tensor:
+    """Marks the largest weights of each layer and channel; at most `budget`, the number of non-zeros there are."""
+    marks = [_largest(layer.view(1, -1), floor.per_layer) for layer in magnitudes.values()]
+    protected = torch.cat(marks)
+    if floor.per_channel and int(protected.sum()) <= budget:
+        channels = [_largest(layer.flatten(1), floor.per_channel) for layer in magnitudes.values()]
+        protected = protected | torch.cat(channels)
+    if int(protected.sum()) <= budget:
+        return protected
+    flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
+    ranked = torch.where(protected, flat, -torch.inf).topk(max(0, budget)).indices
+    return torch.zeros_like(protected).index_fill(0, ranked, True)
+
+
+def _largest(rows: Tensor, count: int) -> Tensor:
+    """Flat mask of the `count` largest of each row."""
+    mask = torch.zeros_like(rows, dtype=torch.bool)
+    if count:
+        mask.scatter_(1, rows.topk(min(count, rows.shape[1]), dim=1).indices, True)
+    return mask.flatten()

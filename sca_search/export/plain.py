@@ -1,0 +1,70 @@
+"""The plain export: a safetensors file, ternary weights as int8 trits, everything else as it was trained.
+
+What is claimed about a model is counted on this file, not on the network in memory.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sca_search.errors import RunError
+from sca_search.files import atomic_path
+from sca_search.ternary import ZeroCount, zero_counts
+
+FORMAT = "sca-search/plain"
+VERSION = "1"
+
+
+def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], about: Mapping[str, object]) -> None:
+    """Writes a baked network; `about` goes into the file's metadata as JSON."""
+    ternary = {f"{name}.weight" for name in ternary_layers}
+    tensors = {
+        name: (value.to(torch.int8) if name in ternary else value).contiguous().cpu()
+        for name, value in model.state_dict().items()
+    }
+    for name in ternary:
+        if not torch.equal(tensors[name].float(), model.state_dict()[name].cpu()):
+            raise ValueError(f"{name} is not ternary: it must be baked before it is saved")
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "ternary_layers": json.dumps(ternary_layers),
+        "about": json.dumps(about),
+    }
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+
+
+def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, object]]:
+    """State dict with float weights, names of the ternary layers, and what the file says about itself."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
+                raise RunError(f"{path} is not a {FORMAT} file of version {VERSION}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            layers = tuple(json.loads(metadata["ternary_layers"]))
+            about = json.loads(metadata["about"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as a model: {error}") from error
+    _check_trits(path, tensors, layers)
+    state = {name: value.float() if value.dtype == torch.int8 else value for name, value in tensors.items()}
+    return state, layers, about
+
+
+def count_zeros(path: Path) -> dict[str, ZeroCount]:
+    """Zeros a layer, counted in the file."""
+    state, layers, _ = load_plain(path)
+    return zero_counts({name: state[f"{name}.weight"] for name in layers})
+
+
+def _check_trits(path: Path, tensors: Mapping[str, Tensor], layers: tuple[str, ...]) -> None:
+    for name in layers:
+        weight = tensors.get(f"{name}.weight")
+        if weight is None or weight.dtype != torch.int8 or not bool((weight.abs() <= 1).all()):
+            raise RunError(f"{path}: {name}.weight must hold int8 values in {{-1, 0, 1}}")

@@ -1,0 +1,167 @@
+"""The end of a study: tables, choice, refit of the chosen candidate, the test split, summary and page."""
+
+import importlib.metadata
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pandas as pd
+from torch import nn
+
+from sca_search.candidate import Candidate
+from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
+from sca_search.export.plain import count_zeros, load_plain
+from sca_search.files import atomic_path, write_json_atomic
+from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.results import choose, hypervolume, pareto_front, write_csv
+from sca_search.run_folder import RunFolder
+from sca_search.sampler import derived_seed
+from sca_search.search import keep
+from sca_search.spec import StudySpec
+from sca_search.ternary import total
+from sca_search.train import Progress, Task, WarmStart, train_candidate
+
+# A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
+_REFIT = 1_000_000
+
+
+def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_accuracy: float | None) -> None:
+    """trials.csv, front.csv and the page, as far as the study has come."""
+    chosen = choose(frame, spec.goal.target_sparsity)
+    front = pareto_front(frame)
+    write_csv(frame, run.trials_file)
+    write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
+    write_page(run, spec, frame, dense_accuracy, {})
+
+
+def refit(run: RunFolder, number: int, task: Task, start: WarmStart, index: int, progress: Progress) -> None:
+    """Trains a candidate again with another seed; what is there already is not done again."""
+    if (run.candidate(number, index) / "candidate.json").exists():
+        return
+    known = Candidate.model_validate(_record(run.candidate(number))["candidate"])
+    again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
+    keep(run, number, again, train_candidate(again, task, start, progress), task, refit=index)
+
+
+def summarize(
+    run: RunFolder, spec: StudySpec, frame: pd.DataFrame, task: Task, start: WarmStart, seconds: float
+) -> dict[str, object]:
+    """Exports the chosen model, reads the test split once, and writes summary.json.
+
+    The model exported is the best on validation among the chosen candidate and its refits; their mean is what a user
+    may expect of the candidate, since the best of many on a small validation set flatters itself.
+    """
+    trial = choose(frame, spec.goal.target_sparsity)
+    summary: dict[str, object] = {
+        "study": run.path.name,
+        "target_sparsity": spec.goal.target_sparsity,
+        "form": spec.search.form,
+        "trials": int((frame["state"] == "complete").sum()),
+        "failed": int((frame["state"] == "failed").sum()),
+        "hypervolume": hypervolume(pareto_front(frame), accuracy=start.score.accuracy - 0.05, sparsity=0.3),
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "dense": {"accuracy": start.score.accuracy},
+        "chosen": None,
+    }
+    if trial is not None:
+        summary |= _chosen(run, frame, trial, task, start)
+    write_json_atomic(run.summary_file, summary)
+    return summary
+
+
+def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart) -> dict[str, object]:
+    row = frame[frame["trial"] == trial].iloc[0]
+    number = int(row["candidate"])
+    folders = [run.candidate(number), *sorted(run.candidate(number).glob("refit-*"))]
+    records = [_record(folder) for folder in folders]
+    best = max(range(len(folders)), key=lambda index: (records[index]["accuracy"], -records[index]["loss"]))
+    with atomic_path(run.chosen_file) as temporary:
+        shutil.copyfile(folders[best] / "model.safetensors", temporary)
+    counts = count_zeros(run.chosen_file)
+    test = task.data.read_test()
+    batches = test.batches(EVALUATION_BATCH)
+    dense = score(_with_state(task, start.state), batches)
+    ours = score(_with_state(task, load_plain(run.chosen_file)[0]), batches)
+    accuracies = [record["accuracy"] for record in records]
+    return {
+        "dense": {"accuracy": start.score.accuracy, "test_accuracy": dense.accuracy},
+        "chosen": {
+            "trial": trial,
+            "candidate": number,
+            "sparsity": total(counts).sparsity,
+            "accuracy": records[best]["accuracy"],
+            "accuracy_mean": statistics.fmean(accuracies),
+            "accuracy_spread": statistics.pstdev(accuracies),
+            "seeds": len(accuracies),
+            "test_accuracy": ours.accuracy,
+            "test_images": len(test),
+            "moved_share": records[best]["moved_share"],
+            "sparsity_before_exact_step": records[best]["sparsity_before"],
+            "dead_layers": records[best]["dead_layers"],
+            "layers": {
+                name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
+                for name, count in counts.items()
+            },
+            "file": run.chosen_file.name,
+            "size_bytes": run.chosen_file.stat().st_size,
+        },
+    }
+
+
+def write_page(
+    run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_accuracy: float | None, summary: dict[str, object]
+) -> None:
+    """dashboard.html."""
+    chosen = summary.get("chosen")
+    layers = chosen["layers"] if isinstance(chosen, dict) else {}
+    data = dashboard_data(
+        frame,
+        title=run.path.name,
+        target_sparsity=spec.goal.target_sparsity,
+        dense_accuracy=dense_accuracy,
+        chosen_trial=choose(frame, spec.goal.target_sparsity),
+        summary=page_facts(spec, summary),
+        layers=tuple(LayerRow(name, layer["weights"], layer["sparsity"]) for name, layer in layers.items()),
+    )
+    write_dashboard(run.dashboard_file, data)
+
+
+def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    """What the page says in words beside its figures."""
+    facts = [
+        ("Data", spec.data.name),
+        ("Network", spec.model.name),
+        ("Form", spec.search.form),
+        ("Target sparsity", f"{spec.goal.target_sparsity:.1%}"),
+    ]
+    chosen, dense = summary.get("chosen"), summary.get("dense")
+    if isinstance(chosen, dict) and isinstance(dense, dict):
+        facts += [
+            ("Sparsity, counted in the file", f"{chosen['sparsity']:.3%}"),
+            ("Test accuracy", f"{chosen['test_accuracy']:.2%} (dense {dense['test_accuracy']:.2%})"),
+            (
+                "Validation accuracy",
+                f"{chosen['accuracy_mean']:.2%} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds",
+            ),
+            ("Exported model", str(chosen["file"])),
+        ]
+    return tuple(facts)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    names = ("sca-search", "torch", "optuna", "pytorch-lightning", "numpy")
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def _record(folder: Path) -> dict[str, object]:
+    record: dict[str, object] = json.loads((folder / "candidate.json").read_text())
+    return record
+
+
+def _with_state(task: Task, state: dict[str, object]) -> nn.Module:
+    model = task.make_model()
+    model.load_state_dict(state)
+    return model

@@ -1,0 +1,125 @@
+"""What the trials of a study gave: one table, its Pareto front, the front's area, and the trial to choose.
+
+Both objectives, validation accuracy and sparsity, are maximized.
+"""
+
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+
+from sca_search.errors import RunError
+from sca_search.files import write_text_atomic
+
+COLUMNS = (
+    "trial",
+    "state",
+    "planned_sparsity",
+    "sparsity",
+    "accuracy",
+    "loss",
+    "soft_accuracy",
+    "rounded_accuracy",
+    "moved_share",
+    "off_target",
+    "seconds",
+    "reason",
+)
+_TEXT = ("state", "reason")
+_NUMBER_TYPES = {
+    name: "int64" if name == "trial" else "float64" for name in COLUMNS if name not in {"off_target", *_TEXT}
+}
+
+# A trial whose exact step moved more weights than this did not train at the sparsity that it reports.
+OFF_TARGET_SHARE = 0.005
+
+
+def trial_frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+    """One row a trial, sorted by number: the fixed columns, then the parameters by name.
+
+    A missing number is NaN, a missing text "". `off_target` follows from `moved_share` unless it is given.
+    """
+    records = [dict(row) for row in rows]
+    parameters = sorted({name for row in records for name in row} - set(COLUMNS))
+    frame = pd.DataFrame(records, columns=[*COLUMNS, *parameters]).astype(_NUMBER_TYPES)
+    off_target = frame["off_target"]
+    derived = frame["moved_share"] > OFF_TARGET_SHARE  # False for NaN
+    frame["off_target"] = off_target.astype(object).where(off_target.notna(), derived).astype(bool)
+    return _with_text(frame).sort_values("trial", kind="stable", ignore_index=True)
+
+
+def pareto_front(frame: pd.DataFrame) -> pd.DataFrame:
+    """The complete trials that no other beats in accuracy and sparsity, sorted by sparsity.
+
+    Of trials equal in both, the one with the lowest loss stays, then the earliest.
+    """
+    ranked = _measured(frame).sort_values(
+        ["sparsity", "accuracy", "loss", "trial"], ascending=[False, False, True, True]
+    )
+    # From the sparsest down, a trial is on the front where it is more accurate than all before it.
+    best_before = ranked["accuracy"].cummax().shift(fill_value=-math.inf)
+    return ranked[ranked["accuracy"] > best_before].sort_values("sparsity", ignore_index=True)
+
+
+def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> float:
+    """The area that the front dominates above the reference point (accuracy, sparsity)."""
+    above = front[(front["accuracy"] > accuracy) & (front["sparsity"] > sparsity)]
+    above = above.sort_values("sparsity", ascending=False)
+    heights = above["accuracy"].cummax() - accuracy
+    edges = [*above["sparsity"].tolist(), sparsity]
+    return math.fsum(
+        (right - left) * height for (right, left), height in zip(pairwise(edges), heights.tolist(), strict=True)
+    )
+
+
+def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
+    """The most accurate complete trial within `tolerance` of the target; ties: lower loss, then earlier."""
+    measured = _measured(frame)
+    # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
+    near = measured[(measured["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12]
+    if near.empty:
+        return None
+    ranked = near.sort_values(["accuracy", "loss", "trial"], ascending=[False, True, True])
+    return int(ranked["trial"].iloc[0])
+
+
+def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Writes the table of trials; a reader sees the old file or the new one, never half of it."""
+    # With "\n" alone, a "\r" in a reason (a progress bar's) is left unquoted, and ends the row when read.
+    write_text_atomic(path, frame.to_csv(index=False, lineterminator="\r\n"))
+
+
+def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The table that `write_csv` wrote; pandas before 3.1 may return a number's last digit changed."""
+    try:
+        content = Path(path).read_bytes()
+        # Only an empty cell is a missing one: "NA" or "None" may be a parameter's value.
+        frame = pd.read_csv(
+            io.BytesIO(content),
+            keep_default_na=False,
+            na_values=[""],
+            dtype={**_NUMBER_TYPES, **dict.fromkeys(_TEXT, "str"), "off_target": "bool"},
+        )
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+        raise RunError(f"{path} is no table of trials: {error}") from error
+    missing = [name for name in COLUMNS if name not in frame.columns]
+    if missing:
+        raise RunError(f"{path} is no table of trials: it lacks the column {missing[0]!r}")
+    return _with_text(frame)
+
+
+def _with_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with "" where a text is missing."""
+    return frame.assign(**{name: frame[name].astype(object).fillna("").astype("str") for name in _TEXT})
+
+
+def _measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """The complete trials whose two objectives are finite."""
+    finite = (frame[["accuracy", "sparsity"]].abs() < math.inf).all(axis=1)  # NaN is not less
+    return frame[(frame["state"] == "complete") & finite]

@@ -1,0 +1,232 @@
+"""The study: an ordinary Optuna study with two objectives, accuracy and sparsity, both maximized.
+
+Its plan is a queue of waiting trials in the study's own storage, one a candidate, each with its planned sparsity:
+workers take the next, a killed one is put back, and a finished study goes on when more are queued.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.trial import FrozenTrial, TrialState
+
+from sca_search.candidate import Candidate
+from sca_search.errors import DivergenceError, StorageError
+from sca_search.export.plain import count_zeros, save_plain
+from sca_search.files import write_json_atomic, write_text_atomic
+from sca_search.fit import StopRequestedError
+from sca_search.plan import planned_sparsities
+from sca_search.run_folder import RunFolder
+from sca_search.sampler import ReseededSampler, derived_seed
+from sca_search.space import first_guess, sample
+from sca_search.spec import StudySpec
+from sca_search.ternary import total
+from sca_search.train import Epoch, Progress, Settled, Task, WarmStart, train_candidate
+
+STUDY_NAME = "sca-search"
+_STATES = {
+    TrialState.COMPLETE: "complete",
+    TrialState.FAIL: "failed",
+    TrialState.PRUNED: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "waiting",
+}
+# What a trial tells of itself beside its two objectives.
+_FACTS = ("loss", "soft_accuracy", "rounded_accuracy", "moved_share", "sparsity_before", "reason", "candidate")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """How a study talks to the outside."""
+
+    on_start: Callable[[int, float], None] = field(default=lambda _trial, _sparsity: None)
+    on_epoch: Callable[[int, Epoch], None] = field(default=lambda _trial, _epoch: None)
+    on_end: Callable[[int], None] = field(default=lambda _trial: None)
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+
+
+def open_study(run: RunFolder, spec: StudySpec) -> optuna.Study:
+    """The run's study, made where it does not exist."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with storage_errors(run):
+        return optuna.create_study(
+            study_name=STUDY_NAME,
+            storage=run.storage_url,
+            directions=["maximize", "maximize"],
+            sampler=ReseededSampler(spec.seed),
+            load_if_exists=True,
+        )
+
+
+@contextlib.contextmanager
+def storage_errors(run: RunFolder) -> Iterator[None]:
+    """A database that cannot be written (a full disk, mostly) is the machine's fault, in one sentence."""
+    try:
+        yield
+    except StorageInternalError as error:
+        cause = str(error.__cause__ or error).splitlines()[0]
+        raise StorageError(f"{run.path / 'study.db'} cannot be written: {cause}") from error
+
+
+def fill_queue(study: optuna.Study, spec: StudySpec) -> int:
+    """Queues what is missing of the spec's trials, and says how many wait now.
+
+    The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
+    """
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        put_back(study, trial)
+        study.tell(trial.number, state=TrialState.FAIL)
+    known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
+    planned = islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials)
+    for candidate, sparsity in enumerate(planned):
+        if candidate not in known:
+            # The very first is the best known guess; what is not fixed here is sampled when the trial starts.
+            params = first_guess(spec) if candidate < 2 else {}
+            study.enqueue_trial(params, user_attrs={"candidate": candidate, "planned_sparsity": sparsity})
+    return len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+
+def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
+    """Queues a trial's candidate again, with the values it had."""
+    kept = {name: trial.user_attrs[name] for name in ("candidate", "planned_sparsity")}
+    study.enqueue_trial(trial.params, user_attrs=kept)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Trains one trial's candidate and keeps all that it gave."""
+
+    run: RunFolder
+    spec: StudySpec
+    task: Task
+    start: WarmStart
+    listener: Listener
+
+    def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
+        number, sparsity = trial.user_attrs["candidate"], trial.user_attrs["planned_sparsity"]
+        self.listener.on_start(trial.number, sparsity)
+        candidate = sample(trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number))
+        progress = Progress(
+            on_epoch=lambda epoch: self.listener.on_epoch(trial.number, epoch),
+            stop_requested=self.listener.stop_requested,
+        )
+        try:
+            settled = train_candidate(candidate, self.task, self.start, progress)
+        except DivergenceError as error:
+            trial.set_user_attr("reason", str(error))
+            raise
+        except StopRequestedError:
+            put_back(trial.study, trial)
+            raise
+        counted = keep(self.run, number, candidate, settled, self.task)
+        for name, value in facts(settled).items():
+            trial.set_user_attr(name, value)
+        return settled.score.accuracy, counted
+
+
+def facts(settled: Settled) -> dict[str, float]:
+    """The figures of a candidate beside its two objectives."""
+    return {
+        "loss": settled.score.loss,
+        "soft_accuracy": settled.soft_accuracy,
+        "rounded_accuracy": settled.rounded_accuracy,
+        "moved_share": settled.moved_share,
+        "sparsity_before": settled.sparsity_before,
+    }
+
+
+def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, task: Task, refit: int = 0) -> float:
+    """Writes a candidate's folder and gives its sparsity, counted in the file written."""
+    folder = run.candidate(number, refit)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / "history.csv", history_csv(settled.history))
+    model_file = folder / "model.safetensors"
+    about = {
+        "input_shape": task.data.input_shape,
+        "classes": task.data.classes,
+        "mean": task.data.mean,
+        "std": task.data.std,
+    }
+    save_plain(model_file, settled.model, task.ternary_layers, about)
+    counted = total(count_zeros(model_file)).sparsity
+    record = {
+        "candidate": candidate.model_dump(mode="json"),
+        "accuracy": settled.score.accuracy,
+        "sparsity": counted,
+        **facts(settled),
+        "strength_unit": settled.unit,
+        "alphas": settled.alphas,
+        "dead_layers": settled.dead_layers,
+        "layers": {name: dataclasses.asdict(count) for name, count in settled.counts.items()},
+    }
+    # The record comes last: where it is, the candidate is whole.
+    write_json_atomic(folder / "candidate.json", record)
+    return counted
+
+
+def history_csv(history: tuple[Epoch, ...]) -> str:
+    """A training's epochs as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*(each.name for each in dataclasses.fields(Epoch)), "gap"])
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(epoch) | {"gap": epoch.gap} for epoch in history)
+    return text.getvalue()
+
+
+def work(study: optuna.Study, objective: Objective, take_ticket: Callable[[], bool]) -> None:
+    """Runs waiting trials as long as there are tickets for them. A stop puts the trial under way back."""
+    def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
+        objective.listener.on_end(trial.number)
+
+    while take_ticket() and not objective.listener.stop_requested():
+        with storage_errors(objective.run):
+            study.optimize(objective, n_trials=1, catch=(DivergenceError,), callbacks=[on_end])
+
+
+def rows(study: optuna.Study) -> list[dict[str, object]]:
+    """The study's trials as rows for `results.trial_frame`; trials that were put back are left out."""
+    trials = study.get_trials(deepcopy=False)
+    newest = {trial.user_attrs["candidate"]: trial.number for trial in trials}
+    return [_row(trial) for trial in trials if newest[trial.user_attrs["candidate"]] == trial.number]
+
+
+def _row(trial: FrozenTrial) -> dict[str, object]:
+    accuracy, sparsity = trial.values or (None, None)
+    seconds = trial.duration.total_seconds() if trial.duration else None
+    told = {name: trial.user_attrs[name] for name in _FACTS if name in trial.user_attrs}
+    return {
+        "trial": trial.number,
+        "state": _STATES[trial.state],
+        "planned_sparsity": trial.user_attrs["planned_sparsity"],
+        "sparsity": sparsity,
+        "accuracy": accuracy,
+        "seconds": seconds,
+        **told,
+        **trial.params,
+    }
+
+
+class Clock:
+    """Says whether another trial, and the refits after it, still fit into the time budget."""
+
+    def __init__(self, budget: float | None, refits: int) -> None:
+        self._budget = budget
+        self._refits = refits
+        self._began = time.monotonic()
+        self._longest = 0.0
+        self._last = self._began
+
+    def trial_fits(self) -> bool:
+        now = time.monotonic()
+        self._longest = max(self._longest, now - self._last)
+        self._last = now
+        if self._budget is None:
+            return True
+        return now - self._began + self._longest * (1 + self._refits) <= self._budget

@@ -1,0 +1,283 @@
+"""Study files and flags -> a frozen, validated StudySpec. Every check of what a user typed is here.
+
+Flags overrule the file, the file overrules the defaults. All faults are found at once, before anything is written.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from sca_search.errors import SpecError, unknown_name
+from sca_search.schedule import FromPrior, Tracked
+
+# Flag -> key in the study file. A flag's fault is reported under the flag's name.
+FLAGS = {
+    "target_sparsity": "goal.target_sparsity",
+    "data": "data.name",
+    "data_dir": "data.dir",
+    "image_size": "data.image_size",
+    "train_limit": "data.train_limit",
+    "model": "model.name",
+    "skip": "model.skip",
+    "only": "model.only",
+    "trials": "search.trials",
+    "form": "search.form",
+    "time_budget": "search.time_budget",
+    "refits": "search.refits",
+    "workers": "search.workers",
+    "threads": "search.threads",
+    "epochs": "train.epochs",
+    "dense_epochs": "train.dense_epochs",
+    "batch": "train.batch",
+    "seed": "seed",
+    "name": "name",
+    "out": "out",
+}
+# What may differ when a study is resumed: how much is done and by whom, not what is done.
+MAY_CHANGE = ("name", "out", "search.trials", "search.time_budget", "search.workers", "search.threads", "search.refits")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(given: object) -> object:
+    """'90', '90s', '10m' and '2h' are numbers of seconds."""
+    if isinstance(given, str) and (match := re.fullmatch(r"\s*([0-9.]+)\s*([smh]?)\s*", given)):
+        return float(match[1]) * _SECONDS[match[2] or "s"]
+    return given
+
+
+def _range(given: object) -> object:
+    """A number stands for a range that holds only itself."""
+    return (given, given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+
+
+def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[1] < ends[0]:
+        raise ValueError(f"must be a number or [low, high] with low <= high, got {list(ends)}")
+    return ends
+
+
+def _names(given: object) -> object:
+    """'a,b' is a list of two patterns, as a flag gives it."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+
+Sparsity = Annotated[float, Field(ge=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0), BeforeValidator(_seconds)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
+PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
+ShareRange = Annotated[
+    tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
+    BeforeValidator(_range),
+    AfterValidator(_rising),
+]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GoalSpec(_Table):
+    """What the chosen model must meet."""
+
+    target_sparsity: Sparsity = 0.5
+
+
+class DataSpec(_Table):
+    """Where the images come from."""
+
+    name: str = "digits"
+    dir: Path | None = None
+    image_size: PositiveInt | None = None
+    train_limit: Annotated[int, Field(ge=10)] | None = None
+
+
+class ModelSpec(_Table):
+    """The network, and which of its layers become ternary."""
+
+    name: str = "lenet-small"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    keep_first: bool = True
+    keep_last: bool = True
+    skip: Patterns = ()
+    only: Patterns = ()
+
+
+class TrainSpec(_Table):
+    """What is the same for every candidate."""
+
+    batch: Annotated[int, Field(ge=2)] = 64
+    dense_epochs: PositiveInt = 30
+    dense_learning_rate: PositiveFloat = 0.01
+    epochs: PositiveInt = 20
+    frozen_epochs: NonNegativeInt = 5
+    learning_rate_steps: tuple[tuple[NonNegativeFloat, PositiveFloat], ...] = ()
+    last_layer_weight_decay: NonNegativeFloat = 0.0
+    floor_per_layer: NonNegativeInt = 1
+    floor_per_channel: NonNegativeInt = 0
+
+
+class SpaceSpec(_Table):
+    """The ranges that a study samples from; a number instead of [low, high] fixes a value."""
+
+    strength: PositiveRange | None = None  # dimensionless λ; None: by form
+    pull_start: ShareRange = (0.0, 0.6)
+    spread: PositiveRange = (0.4, 0.9)
+    learning_rate: PositiveRange = (0.003, 0.02)
+    latent_learning_rate: PositiveRange = (0.005, 0.05)
+    frozen_learning_rate: PositiveRange = (0.001, 0.01)
+    sharpness: PositiveRange = (30.0, 200.0)
+
+
+class SearchSpec(_Table):
+    """How much is searched, in which form, by whom."""
+
+    trials: PositiveInt = 12
+    form: Literal["sharpened", "paper"] = "sharpened"
+    alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
+    refits: NonNegativeInt = 2
+    time_budget: Seconds | None = None
+    workers: PositiveInt = 1
+    threads: NonNegativeInt = 0  # a worker; 0: the machine's cores divided among the workers
+    space: SpaceSpec = SpaceSpec()
+
+
+class StudySpec(_Table):
+    """A whole study."""
+
+    name: Name | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    out: Path = Path("runs")
+    goal: GoalSpec = GoalSpec()
+    data: DataSpec = DataSpec()
+    model: ModelSpec = ModelSpec()
+    train: TrainSpec = TrainSpec()
+    search: SearchSpec = SearchSpec()
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def base_name(self) -> str:
+        """A run folder's name where the user gave none: data, network, target."""
+        data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
+        return f"{data or 'data'}-{self.model.name}-s{self.goal.target_sparsity:g}"
+
+
+def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
+    """The spec of a study file and the flags that were given (those that are not None)."""
+    values = read_toml(study_file) if study_file else {}
+    by_flag: dict[str, str] = {}
+    for flag, value in flags.items():
+        if value is not None:
+            key = FLAGS[flag]
+            _put(values, key.split("."), value, str(study_file))
+            by_flag[key] = f"--{flag.replace('_', '-')}"
+    try:
+        return StudySpec.model_validate(values)
+    except ValidationError as error:
+        where = str(study_file) if study_file else "the command line"
+        raise SpecError("\n".join(_sentence(fault, where, by_flag) for fault in error.errors())) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a table."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SpecError(f"{path}: there is no such study file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as a study file: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path}: is not valid TOML: {error}") from error
+
+
+def differences(ours: StudySpec, theirs: StudySpec) -> list[str]:
+    """The keys in which two studies differ, apart from those that may change when a study goes on."""
+    mine, other = _flat(ours.model_dump(mode="json")), _flat(theirs.model_dump(mode="json"))
+    keys = sorted(mine.keys() | other.keys())
+    return [key for key in keys if mine.get(key) != other.get(key) and key not in MAY_CHANGE]
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _put(values: dict[str, Any], path: list[str], value: object, where: str) -> None:
+    for key in path[:-1]:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise SpecError(f"{where}: {key} must be a table, got {values!r}")
+    values[path[-1]] = value
+
+
+# Pydantic's kinds of faults in our words; {…} are filled from the fault's context.
+_RULES = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a text",
+    "string_pattern_mismatch": "must start with a letter or digit and hold only letters, digits, '.', '_' and '-'",
+    "string_too_long": "must be at most {max_length} characters long",
+    "tuple_type": "must be a list",
+    "model_type": "must be a table",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+}
+
+
+def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> str:
+    """One fault as one sentence: where, what, the rule, what was given."""
+    location = [part for part in fault["loc"] if isinstance(part, str)]
+    key = ".".join(location)
+    what = by_flag.get(key, f"{where}: {key}")
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
+    if fault["type"] == "value_error":
+        return f"{what} {fault['ctx']['error']}"
+    rule = _RULES.get(fault["type"], f"is not accepted ({fault['msg']})").format(**fault.get("ctx", {}))
+    return f"{what} {rule}, got {_shown(fault['input'])}"
+
+
+def _known_keys(table: list[str]) -> list[str]:
+    model: Any = StudySpec
+    for key in table:
+        model = model.model_fields[key].annotation if key in getattr(model, "model_fields", {}) else StudySpec
+    return [".".join([*table, key]) for key in getattr(model, "model_fields", {})]
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, float) and not math.isfinite(given):
+        return str(given)
+    return repr(given) if isinstance(given, str) else str(given)

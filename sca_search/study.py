@@ -1,0 +1,103 @@
+"""A whole study, from its spec to the summary: warm start, trials, tables, refits, test."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import optuna
+import torch
+
+from sca_search.fit import StopRequestedError
+from sca_search.outcome import refit, summarize, write_page, write_tables
+from sca_search.results import choose, trial_frame
+from sca_search.run_folder import RunFolder
+from sca_search.search import Clock, Listener, Objective, fill_queue, open_study, rows, storage_errors, work
+from sca_search.spec import StudySpec
+from sca_search.train import Epoch, Progress, Task, WarmStart
+from sca_search.workers import run_processes, threads_of
+from sca_search.workshop import make_task, warm_start
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who watches a study: told of every step, asked whether to stop."""
+
+    on_dense_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
+    on_queue: Callable[[int, int], None] = field(default=lambda _waiting, _finished: None)
+    on_trial_start: Callable[[int, float], None] = field(default=lambda _trial, _sparsity: None)
+    on_trial_epoch: Callable[[int, Epoch], None] = field(default=lambda _trial, _epoch: None)
+    on_trial_end: Callable[[dict[str, object]], None] = field(default=lambda _row: None)
+    on_refit_epoch: Callable[[int, Epoch], None] = field(default=lambda _index, _epoch: None)
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a study ended."""
+
+    summary: dict[str, object]
+    stopped: bool
+
+
+def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
+    """Runs what is missing of a study. A stop leaves the front so far, written down."""
+    began = time.monotonic()
+    torch.set_num_threads(threads_of(spec))
+    with run.locked():
+        try:
+            start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
+        except StopRequestedError:
+            return Finished({}, stopped=True)
+        study = open_study(run, spec)
+        stopped = False
+        try:
+            _run_trials(run, spec, task, start, study, audience)
+            _run_refits(run, spec, task, start, study, audience)
+        except StopRequestedError:
+            stopped = True
+        frame = trial_frame(rows(study))
+        write_tables(run, spec, frame, start.score.accuracy)
+        summary = summarize(run, spec, frame, task, start, time.monotonic() - began)
+        write_page(run, spec, frame, start.score.accuracy, summary)
+        return Finished(summary, stopped)
+
+
+def _run_trials(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
+) -> None:
+    with storage_errors(run):
+        waiting = fill_queue(study, spec)
+    audience.on_queue(waiting, len(rows(study)) - waiting)
+    clock = Clock(spec.search.time_budget, spec.search.refits)
+
+    def on_end(number: int) -> None:
+        told = rows(study)
+        write_tables(run, spec, trial_frame(told), start.score.accuracy)
+        audience.on_trial_end(next(row for row in told if row["trial"] == number))
+
+    listener = Listener(audience.on_trial_start, audience.on_trial_epoch, on_end, audience.stop_requested)
+    if spec.search.workers > 1 and waiting > 1:
+        run_processes(run, spec, waiting, listener, clock.trial_fits)
+    else:
+        tickets = iter(range(waiting))
+        work(
+            study,
+            Objective(run, spec, task, start, listener),
+            lambda: next(tickets, None) is not None and clock.trial_fits(),
+        )
+
+
+def _run_refits(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
+) -> None:
+    frame = trial_frame(rows(study))
+    chosen = choose(frame, spec.goal.target_sparsity)
+    if chosen is None:
+        return
+    number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
+    for index in range(1, spec.search.refits + 1):
+        progress = Progress(lambda epoch, index=index: audience.on_refit_epoch(index, epoch), audience.stop_requested)
+        refit(run, number, task, start, index, progress)
+
+
+__all__ = ["Audience", "Finished", "make_task", "run_study"]

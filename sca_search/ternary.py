@@ -1,0 +1,213 @@
+"""The method: latent weights Θ, the soft weight W they give, the regularizer, rounding and counting.
+
+| here            | the paper                                                                          |
+| --------------- | ---------------------------------------------------------------------------------- |
+| `latent`        | Θ, what the optimizer trains                                                       |
+| soft weight     | W = tanh(Θ), eq. 2 and 3                                                           |
+| `alpha`         | α, the shape controller: its zero basin is tanh²θ < α/2 (Propositions 1 to 3)       |
+| `strength`      | λ, the weight of the regularizer in the objective, eq. 5                           |
+| `wdr`           | R = Σ (α − W²) · W², eq. 4: a sum, not a mean, so λ shrinks as networks grow        |
+| `trits`         | round(W) ∈ {-1, 0, +1}, eq. 6 and 7                                                |
+
+The sharpened form (ours) lets the forward pass turn into the rounded network by itself:
+
+    W = ½ [tanh(β(θ − t)) + tanh(β(θ + t))],   t = atanh √(α/2)
+
+t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+Form = Literal["paper", "sharpened"]
+
+# Beyond this a tanh is 1 in float32 for every practical purpose and its gradient is gone.
+LARGEST_SOFT = 0.999
+
+
+def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) -> Tensor:
+    """W = ½ [tanh(β(θ − t)) + tanh(β(θ + t))]; with t = 0 that is tanh(βθ), one tanh instead of two."""
+    if threshold == 0.0:
+        return torch.tanh(latent if sharpness == 1.0 else latent * sharpness)
+    shift = sharpness * threshold
+    scaled = latent * sharpness
+    return (torch.tanh(scaled - shift) + torch.tanh(scaled + shift)) * 0.5
+
+
+def threshold_of_alpha(alpha: float) -> float:
+    """t = atanh √(α/2): the border of the zero basin in Θ. Infinite from α = 2 on (Proposition 2)."""
+    return math.inf if alpha >= 2.0 else math.atanh(math.sqrt(alpha / 2.0))
+
+
+def alpha_of_threshold(threshold: float) -> float:
+    """α = 2 tanh²(t), the inverse of `threshold_of_alpha`."""
+    return 2.0 * math.tanh(threshold) ** 2
+
+
+def wdr(soft: Tensor, alpha: float) -> Tensor:
+    """R = Σ (α − W²) · W² over one layer (eq. 4)."""
+    square = soft * soft
+    return (square * (alpha - square)).sum()
+
+
+def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
+    """Θ for a trained dense weight.
+
+    With a spread the layer's scale is free (a normalisation follows): Θ is the weight, rescaled to that root
+    mean square so that |Θ| reaches both basins. Without one, Θ = atanh(w) and W starts out as w, clamped into
+    (-1, 1) where the dense weight is larger.
+    """
+    if spread is None:
+        return torch.atanh(weight.clamp(-LARGEST_SOFT, LARGEST_SOFT))
+    root_mean_square = weight.square().mean().sqrt()
+    return weight * (spread / root_mean_square) if root_mean_square > 0 else weight.clone()
+
+
+class TernaryWeight(nn.Module):
+    """The parametrization of one layer's weight, for `torch.nn.utils.parametrize`.
+
+    The soft weight of the last training pass is kept until the regularizer takes it, so that its tanh is computed
+    once a step.
+    """
+
+    def __init__(self, form: Form = "paper", spread: float | None = None) -> None:
+        super().__init__()
+        self.form: Form = form
+        self.spread = spread
+        self.alpha = 0.0
+        self.sharpness = 1.0
+        self.rounding = False
+        self._soft: Tensor | None = None
+
+    @property
+    def threshold(self) -> float:
+        """t of the forward pass: α's basin border when sharpened, 0 in the paper's form."""
+        return threshold_of_alpha(self.alpha) if self.form == "sharpened" else 0.0
+
+    def forward(self, latent: Tensor) -> Tensor:
+        soft = soft_weight(latent, self.sharpness, self.threshold)
+        if self.rounding:
+            return soft.round()
+        if torch.is_grad_enabled():
+            self._soft = soft
+        return soft
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        return latent_of_dense(weight, self.spread)
+
+    def take_soft(self) -> Tensor:
+        """W of the training pass that has just run; it can be taken once."""
+        if self._soft is None:
+            raise RuntimeError("the regularizer needs a forward pass with gradients before it")
+        soft, self._soft = self._soft, None
+        return soft
+
+    def wdr(self) -> Tensor:
+        """This layer's R, from the soft weight of the forward pass that has just run."""
+        return wdr(self.take_soft(), self.alpha_of_soft())
+
+    def alpha_of_soft(self) -> float:
+        """The α that puts R's maximum where this form rounds apart.
+
+        In the paper's form that is α itself. Sharpened, the basin's border θ = t lies at W = ½ tanh(2βt), and
+        R's maximum is at W = √(α/2): hence 2 W(t)².
+        """
+        if self.form == "paper":
+            return self.alpha
+        return 0.5 * math.tanh(2.0 * self.sharpness * self.threshold) ** 2
+
+
+@dataclass(frozen=True)
+class ZeroCount:
+    """Zeros among the weights of a layer or of a network."""
+
+    zeros: int
+    weights: int
+
+    @property
+    def sparsity(self) -> float:
+        return self.zeros / self.weights if self.weights else 0.0
+
+    def __add__(self, other: "ZeroCount") -> "ZeroCount":
+        return ZeroCount(self.zeros + other.zeros, self.weights + other.weights)
+
+
+def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
+    """Puts the parametrization on the named layers, in place; a spread per layer, None where its scale is not free."""
+    for name, spread in spreads.items():
+        parametrize.register_parametrization(model.get_submodule(name), "weight", TernaryWeight(form, spread))
+
+
+def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:
+    """The parametrizations of a ternarized network, by layer name."""
+    return {
+        name: cast(TernaryWeight, module.parametrizations.weight[0])  # type: ignore[union-attr, index]
+        for name, module in model.named_modules()
+        if parametrize.is_parametrized(module, "weight")
+        and isinstance(module.parametrizations.weight[0], TernaryWeight)  # type: ignore[union-attr, index]
+    }
+
+
+def latents(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Θ of every ternary layer, by layer name."""
+    modules = dict(model.named_modules())
+    return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}  # type: ignore[union-attr, misc]
+
+
+@contextmanager
+def rounded(model: nn.Module) -> Iterator[None]:
+    """Within it, the network computes with the trits that rounding now would give."""
+    weights = ternary_weights(model).values()
+    for weight in weights:
+        weight.rounding = True
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.rounding = False
+
+
+@torch.no_grad()
+def soft_weights(model: nn.Module) -> dict[str, Tensor]:
+    """W of every ternary layer as the forward pass now sees it."""
+    thetas = latents(model)
+    return {
+        name: soft_weight(thetas[name], weight.sharpness, weight.threshold)
+        for name, weight in ternary_weights(model).items()
+    }
+
+
+def zero_counts(trits: Mapping[str, Tensor]) -> dict[str, ZeroCount]:
+    """Zeros a layer."""
+    return {name: ZeroCount(int((layer == 0).sum()), layer.numel()) for name, layer in trits.items()}
+
+
+def total(counts: Mapping[str, ZeroCount]) -> ZeroCount:
+    """Zeros overall."""
+    return sum(counts.values(), ZeroCount(0, 0))
+
+
+def sparsity(model: nn.Module) -> ZeroCount:
+    """Zeros overall if the network were rounded now."""
+    return total(zero_counts({name: soft.round() for name, soft in soft_weights(model).items()}))
+
+
+@torch.no_grad()
+def bake(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Takes the parametrization off, in place, and leaves plain frozen weights in {-1, 0, 1}."""
+    if trits is None:
+        trits = {name: soft.round() for name, soft in soft_weights(model).items()}
+    for name, layer_trits in trits.items():
+        layer = model.get_submodule(name)
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+        weight = cast(nn.Parameter, layer.weight)
+        weight.copy_(layer_trits)
+        weight.requires_grad_(False)
+    return model

@@ -1,0 +1,60 @@
+"""Lets torchvision, and Lightning behind it, be imported beside a torch that its wheel was not built for.
+
+A CUDA torchvision next to a CPU torch cannot load its compiled library, and its import then dies on
+`operator torchvision::nms does not exist`: it registers a shape rule for operators that nobody has
+defined. This package uses none of them (it classifies, it finds no boxes), so that an empty definition
+is enough. Calling one afterwards still fails, as it should: there is no kernel behind it.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+_BOX_OPERATORS = ("nms", "qnms")
+_BOX_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+# A definition lives only as long as the Library that made it.
+_kept: list[torch.library.Library] = []
+
+
+def heal_torchvision() -> None:
+    """Make `import torchvision` work; to be called before torchvision or Lightning is imported.
+
+    Does nothing where torchvision is absent, or where its operators exist already: a second
+    definition of an operator raises.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or not _missing_operators():
+        return
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not _load_compiled(folders):
+        _declare(_missing_operators())
+
+
+def _missing_operators() -> list[str]:
+    return [name for name in _BOX_OPERATORS if not hasattr(torch.ops.torchvision, name)]
+
+
+def _load_compiled(folders: list[Path]) -> bool:
+    """Whether torchvision's own library could be loaded; importing the package to ask would be fatal."""
+    found = [path for folder in folders for path in sorted(folder.glob("_C*"))]
+    return any(_loads(path) for path in found if path.suffix in {".so", ".pyd", ".dylib"})
+
+
+def _loads(library: Path) -> bool:
+    try:
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+    except (OSError, RuntimeError):  # RuntimeError: built against another torch, its registrations clash
+        return False
+    return True
+
+
+def _declare(names: list[str]) -> None:
+    if not names:
+        return
+    # FRAGMENT, not DEF: only one DEF of a namespace may exist, and that one belongs to torchvision.
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name in names:
+        library.define(name + _BOX_SCHEMA)  # type: ignore[no-untyped-call]
+    _kept.append(library)

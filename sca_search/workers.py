@@ -1,0 +1,111 @@
+"""Workers: one in this process, or several processes of one thread each that share a study.
+
+Every worker is told by tickets how many trials it may take, so that together they run exactly what was queued.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event, Semaphore
+from typing import Any
+
+import torch
+
+from sca_search.errors import ScaError, StorageError
+from sca_search.fit import StopRequestedError
+from sca_search.run_folder import RunFolder
+from sca_search.search import Listener, Objective, open_study, work
+from sca_search.spec import StudySpec
+from sca_search.train import Progress
+from sca_search.workshop import make_task, warm_start
+
+
+def threads_of(spec: StudySpec) -> int:
+    """Threads a worker: as asked, else the machine's cores divided among the workers."""
+    return spec.search.threads or max(1, usable_cores() // spec.search.workers)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which a container may have fewer of than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What connects a worker process with the one that started it."""
+
+    events: Any  # multiprocessing.Queue is no type
+    tickets: Semaphore
+    stop: Event
+
+
+def run_processes(
+    run: RunFolder, spec: StudySpec, trials: int, listener: Listener, trial_fits: Callable[[], bool]
+) -> None:
+    """Runs the queued trials in worker processes and passes on what they report."""
+    context = multiprocessing.get_context("spawn")  # a forked torch may hang on its threads' locks
+    line = _Line(context.Queue(), context.Semaphore(trials), context.Event())
+    processes = [
+        context.Process(target=_worker, args=(run, spec, line), daemon=True)
+        for _ in range(min(trials, spec.search.workers))
+    ]
+    for process in processes:
+        process.start()
+    try:
+        _listen(processes, line, listener, trial_fits)
+    finally:
+        line.stop.set()
+        for process in processes:
+            process.join()
+    if listener.stop_requested():
+        raise StopRequestedError
+
+
+def _listen(processes: list[Any], line: _Line, listener: Listener, trial_fits: Callable[[], bool]) -> None:
+    working = len(processes)
+    while working:
+        if listener.stop_requested():
+            line.stop.set()
+        try:
+            kind, *told = line.events.get(timeout=0.2)
+        except queue.Empty:
+            if not any(process.is_alive() for process in processes) and line.events.empty():
+                raise StorageError(
+                    "all workers ended without a word: they were killed, for want of memory perhaps"
+                ) from None
+            continue
+        if kind == "done":
+            working -= 1
+        elif kind == "failed":
+            raise told[0]
+        else:
+            getattr(listener, kind)(*told)
+            if kind == "on_end" and not trial_fits():
+                while line.tickets.acquire(block=False):
+                    pass
+
+
+def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
+    torch.set_num_threads(threads_of(spec))
+    parent = multiprocessing.parent_process()
+
+    def stop_requested() -> bool:
+        return line.stop.is_set() or (parent is not None and not parent.is_alive())
+
+    def tell(kind: str) -> Callable[..., None]:
+        return lambda *told: line.events.put((kind, *told))
+
+    listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested)
+    try:
+        task = make_task(spec)
+        objective = Objective(run, spec, task, warm_start(run, spec, task, Progress()), listener)
+        work(open_study(run, spec), objective, lambda: line.tickets.acquire(block=False))
+    except StopRequestedError:
+        pass
+    except ScaError as error:
+        line.events.put(("failed", error))
+    line.events.put(("done",))

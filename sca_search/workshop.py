@@ -1,0 +1,86 @@
+"""Makes what a study trains with: the task from its spec, and the dense warm start from the run folder or anew."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from sca_search.data import load_data
+from sca_search.exact import Floor
+from sca_search.files import atomic_path, write_json_atomic
+from sca_search.layers import choose_layers, weight_layers
+from sca_search.measure import Score
+from sca_search.models import build_model
+from sca_search.prior import alpha_for_sparsity
+from sca_search.run_folder import RunFolder
+from sca_search.space import first_guess
+from sca_search.spec import StudySpec
+from sca_search.ternary import latents, ternarize
+from sca_search.train import Progress, Task, WarmStart, train_dense
+
+
+def make_task(spec: StudySpec) -> Task:
+    """Data, network and the choice of layers; raises for everything that a user can get wrong."""
+    data = load_data(
+        spec.data.name,
+        data_dir=spec.data.dir,
+        seed=spec.seed,
+        image_size=spec.data.image_size,
+        train_limit=spec.data.train_limit,
+    )
+
+    def make_model() -> nn.Module:
+        return build_model(
+            spec.model.name, num_classes=data.num_classes, input_shape=data.input_shape, dropout=spec.model.dropout
+        )
+
+    choices = choose_layers(
+        weight_layers(make_model(), data.input_shape),
+        keep_first=spec.model.keep_first,
+        keep_last=spec.model.keep_last,
+        skip=spec.model.skip,
+        only=spec.model.only,
+    )
+    return Task(
+        data=data,
+        make_model=make_model,
+        choices=tuple(choices),
+        batch=spec.train.batch,
+        learning_rate_steps=spec.train.learning_rate_steps,
+        last_layer_weight_decay=spec.train.last_layer_weight_decay,
+        floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
+    )
+
+
+def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) -> WarmStart:
+    """The dense network of this run: trained once, read back ever after."""
+    scores = run.dense_file.with_suffix(".json")
+    if not scores.exists():
+        start = train_dense(
+            task,
+            epochs=spec.train.dense_epochs,
+            learning_rate=spec.train.dense_learning_rate,
+            seed=spec.seed,
+            progress=progress,
+        )
+        with atomic_path(run.dense_file) as temporary:
+            save_file({name: value.contiguous() for name, value in start.state.items()}, temporary)
+        # The scores come last: where they are, the weights are whole.
+        write_json_atomic(scores, {"accuracy": start.score.accuracy, "loss": start.score.loss})
+    return _read_warm_start(run.dense_file, scores)
+
+
+def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
+    known = json.loads(scores.read_text())
+    return WarmStart(load_file(weights), Score(known["accuracy"], known["loss"]))
+
+
+def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
+    """The prior's α a layer on the network as it is initialised, for the target."""
+    torch.manual_seed(spec.seed)
+    model = task.make_model()
+    spread = first_guess(spec)["spread"]
+    ternarize(model, task.spreads(spread))
+    return {name: alpha_for_sparsity(latent, spec.goal.target_sparsity) for name, latent in latents(model).items()}
