@@ -13,10 +13,11 @@ from sca_search.ternary import latents, ternary_weights
 class SparsityControl:
     """Holds each layer's λ and sets α and sharpness on its parametrization."""
 
-    def __init__(self, model: nn.Module, candidate: Candidate, unit: float = 1.0) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.unit = unit  # λ for a strength of 1
+        self.unit = 1.0  # λ for a strength of 1
         self.strength = 0.0
+        self.sharpness = 1.0
         self._weights = ternary_weights(model)
         self._latents = latents(model)
         self._steps = 0
@@ -27,9 +28,10 @@ class SparsityControl:
         """Moves every layer to where its schedules are at a (fractional) epoch."""
         candidate = self.candidate
         self.strength = self.unit * candidate.strength.at(epoch, candidate.epochs)
-        sharpness = candidate.sharpness.at(epoch, candidate.epochs) if candidate.form == "sharpened" else 1.0
+        if candidate.form == "sharpened":
+            self.sharpness = candidate.sharpness.at(epoch, candidate.epochs)
         for weight in self._weights.values():
-            weight.sharpness = sharpness
+            weight.sharpness = self.sharpness
         self._update_alpha(epoch)
         self._steps += 1
 

@@ -19,7 +19,7 @@ from sca_search.spec import StudySpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
     from sca_search.study import Audience
-    from sca_search.train import Epoch
+    from sca_search.task import Epoch
 
 
 class StudyDisplay:

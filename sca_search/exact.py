@@ -53,7 +53,7 @@ def exact_trits(
     sizes = [latents[name].numel() for name in names]
     trits = {
         name: torch.where(layer_zero.view_as(latents[name]), 0.0, _sign(latents[name]))
-        for name, layer_zero in zip(names, is_zero.split(sizes), strict=True)
+        for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
     dead = tuple(name for name, layer in trits.items() if not layer.any())
     return ExactTrits(trits, moved, dead)

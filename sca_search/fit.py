@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.control import SparsityControl
-from sca_search.data import Batches
+from sca_search.data import Batch, Batches
 from sca_search.errors import DivergenceError
 from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.schedule import Steps
@@ -48,7 +48,7 @@ class Watch:
     stop_requested: Callable[[], bool] = field(default=lambda: False)
 
 
-class Classifier(lightning.LightningModule):  # type: ignore[misc]
+class Classifier(lightning.LightningModule):
     """Cross-entropy, plus λR where a control steers ternary layers."""
 
     def __init__(self, model: nn.Module, plan: FitPlan, control: SparsityControl | None, loss: TaskLoss) -> None:
@@ -58,9 +58,9 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]
         self.control = control
         self.loss = loss
 
-    def training_step(self, batch: tuple[Tensor, Tensor], _index: int) -> Tensor:
-        images, labels = batch
-        loss = self.loss(images, self.model(images), labels)
+    def training_step(self, batch: Batch, _index: int) -> Tensor:
+        images, *wanted = batch
+        loss = self.loss(self.model(images), *wanted)
         if self.control is not None:
             loss = loss + self.control.penalty()
         if not math.isfinite(float(loss.detach())):
@@ -104,7 +104,7 @@ def _course(optimizer: torch.optim.Optimizer, plan: FitPlan, steps: int) -> torc
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: course.at(step / per_epoch, plan.epochs))
 
 
-class _Conductor(lightning.Callback):  # type: ignore[misc]
+class _Conductor(lightning.Callback):
     """Moves the schedules before each batch; tells the outside after each epoch; stops when asked."""
 
     def __init__(self, watch: Watch, control: SparsityControl | None) -> None:

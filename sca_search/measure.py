@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Batch = tuple[Tensor, Tensor]
+from sca_search.data import Batch
+
 # Evaluation needs no gradients, so its batches may be larger than training's; this one still fits a small cache.
 EVALUATION_BATCH = 256
 
@@ -28,7 +29,7 @@ def score(model: nn.Module, batches: Iterable[Batch]) -> Score:
     device = next(model.parameters()).device
     right = seen = 0
     loss = 0.0
-    for images, labels in batches:
+    for images, labels, *_ in batches:
         logits = model(images.to(device))
         targets = labels.to(device)
         right += int((logits.argmax(1) == targets).sum())
@@ -36,6 +37,13 @@ def score(model: nn.Module, batches: Iterable[Batch]) -> Score:
         seen += len(labels)
     model.train(was_training)
     return Score(right / seen, loss / seen)
+
+
+@torch.no_grad()
+def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
+    """The logits of a network in evaluation mode, a row an image."""
+    model.eval()
+    return torch.cat([model(images) for images, *_ in batches])
 
 
 @torch.no_grad()
@@ -55,7 +63,7 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
         norm.momentum = None  # a cumulative mean
         norm.train()
     device = next(model.parameters()).device
-    for images, _ in batches:
+    for images, *_ in batches:
         model(images.to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

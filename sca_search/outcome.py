@@ -5,9 +5,9 @@ import json
 import shutil
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from torch import nn
 
 from sca_search.candidate import Candidate
 from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
@@ -19,8 +19,9 @@ from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.search import keep
 from sca_search.spec import StudySpec
+from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import total
-from sca_search.train import Progress, Task, WarmStart, train_candidate
+from sca_search.train import train_candidate
 
 # A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
@@ -82,8 +83,8 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: 
     counts = count_zeros(run.chosen_file)
     test = task.data.read_test()
     batches = test.batches(EVALUATION_BATCH)
-    dense = score(_with_state(task, start.state), batches)
-    ours = score(_with_state(task, load_plain(run.chosen_file)[0]), batches)
+    dense = score(task.model_with(start.state), batches)
+    ours = score(task.model_with(load_plain(run.chosen_file)[0]), batches)
     accuracies = [record["accuracy"] for record in records]
     return {
         "dense": {"accuracy": start.score.accuracy, "test_accuracy": dense.accuracy},
@@ -156,12 +157,6 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in names}
 
 
-def _record(folder: Path) -> dict[str, object]:
-    record: dict[str, object] = json.loads((folder / "candidate.json").read_text())
+def _record(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "candidate.json").read_text())
     return record
-
-
-def _with_state(task: Task, state: dict[str, object]) -> nn.Module:
-    model = task.make_model()
-    model.load_state_dict(state)
-    return model

@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 
-class ReseededSampler(BaseSampler):  # type: ignore[misc]
+class ReseededSampler(BaseSampler):
     """Makes its inner sampler anew for each trial."""
 
     def __init__(self, seed: int, make: Callable[[int], BaseSampler] | None = None) -> None:

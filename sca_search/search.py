@@ -27,8 +27,9 @@ from sca_search.run_folder import RunFolder
 from sca_search.sampler import ReseededSampler, derived_seed
 from sca_search.space import first_guess, sample
 from sca_search.spec import StudySpec
+from sca_search.task import Epoch, Progress, Settled, Task, WarmStart
 from sca_search.ternary import total
-from sca_search.train import Epoch, Progress, Settled, Task, WarmStart, train_candidate
+from sca_search.train import train_candidate
 
 STUDY_NAME = "sca-search"
 _STATES = {
@@ -182,6 +183,7 @@ def history_csv(history: tuple[Epoch, ...]) -> str:
 
 def work(study: optuna.Study, objective: Objective, take_ticket: Callable[[], bool]) -> None:
     """Runs waiting trials as long as there are tickets for them. A stop puts the trial under way back."""
+
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         objective.listener.on_end(trial.number)
 

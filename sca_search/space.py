@@ -10,7 +10,7 @@ from sca_search.spec import StudySpec
 
 # Strength in units of the two gradients' ratio. In the paper's form the pull alone makes the network ternary and
 # must be strong; sharpened, it only helps.
-STRENGTH = {"paper": (0.3, 10.0), "sharpened": (0.001, 0.3)}
+STRENGTH = {"paper": (1.0, 100.0), "sharpened": (0.0001, 0.1)}
 
 
 def ranges(spec: StudySpec) -> dict[str, tuple[float, float]]:
@@ -30,7 +30,7 @@ def ranges(spec: StudySpec) -> dict[str, tuple[float, float]]:
 def first_guess(spec: StudySpec) -> dict[str, float]:
     """The values that did well before, moved into the ranges of this study."""
     known = {
-        "strength": 3.0 if spec.search.form == "paper" else 0.01,
+        "strength": 10.0 if spec.search.form == "paper" else 0.001,
         "pull_start": 0.0,
         "spread": 0.6,
         "learning_rate": 0.01,
@@ -58,6 +58,8 @@ def candidate_of(values: dict[str, float], spec: StudySpec, sparsity: float, see
         "alpha": spec.search.alpha or default_alpha(form),
         "epochs": spec.train.epochs,
         "frozen_epochs": spec.train.frozen_epochs,
+        "distillation": spec.train.distillation,
+        "temperature": spec.train.temperature,
     }
     return Candidate(
         sparsity=sparsity,

@@ -132,6 +132,8 @@ class TrainSpec(_Table):
     frozen_epochs: NonNegativeInt = 5
     learning_rate_steps: tuple[tuple[NonNegativeFloat, PositiveFloat], ...] = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
+    distillation: Annotated[float, Field(ge=0, le=1)] = 0.9  # share of the loss that asks for the dense net's answers
+    temperature: PositiveFloat = 4.0
     floor_per_layer: NonNegativeInt = 1
     floor_per_channel: NonNegativeInt = 0
 

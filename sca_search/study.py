@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import optuna
 import torch
@@ -13,7 +14,7 @@ from sca_search.results import choose, trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.search import Clock, Listener, Objective, fill_queue, open_study, rows, storage_errors, work
 from sca_search.spec import StudySpec
-from sca_search.train import Epoch, Progress, Task, WarmStart
+from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.workers import run_processes, threads_of
 from sca_search.workshop import make_task, warm_start
 
@@ -96,7 +97,7 @@ def _run_refits(
         return
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
-        progress = Progress(lambda epoch, index=index: audience.on_refit_epoch(index, epoch), audience.stop_requested)
+        progress = Progress(partial(audience.on_refit_epoch, index), audience.stop_requested)
         refit(run, number, task, start, index, progress)
 
 

@@ -148,17 +148,17 @@ def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:
     """The parametrizations of a ternarized network, by layer name."""
     return {
-        name: cast(TernaryWeight, module.parametrizations.weight[0])  # type: ignore[union-attr, index]
+        name: module.parametrizations.weight[0]
         for name, module in model.named_modules()
         if parametrize.is_parametrized(module, "weight")
-        and isinstance(module.parametrizations.weight[0], TernaryWeight)  # type: ignore[union-attr, index]
+        and isinstance(module.parametrizations.weight[0], TernaryWeight)
     }
 
 
 def latents(model: nn.Module) -> dict[str, nn.Parameter]:
     """Θ of every ternary layer, by layer name."""
     modules = dict(model.named_modules())
-    return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}  # type: ignore[union-attr, misc]
+    return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sca_search.fit import StopRequestedError
 from sca_search.run_folder import RunFolder
 from sca_search.search import Listener, Objective, open_study, work
 from sca_search.spec import StudySpec
-from sca_search.train import Progress
+from sca_search.task import Progress
 from sca_search.workshop import make_task, warm_start
 
 

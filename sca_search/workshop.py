@@ -17,8 +17,12 @@ from sca_search.prior import alpha_for_sparsity
 from sca_search.run_folder import RunFolder
 from sca_search.space import first_guess
 from sca_search.spec import StudySpec
+from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import latents, ternarize
-from sca_search.train import Progress, Task, WarmStart, train_dense
+from sca_search.train import train_dense
+
+# Beside the dense weights, under a name that no module can have: its logits on the training split.
+_ANSWERS = "(answers)"
 
 
 def make_task(spec: StudySpec) -> Task:
@@ -65,8 +69,9 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
             seed=spec.seed,
             progress=progress,
         )
+        tensors = start.state | {_ANSWERS: start.answers}
         with atomic_path(run.dense_file) as temporary:
-            save_file({name: value.contiguous() for name, value in start.state.items()}, temporary)
+            save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
         # The scores come last: where they are, the weights are whole.
         write_json_atomic(scores, {"accuracy": start.score.accuracy, "loss": start.score.loss})
     return _read_warm_start(run.dense_file, scores)
@@ -74,7 +79,9 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
 
 def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
     known = json.loads(scores.read_text())
-    return WarmStart(load_file(weights), Score(known["accuracy"], known["loss"]))
+    state = load_file(weights)
+    answers = state.pop(_ANSWERS)
+    return WarmStart(state, Score(known["accuracy"], known["loss"]), answers)
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:

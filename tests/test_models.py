@@ -161,9 +161,7 @@ def test_small_networks_compute_finite_logits_and_gradients(name: str) -> None:
     width=st.integers(4, 40),
     classes=st.integers(2, 30),
 )
-def test_lenet_takes_any_image_of_4_pixels(
-    name: str, channels: int, height: int, width: int, classes: int
-) -> None:
+def test_lenet_takes_any_image_of_4_pixels(name: str, channels: int, height: int, width: int, classes: int) -> None:
     assert output_shape(name, (channels, height, width), classes) == (2, classes)
 
 
@@ -301,8 +299,7 @@ def test_too_small_input_is_refused_in_one_sentence(name: str, least: int, short
     with pytest.raises(ModelError) as caught:
         build_model(name, num_classes=10, input_shape=(3, height, width))
     assert str(caught.value) == (
-        f"model {name}: the input must be at least {least}x{least} pixels (height x width), "
-        f"got {height}x{width}"
+        f"model {name}: the input must be at least {least}x{least} pixels (height x width), got {height}x{width}"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Batch = tuple[Tensor, Tensor]  # images, labels
+Batch = tuple[Tensor, ...]  # images, labels, and where a teacher was asked, its logits
 
 
 class Fetches(Protocol):
@@ -85,3 +85,23 @@ class Split:
         """One batch for each list of rows."""
         for rows in chunks:
             yield self.images.index_select(0, rows), self.labels.index_select(0, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TaughtSplit:
+    """A split whose batches also carry a teacher's answers, asked once and not at every step."""
+
+    split: Fetches
+    answers: Tensor  # a row an image, in the split's own order
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, size: int, *, seed: int | None = None) -> Batches:
+        """As the split's own batches, with a third tensor."""
+        return Batches(self, size, seed=seed)
+
+    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+        """One batch for each list of rows."""
+        for batch, rows in zip(self.split.fetch(chunks), chunks, strict=True):
+            yield (*batch, self.answers.index_select(0, rows))

@@ -1,0 +1,141 @@
+"""Test accuracy of the chosen model against the dense network of the same run: targets × forms × seeds.
+
+    python benchmarks/accuracy.py studies/digits.toml --targets 0.5 0.9 0.97 --seeds 3
+    python benchmarks/accuracy.py studies/mnist.toml --data-dir DIR --targets 0.5 0.9 --seeds 3 --trials 1 --refits 0
+
+Every cell is a whole study in a run folder of its own below --cells, so an interrupted benchmark goes on where it was.
+Cells of one seed share one dense network.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+from report import README, RESULTS, provenance, table, write_section
+
+from sca_search.run_folder import RunFolder, new_run, resumed_run
+from sca_search.spec import StudySpec, resolve
+from sca_search.study import Audience, make_task, run_study
+
+FORMS = ("sharpened", "paper")
+
+
+def main() -> None:
+    arguments = _arguments()
+    cells = []
+    for seed in range(arguments.seeds):
+        for target in arguments.targets:
+            for form in arguments.forms:
+                cells.append(_cell(arguments, seed, target, form))
+                _report(arguments, cells)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--targets", type=float, nargs="+", default=[0.5, 0.9, 0.97])
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--refits", type=int)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
+    parser.add_argument("--readme", action="store_true", help="also write the table into the README")
+    return parser.parse_args()
+
+
+def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) -> dict[str, Any]:
+    """One study's summary, read back where it is finished."""
+    spec = resolve(
+        arguments.study,
+        {
+            "seed": seed,
+            "target_sparsity": target,
+            "form": form,
+            "data_dir": arguments.data_dir,
+            "trials": arguments.trials,
+            "refits": arguments.refits,
+            "threads": arguments.threads,
+            "out": arguments.cells,
+            "name": f"accuracy-{arguments.study.stem}-{form}-s{target:g}-seed{seed}",
+        },
+    )
+    run = RunFolder(arguments.cells / str(spec.name))
+    if not run.summary_file.exists():
+        _run(spec, run, arguments.cells / f"dense-{arguments.study.stem}-seed{seed}")
+    summary: dict[str, Any] = json.loads(run.summary_file.read_text())
+    print(
+        f"{run.path.name}: test {summary['chosen']['test_accuracy']:.4f}, dense {summary['dense']['test_accuracy']:.4f}"
+    )
+    return summary | {"form": form, "target": target, "seed": seed}
+
+
+def _run(spec: StudySpec, run: RunFolder, dense: Path) -> None:
+    run = resumed_run(spec) if run.path.exists() else new_run(spec)
+    dense.mkdir(parents=True, exist_ok=True)
+    names = ("dense.safetensors", "dense.json")
+    _copy(dense, run.path, names)
+    run_study(
+        run, spec, make_task(spec), Audience(on_trial_end=lambda row: print(" ", row["trial"], row.get("accuracy")))
+    )
+    _copy(run.path, dense, names)
+
+
+def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        if (source / name).exists() and not (target / name).exists():
+            shutil.copyfile(source / name, target / name)
+
+
+def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
+    rows = []
+    for target in arguments.targets:
+        for form in arguments.forms:
+            found = [cell for cell in cells if (cell["target"], cell["form"]) == (target, form)]
+            if found:
+                rows.append(_row(target, form, found))
+    headings = [
+        "target",
+        "form",
+        "seeds",
+        "dense, %",
+        "ternary, %",
+        "difference, points",
+        "sparsity counted",
+        "moved, %",
+    ]
+    text = f"{table(headings, rows)}\n\nTest accuracy, mean ± standard deviation over seeds.  \n{provenance()}"
+    name = f"accuracy on {arguments.study.stem}"
+    write_section(RESULTS, name, f"## Accuracy: {arguments.study}\n\n{text}")
+    if arguments.readme:
+        write_section(README, name, text)
+
+
+def _row(target: float, form: str, cells: list[dict[str, Any]]) -> list[str]:
+    ternary = [100 * cell["chosen"]["test_accuracy"] for cell in cells]
+    dense = [100 * cell["dense"]["test_accuracy"] for cell in cells]
+    gaps = [ours - theirs for ours, theirs in zip(ternary, dense, strict=True)]
+    sparsities = sorted({f"{cell['chosen']['sparsity']:.4f}" for cell in cells})
+    moved = max(100 * cell["chosen"]["moved_share"] for cell in cells)
+    return [
+        f"{target:g}",
+        form,
+        str(len(cells)),
+        _spread(dense),
+        _spread(ternary),
+        _spread(gaps, "+"),
+        " ".join(sparsities),
+        f"{moved:.2f}",
+    ]
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    return f"{statistics.fmean(values):{sign}.2f} ± {statistics.pstdev(values):.2f}"
+
+
+if __name__ == "__main__":
+    main()

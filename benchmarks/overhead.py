@@ -1,0 +1,254 @@
+"""What the tool costs: one trial against a bare PyTorch loop that does the same steps and evaluations.
+
+    python benchmarks/overhead.py digits
+    python benchmarks/overhead.py mnist --data-dir DIR
+
+The bare loop is written out by hand below, with functional layers, no module, no Lightning, no callbacks. Both run
+interleaved in one process; the best of each counts, since noise only ever adds. The regularizer's own share is
+measured the same way: one training step with it and one without.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from report import RESULTS, provenance, table, write_section
+from torch import Tensor
+from torch.nn import functional as F
+
+from sca_search.candidate import Candidate
+from sca_search.control import SparsityControl
+from sca_search.schedule import Constant
+from sca_search.space import candidate_of, first_guess
+from sca_search.spec import StudySpec, resolve
+from sca_search.task import Progress, Task, WarmStart
+from sca_search.ternary import ternarize
+from sca_search.train import train_candidate, train_dense
+from sca_search.workshop import make_task
+
+STUDIES = {
+    "digits": ({}, {"epochs": 20, "dense_epochs": 3}),
+    # Few images and one epoch: a step's cost does not depend on how many there are.
+    "mnist": (
+        {"data": "mnist", "model": "lenet", "batch": 128, "train_limit": 12800},
+        {"epochs": 1, "dense_epochs": 1},
+    ),
+}
+
+
+class BareTrial:
+    """The sharpened trial of a LeNet, by hand."""
+
+    def __init__(self, candidate: Candidate, task: Task, start: WarmStart) -> None:
+        torch.manual_seed(candidate.seed)
+        self.candidate, self.task, self.start = candidate, task, start
+        self.p = {name: value.clone() for name, value in start.state.items()}
+        self.thetas = {}
+        for name in task.ternary_layers:
+            weight = self.p.pop(f"{name}.weight")
+            self.thetas[name] = (weight * (candidate.spread / weight.square().mean().sqrt())).requires_grad_()
+        for name, value in self.p.items():
+            if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+                value.requires_grad_()
+        self.thresholds = dict.fromkeys(self.thetas, 0.0)
+        self.momentum = 0.1
+
+    def forward(self, images: Tensor, weights: dict[str, Tensor], training: bool) -> Tensor:
+        x = F.conv2d(images, self.p["conv1.weight"], padding=2)
+        x = F.max_pool2d(F.relu(self.normalise(x, "bn1", training)), 2)
+        x = F.conv2d(x, weights["conv2"], padding=2)
+        x = F.max_pool2d(F.relu(self.normalise(x, "bn2", training)), 2)
+        x = F.relu(self.normalise(F.linear(x.flatten(1), weights["fc1"]), "bn3", training))
+        return F.linear(x, self.p["fc2.weight"], self.p["fc2.bias"])
+
+    def normalise(self, x: Tensor, name: str, training: bool) -> Tensor:
+        p = self.p
+        mean, var = p[f"{name}.running_mean"], p[f"{name}.running_var"]
+        return F.batch_norm(x, mean, var, p[f"{name}.weight"], p[f"{name}.bias"], training, self.momentum)
+
+    def soft(self, sharpness: float) -> dict[str, Tensor]:
+        soft = {}
+        for name, theta in self.thetas.items():
+            scaled, shift = theta * sharpness, sharpness * self.thresholds[name]
+            soft[name] = (torch.tanh(scaled - shift) + torch.tanh(scaled + shift)) * 0.5
+        return soft
+
+    def track(self) -> None:
+        for name, theta in self.thetas.items():
+            zeros = round(self.candidate.sparsity * theta.numel())
+            near = np.partition(theta.detach().abs().flatten().numpy(), (zeros - 1, zeros))
+            self.thresholds[name] = float(near[zeros - 1] + near[zeros]) / 2
+
+    @torch.no_grad()
+    def validate(self, weights: dict[str, Tensor]) -> float:
+        right = 0
+        for images, labels in self.task.data.val.batches(256):
+            logits = self.forward(images, weights, training=False)
+            right += int((logits.argmax(1) == labels).sum())
+            F.cross_entropy(logits, labels, reduction="sum").item()
+        return right / len(self.task.data.val)
+
+    def look(self, sharpness: float) -> None:
+        with torch.no_grad():
+            self.validate(self.soft(sharpness))
+            self.validate({name: soft.round() for name, soft in self.soft(sharpness).items()})
+            sum(int((soft.round() == 0).sum()) for soft in self.soft(sharpness).values())
+
+    def train(self, epochs: int, groups: list[dict[str, object]], seed: int, trits: dict[str, Tensor] | None) -> None:
+        optimizer = torch.optim.Adam(groups, fused=True)
+        rows = len(self.task.data.train)
+        batch = self.task.batch
+        rest = rows % batch
+        steps = epochs * (rows // batch + int(rest > 1))
+        course = torch.optim.lr_scheduler.OneCycleLR(optimizer, [group["lr"] for group in groups], total_steps=steps)
+        step = 0
+        for epoch in range(epochs):
+            for images, labels, answers in self.shuffled(seed, epoch):
+                sharpness = self.candidate.sharpness.at(step * epochs / steps, epochs)
+                if trits is None and step % self.candidate.alpha.every == 0:
+                    self.track()
+                loss = self.loss(self.forward(images, trits or self.soft(sharpness), training=True), labels, answers)
+                optimizer.zero_grad()
+                loss.backward()
+                if not np.isfinite(loss.item()):
+                    raise ArithmeticError
+                optimizer.step()
+                course.step()
+                step += 1
+            if trits is None:
+                self.look(sharpness)
+            else:
+                self.validate(trits)
+
+    def shuffled(self, seed: int, epoch: int):
+        data, size = self.task.data.train, self.task.batch
+        order = torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(len(data)))
+        for rows in order.split(size):
+            if len(rows) > 1:
+                yield data.images[rows], data.labels[rows], self.start.answers[rows]
+
+    def loss(self, logits: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
+        share, hot = self.candidate.distillation, self.candidate.temperature
+        mismatch = F.kl_div(
+            F.log_softmax(logits / hot, 1), F.log_softmax(answers / hot, 1), log_target=True, reduction="batchmean"
+        )
+        return (1 - share) * F.cross_entropy(logits, labels) + share * hot**2 * mismatch
+
+    def run(self) -> float:
+        candidate = self.candidate
+        others = [value for value in self.p.values() if value.requires_grad]
+        groups = [
+            {"params": list(self.thetas.values()), "lr": candidate.latent_learning_rate},
+            {"params": others, "lr": candidate.learning_rate},
+        ]
+        self.train(candidate.epochs, groups, candidate.seed, None)
+        self.track()
+        self.look(candidate.sharpness.at(candidate.epochs, candidate.epochs))
+        trits = {
+            name: torch.where(theta.detach().abs() > self.thresholds[name], theta.detach().sign(), 0.0)
+            for name, theta in self.thetas.items()
+        }
+        self.train(
+            candidate.frozen_epochs,
+            [{"params": others, "lr": candidate.frozen_learning_rate}],
+            candidate.seed + 1,
+            trits,
+        )
+        with torch.no_grad():
+            for count, (images, *_) in enumerate(self.task.data.train.batches(256, seed=0)):
+                self.momentum = 1 / (count + 1)
+                self.forward(images, trits, training=True)
+        return self.validate(trits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    what, lengths = STUDIES[arguments.study]
+    spec = resolve(None, {**what, **lengths, "data_dir": arguments.data_dir, "target_sparsity": 0.5})
+    task, start, candidate = _prepare(spec)
+    ours, bare = _interleaved(
+        arguments.rounds,
+        lambda: train_candidate(candidate, task, start, Progress()).score.accuracy,
+        lambda: BareTrial(candidate, task, start).run(),
+    )
+    with_wdr, without = _wdr_steps(task, start, candidate)
+    _report(arguments, ours, bare, with_wdr, without)
+
+
+def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
+    task = make_task(spec)
+    dense = train_dense(
+        task, epochs=spec.train.dense_epochs, learning_rate=spec.train.dense_learning_rate, seed=0, progress=Progress()
+    )
+    candidate = candidate_of(first_guess(spec), spec, spec.goal.target_sparsity, seed=0)
+    # The bare loop has no regularizer: its share is measured by itself.
+    return task, dense, candidate.model_copy(update={"strength": Constant(value=0.0), "strength_is_lambda": True})
+
+
+def _interleaved(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
+    seconds: list[list[float]] = [[] for _ in works]
+    for turn in range(rounds + 1):
+        for work, taken in zip(works, seconds, strict=True):
+            began = time.perf_counter()
+            accuracy = work()
+            elapsed = time.perf_counter() - began
+            print(f"round {turn}: {elapsed:.2f} s, validation accuracy {accuracy:.4f}", flush=True)
+            if turn:  # the first warms up
+                taken.append(elapsed)
+    return seconds
+
+
+def _wdr_steps(task: Task, start: WarmStart, candidate: Candidate) -> tuple[float, float]:
+    """Seconds of a training step with and without the regularizer."""
+    strong = candidate.model_copy(update={"strength": Constant(value=1e-6)})
+    works = [_step(task, start, strong), _step(task, start, candidate)]
+    seconds: list[list[float]] = [[], []]
+    for _ in range(60):
+        for work, taken in zip(works, seconds, strict=True):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+    return min(seconds[0]), min(seconds[1])
+
+
+def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], None]:
+    model = task.model_with(start.state)
+    ternarize(model, task.spreads(candidate.spread), candidate.form)
+    control = SparsityControl(model, candidate)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    images, labels = next(iter(task.data.train.batches(task.batch)))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (F.cross_entropy(model(images), labels) + control.penalty()).backward()
+        optimizer.step()
+
+    return step
+
+
+def _report(
+    arguments: argparse.Namespace, ours: list[float], bare: list[float], with_wdr: float, without: float
+) -> None:
+    ratio = min(ours) / min(bare)
+    rows = [
+        ["one trial", f"{min(ours):.2f} ({min(ours):.2f} to {max(ours):.2f})"],
+        ["bare loop", f"{min(bare):.2f} ({min(bare):.2f} to {max(bare):.2f})"],
+        ["ratio of the best", f"{ratio:.3f}"],
+        ["regularizer's share of a step", f"{(with_wdr - without) / with_wdr:.1%}"],
+    ]
+    text = f"## Overhead: {arguments.study}\n\n{table(['', 'seconds, best (range)'], rows)}\n\n{provenance()}"
+    print(text)
+    write_section(RESULTS, f"overhead on {arguments.study}", text)
+
+
+if __name__ == "__main__":
+    main()

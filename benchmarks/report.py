@@ -1,0 +1,51 @@
+"""Writes measured figures into RESULTS.md and the README, each program into its own marked section."""
+
+import datetime
+import platform
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from sca_search.outcome import versions
+from sca_search.workers import usable_cores
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+README = ROOT / "README.md"
+
+
+def write_section(file: Path, name: str, text: str) -> None:
+    """Puts `text` between the file's markers of that name; appends both where they are missing."""
+    begin, end = f"<!-- {name}: written by the program named below -->", f"<!-- end of {name} -->"
+    section = f"{begin}\n{text.strip()}\n{end}"
+    old = file.read_text(encoding="utf-8") if file.exists() else "# Results\n"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    new = pattern.sub(lambda _: section, old) if pattern.search(old) else f"{old.rstrip()}\n\n{section}\n"
+    file.write_text(new, encoding="utf-8")
+
+
+def provenance() -> str:
+    """Command, date, machine and versions: what is needed to measure again."""
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    # A folder of this machine says nothing to others.
+    arguments = ["DIR" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
+    return (
+        f"`{command}`  \n{datetime.date.today()}, {_processor()}, {usable_cores()} cores, "
+        f"Python {platform.python_version()}, {used}"
+    )
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    known = Path("/proc/cpuinfo")
+    if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
+        return match[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,105 @@
+"""What all trainings of a study share, and the records that they give."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from sca_search.data import DataSet
+from sca_search.exact import Floor
+from sca_search.layers import LayerChoice
+from sca_search.measure import EVALUATION_BATCH, Score, score
+from sca_search.ternary import ZeroCount
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, network, which of its layers are ternary, and the settings that no candidate changes."""
+
+    data: DataSet
+    make_model: Callable[[], nn.Module]
+    choices: tuple[LayerChoice, ...]
+    batch: int = 64
+    learning_rate_steps: tuple[tuple[float, float], ...] = ()
+    last_layer_weight_decay: float = 0.0
+    floor: Floor = field(default_factory=Floor)
+
+    @property
+    def ternary_layers(self) -> tuple[str, ...]:
+        return tuple(choice.layer.name for choice in self.choices if choice.ternary)
+
+    @property
+    def last_layer(self) -> str:
+        return [choice.layer.name for choice in self.choices if choice.layer.executed][-1]
+
+    def spreads(self, spread: float) -> dict[str, float | None]:
+        """The spread for each ternary layer whose scale is free, None for the others."""
+        return {
+            choice.layer.name: spread if choice.layer.scale_is_free else None
+            for choice in self.choices
+            if choice.ternary
+        }
+
+    def model_with(self, state: State) -> nn.Module:
+        model = self.make_model()
+        model.load_state_dict(state)
+        return model
+
+    def validate(self, model: nn.Module) -> Score:
+        return score(model, self.data.val.batches(EVALUATION_BATCH))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of a training's history."""
+
+    phase: str  # "dense", "ternary" or "frozen"
+    epoch: int
+    epochs: int
+    soft_accuracy: float
+    rounded_accuracy: float
+    sparsity: float = 0.0
+    alpha: float = 0.0  # mean over the layers
+    strength: float = 0.0  # λ
+    sharpness: float = 1.0
+
+    @property
+    def gap(self) -> float:
+        """What rounding costs now."""
+        return self.soft_accuracy - self.rounded_accuracy
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a training talks to the outside."""
+
+    on_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The dense network that all candidates start from."""
+
+    state: State
+    score: Score
+    answers: Tensor  # its logits on the training split, for candidates that distil
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A candidate at its end: plain weights, and what the way there was."""
+
+    model: nn.Module
+    score: Score
+    counts: dict[str, ZeroCount]
+    moved_share: float
+    sparsity_before: float  # by rounding alone, before the exact step
+    soft_accuracy: float
+    rounded_accuracy: float
+    dead_layers: tuple[str, ...]
+    unit: float  # λ for a strength of 1
+    alphas: dict[str, float]
+    history: tuple[Epoch, ...]

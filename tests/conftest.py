@@ -1,0 +1,36 @@
+"""What several test files share: a study small enough to run for real in seconds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+# Two test processes on two cores must not fight over them.
+torch.set_num_threads(1)
+
+TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4", "--threads", "1")
+
+
+def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own, wide enough that no sentence is folded."""
+    return subprocess.run(
+        [sys.executable, "-m", "sca_search.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished study of three short trials: its folder, and what the command printed."""
+    folder = tmp_path_factory.mktemp("tiny")
+    done = sca_search("--target-sparsity", "0.5", "--name", "tiny", *TINY, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "tiny", done.stdout

@@ -1,0 +1,239 @@
+"""Whole studies, run by the real command."""
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from conftest import TINY, sca_search
+
+FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """A safetensors file by its published layout, without the library: length, JSON header, bytes."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    types = {"I8": np.int8, "F32": np.float32, "I64": np.int64}
+    tensors = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            first, last = about["data_offsets"]
+            flat = np.frombuffer(raw[8 + length + first : 8 + length + last], types[about["dtype"]])
+            tensors[name] = flat.reshape(about["shape"])
+    return tensors
+
+
+def counted_sparsity(path: Path) -> float:
+    trits = [tensor for tensor in read_tensors(path).values() if tensor.dtype == np.int8]
+    assert all(set(np.unique(tensor)) <= {-1, 0, 1} for tensor in trits)
+    return sum(int((tensor == 0).sum()) for tensor in trits) / sum(tensor.size for tensor in trits)
+
+
+def front_figures(run: Path) -> pd.DataFrame:
+    return pd.read_csv(run / "trials.csv")[FIGURES]
+
+
+def test_study_leaves_its_tables_summary_page_and_model(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    trials, front = pd.read_csv(run / "trials.csv"), pd.read_csv(run / "front.csv")
+    summary = json.loads((run / "summary.json").read_text())
+    assert list(trials["trial"]) == [0, 1, 2]
+    assert set(front["trial"]) <= set(trials["trial"])
+    assert summary["chosen"]["trial"] in set(trials["trial"])
+    assert {"sparsity", "accuracy", "test_accuracy", "layers"} <= summary["chosen"].keys()
+    assert "plotly" in (run / "dashboard.html").read_text().lower()
+    assert not list(run.rglob(".*.safetensors"))
+
+
+def test_chosen_model_has_the_target_sparsity_counted_in_its_bytes(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    summary = json.loads((run / "summary.json").read_text())
+    counted = counted_sparsity(run / "chosen.safetensors")
+    assert counted == pytest.approx(0.5, abs=0.001)
+    assert summary["chosen"]["sparsity"] == counted
+
+
+def test_saved_trits_give_the_accuracy_that_the_study_claims(tiny_run: tuple[Path, str]) -> None:
+    """An independent numpy forward pass of the file on the validation split."""
+    from sca_search.data import load_data
+
+    run, _ = tiny_run
+    summary = json.loads((run / "summary.json").read_text())
+    val = load_data("digits", data_dir=None, seed=0).val
+    logits = numpy_lenet(read_tensors(run / "chosen.safetensors"), val.images.numpy())
+    accuracy = float((logits.argmax(1) == val.labels.numpy()).mean())
+    assert accuracy == pytest.approx(summary["chosen"]["accuracy"], abs=1.5 / len(val))
+
+
+def numpy_lenet(weights: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
+    def conv(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+        padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[2:], axis=(2, 3))
+        return np.einsum("nchwij,ocij->nohw", windows, kernel, optimize=True)
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        mean, var, gain, shift = (
+            weights[f"{name}.{part}"].reshape(shape) for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return np.maximum((x - mean) / np.sqrt(var + 1e-5) * gain + shift, 0)
+
+    def pool(x: np.ndarray) -> np.ndarray:
+        n, c, h, w = x.shape
+        return x.reshape(n, c, h // 2, 2, w // 2, 2).max(axis=(3, 5))
+
+    x = pool(norm(conv(images, weights["conv1.weight"]), "bn1"))
+    x = pool(norm(conv(x, weights["conv2.weight"].astype(np.float32)), "bn2"))
+    x = norm(x.reshape(len(x), -1) @ weights["fc1.weight"].astype(np.float32).T, "bn3")
+    return x @ weights["fc2.weight"].T + weights["fc2.bias"]
+
+
+def test_screen_names_the_run_its_page_and_the_model(tiny_run: tuple[Path, str]) -> None:
+    _, screen = tiny_run
+    last = screen.strip().splitlines()[-3:]
+    assert re.fullmatch(r"Run: +runs/tiny", last[0])
+    assert re.fullmatch(r"Dashboard: +runs/tiny/dashboard.html", last[1])
+    assert re.fullmatch(r"Model: +runs/tiny/chosen.safetensors", last[2])
+    assert "→ chosen" in screen
+
+
+def test_study_is_an_ordinary_optuna_study(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    study = optuna.load_study(study_name="sca-search", storage=f"sqlite:///{run / 'study.db'}")
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MAXIMIZE"]
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
+    assert {"strength", "spread", "latent_learning_rate"} <= study.trials[0].params.keys()
+
+
+def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    history = pd.read_csv(run / "candidates" / "000" / "history.csv")
+    assert list(history["phase"]) == ["ternary"] * 2 + ["frozen"] * 5
+    assert np.allclose(history["gap"], history["soft_accuracy"] - history["rounded_accuracy"])
+
+
+def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], tmp_path: Path) -> None:
+    done = sca_search("--target-sparsity", "0.5", "--name", "again", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    pd.testing.assert_frame_equal(front_figures(tmp_path / "runs" / "again"), front_figures(tiny_run[0]))
+
+
+def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    code = (
+        "import sys; from sca_search.cli import app; app(['show', sys.argv[1]], standalone_mode=False);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "→ chosen" in done.stdout
+
+
+def test_resume_adds_trials_and_keeps_the_finished_ones(tiny_run: tuple[Path, str], tmp_path: Path) -> None:
+    few = ("--target-sparsity", "0.5", "--name", "more", "--refits", "0", "--epochs", "1", "--dense-epochs", "2")
+    assert sca_search(*few, "--trials", "1", cwd=tmp_path).returncode == 0
+    before = front_figures(tmp_path / "runs" / "more")
+    again = sca_search(*few, "--trials", "3", "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "2 trials to run, 1 finished before" in again.stdout
+    after = front_figures(tmp_path / "runs" / "more")
+    pd.testing.assert_frame_equal(after[:1], before)
+    assert len(after) == 3
+
+
+@pytest.mark.parametrize("target", ["0", "0.1", "0.37", "0.9", "0.99"])
+def test_target_is_met_in_the_file(target: str, tmp_path: Path) -> None:
+    short = ("--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "2", "--name", "one")
+    done = sca_search("--target-sparsity", target, *short, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert counted_sparsity(tmp_path / "runs" / "one" / "chosen.safetensors") == pytest.approx(float(target), abs=0.001)
+
+
+def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Popen[str]:
+    """The command in the background, once it has printed a word."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "sca_search.cli", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if until in line:
+            time.sleep(0.5)  # into the next trial
+            return process
+    raise AssertionError(process.communicate()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, workers: str, tmp_path: Path) -> None:
+    command = (
+        *("--target-sparsity", "0.5", "--name", "cut", "--trials", "5", "--refits", "0"),
+        *("--epochs", "12", "--dense-epochs", "2", "--workers", workers),
+    )
+    process = started(command, tmp_path, until="[1/5]")
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert "--resume" in errors
+        assert (tmp_path / "runs" / "cut" / "chosen.safetensors").exists()
+    else:
+        process.kill()
+        process.communicate()
+    run = tmp_path / "runs" / "cut"
+    finished = front_figures(run).query("state == 'complete'")
+    assert len(finished) >= 1
+    time.sleep(1 if workers == "1" else 3)  # orphaned workers notice that their parent is gone
+    again = sca_search(*command, "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    trials = pd.read_csv(run / "trials.csv")
+    assert sorted(trials["candidate"]) == [0, 1, 2, 3, 4]
+    assert set(trials["state"]) == {"complete"}
+    kept = trials.set_index("trial").loc[finished["trial"], "accuracy"]
+    assert list(kept) == list(finished["accuracy"])
+
+
+@pytest.mark.slow
+def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
+    done = sca_search(
+        "--target-sparsity", "0.9", "--name", "two", "--workers", "2", *TINY[2:], "--trials", "4", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    trials = pd.read_csv(tmp_path / "runs" / "two" / "trials.csv")
+    assert sorted(trials["candidate"]) == [0, 1, 2, 3]
+    assert list(trials.sort_values("candidate")["planned_sparsity"]) == [0.9, 0.0, 0.9, 0.97]
+
+
+def test_diverged_trial_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "wild.toml").write_text("[search.space]\nlearning_rate = [0.01, 1e30]\n")
+    done = sca_search("wild.toml", "--name", "wild", *TINY[2:], "--trials", "5", "--refits", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    trials = pd.read_csv(tmp_path / "runs" / "wild" / "trials.csv")
+    failed = trials[trials["state"] == "failed"]
+    assert len(failed) >= 1
+    assert failed["reason"].str.contains("the loss became").all()
+    assert set(trials.loc[trials["trial"] < 2, "state"]) == {"complete"}
+
+
+def test_time_budget_starts_no_trial_that_would_not_fit(tmp_path: Path) -> None:
+    done = sca_search("--time-budget", "0.1s", "--name", "brief", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    states = pd.read_csv(tmp_path / "runs" / "brief" / "trials.csv")["state"]
+    assert list(states) == ["complete", "waiting", "waiting"]
