@@ -60,12 +60,14 @@ def run_command(
     ] = None,
     skip: Annotated[str | None, _option(_WHAT, "Layers that stay dense, as name patterns: 'fc*,conv2'.")] = None,
     only: Annotated[str | None, _option(_WHAT, "The only layers to make ternary, as name patterns.")] = None,
-    trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 12.")] = None,
+    trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 16.")] = None,
     form: Annotated[str | None, _option(_SEARCH, "sharpened (ours, default) or paper (plain SCA).")] = None,
     time_budget: Annotated[str | None, _option(_SEARCH, "Start no trial that would end later: 90s, 10m, 2h.")] = None,
     refits: Annotated[int | None, _option(_SEARCH, "More seeds for the chosen candidate. Default 2.")] = None,
     workers: Annotated[int | None, _option(_SEARCH, "Processes that train trials side by side. Default 1.")] = None,
-    threads: Annotated[int | None, _option(_SEARCH, "Threads a worker. Default: the cores divided by workers.")] = None,
+    threads: Annotated[
+        int | None, _option(_SEARCH, "Threads a worker. Default: by the network's size and the cores.")
+    ] = None,
     epochs: Annotated[int | None, _option(_TRAIN, "Epochs a candidate. Default 20.")] = None,
     dense_epochs: Annotated[int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30.")] = None,
     batch: Annotated[int | None, _option(_TRAIN, "Images a step. Default 64.")] = None,

@@ -4,6 +4,7 @@ Rounding leaves a layer near its planned sparsity, not at it. The weights neares
 until the count is right, overall: which layer they lie in does not matter to the target, only how little it costs.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def exact_trits(
     """
     names = list(latents)
     rounds_to_zero = torch.cat([(softs[name].round() == 0).flatten() for name in names])
-    margin = torch.cat([(latents[name].abs() - _finite(thresholds[name])).flatten() for name in names])
+    margin = torch.cat([_margin(latents[name], thresholds[name]) for name in names])
     kept = _protected({name: latents[name].abs() for name in names}, floor, rounds_to_zero.numel() - zeros)
     is_zero = _with_count(rounds_to_zero & ~kept, margin, kept, zeros)
     moved = int((is_zero != rounds_to_zero).sum())
@@ -59,8 +60,13 @@ def exact_trits(
     return ExactTrits(trits, moved, dead)
 
 
-def _finite(threshold: float) -> float:
-    return min(threshold, 1e30)  # α = 2 has an infinite basin; differences of infinities are NaN
+def _margin(latent: Tensor, threshold: float) -> Tensor:
+    """Distance to the border, negative inside."""
+    magnitude = latent.abs().flatten()
+    if math.isfinite(threshold):
+        return magnitude - threshold
+    # α = 2 has an infinite basin: behind all others, and among its own the largest is nearest.
+    return -1e30 / (1 + magnitude)
 
 
 def _sign(latent: Tensor) -> Tensor:
@@ -82,17 +88,29 @@ def _with_count(is_zero: Tensor, margin: Tensor, kept: Tensor, zeros: int) -> Te
 
 
 def _protected(magnitudes: Mapping[str, Tensor], floor: Floor, budget: int) -> Tensor:
-    """Marks the largest weights of each layer and channel; at most `budget`, the number of non-zeros there are."""
-    marks = [_largest(layer.view(1, -1), floor.per_layer) for layer in magnitudes.values()]
-    protected = torch.cat(marks)
-    if floor.per_channel and int(protected.sum()) <= budget:
-        channels = [_largest(layer.flatten(1), floor.per_channel) for layer in magnitudes.values()]
-        protected = protected | torch.cat(channels)
-    if int(protected.sum()) <= budget:
-        return protected
+    """Marks the largest weights of each channel, topped up to each layer's floor.
+
+    At most `budget` of them, the number of non-zeros there are: where they do not all fit, layers come first.
+    """
     flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
-    ranked = torch.where(protected, flat, -torch.inf).topk(max(0, budget)).indices
-    return torch.zeros_like(protected).index_fill(0, ranked, True)
+    marked = [_with_channels(layer, floor) for layer in magnitudes.values()]
+    both = torch.cat(marked)
+    if int(both.sum()) <= budget:
+        return both
+    layers = torch.cat([_largest(layer.reshape(1, -1), floor.per_layer) for layer in magnitudes.values()])
+    rank = torch.where(both | layers, flat, -torch.inf)
+    if int(layers.sum()) <= budget:
+        rank = torch.where(layers, torch.inf, rank)
+    else:
+        rank = torch.where(layers, flat, -torch.inf)
+    return torch.zeros_like(both).index_fill(0, rank.topk(max(0, budget)).indices, True)
+
+
+def _with_channels(layer: Tensor, floor: Floor) -> Tensor:
+    """Flat mask of what a layer keeps: its channels' largest count towards its own floor."""
+    channels = _largest(layer.flatten(1), floor.per_channel)
+    first_channels = torch.where(channels, torch.inf, layer.flatten()).view(1, -1)
+    return channels | _largest(first_channels, floor.per_layer)
 
 
 def _largest(rows: Tensor, count: int) -> Tensor:

@@ -45,28 +45,31 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int]) -> list[WeightLa
     """
     names = {module: name for name, module in model.named_modules()}
     order: list[nn.Module] = []
-    giver: dict[int, nn.Module] = {}
+    giver: dict[tuple[int, int], nn.Module] = {}  # by identity and version: an in-place ReLU makes it another tensor
     kept: list[Tensor] = []  # outputs stay alive, else a new tensor could take over a dead one's id
     normalised: set[nn.Module] = set()
 
     def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(module, NORMALISATIONS) and inputs and id(inputs[0]) in giver:
-            normalised.add(giver[id(inputs[0])])
+        if isinstance(module, NORMALISATIONS) and inputs:
+            source = giver.get((id(inputs[0]), inputs[0]._version))
+            if source is not None:
+                normalised.add(source)
         if isinstance(module, WEIGHT_LAYERS):
             kept.append(output)
-            giver[id(output)] = module
+            giver[id(output), output._version] = module
             if module not in order:
                 order.append(module)
 
     hooks = [module.register_forward_hook(note) for module in names]
-    was_training = model.training
+    modes = {module: module.training for module in names}
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(2, *input_shape))
-    except RuntimeError as error:
+    except Exception as error:  # whatever a network raises on an input that it cannot take
         raise ModelError(f"the network cannot take an input of shape {tuple(input_shape)}: {error}") from error
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
         for hook in hooks:
             hook.remove()
     idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in order]
@@ -90,12 +93,12 @@ def choose_layers(
 ) -> list[LayerChoice]:
     """Says for each layer whether it becomes ternary. `only` overrules the convention for first and last."""
     running = [layer.name for layer in layers if layer.executed]
-    conventional = set()
+    conventional: dict[str, str] = {}
     if not only:
-        conventional |= set(running[:1]) if keep_first else set()
-        conventional |= set(running[-1:]) if keep_last else set()
+        conventional |= dict.fromkeys(running[-1:], "last") if keep_last else {}
+        conventional |= dict.fromkeys(running[:1], "first") if keep_first else {}
     _refuse_idle_patterns([*skip, *only], [layer.name for layer in layers])
-    choices = [_choose(layer, running, conventional, skip, only) for layer in layers]
+    choices = [_choose(layer, conventional, skip, only) for layer in layers]
     if not any(choice.ternary for choice in choices):
         reasons = "; ".join(f"{choice.layer.name}: {choice.why}" for choice in choices) or "it has no weight layer"
         raise ModelError(f"the network has no layer to make ternary ({reasons})")
@@ -108,9 +111,7 @@ def _refuse_idle_patterns(patterns: Sequence[str], names: Sequence[str]) -> None
             raise ModelError(f"the layer pattern {pattern!r} matches no weight layer: there are {', '.join(names)}")
 
 
-def _choose(
-    layer: WeightLayer, running: list[str], conventional: set[str], skip: Sequence[str], only: Sequence[str]
-) -> LayerChoice:
+def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str], only: Sequence[str]) -> LayerChoice:
     def matches(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns)
 
@@ -121,8 +122,7 @@ def _choose(
     if only and not matches(only):
         return LayerChoice(layer, False, "not among the layers named")
     if layer.name in conventional:
-        place = "first" if layer.name == running[0] else "last"
-        return LayerChoice(layer, False, f"{place} weight layer")
+        return LayerChoice(layer, False, f"{conventional[layer.name]} weight layer")
     if layer.scale_is_free:
         return LayerChoice(layer, True, "normalisation follows: Θ rescaled")
     return LayerChoice(layer, True, "no normalisation follows: Θ left at the dense weights' scale")

@@ -9,9 +9,11 @@ runs/<name>/
   chosen.safetensors    the exported model
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -71,27 +73,26 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else works on this run while it is held: whatever is still marked as running is dead."""
+        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            with FileLock(self.path / ".lock", timeout=0):
-                yield
+            lock.acquire()
         except Timeout as error:
             raise RunError(f"{self.path}: another sca-search is working on this run") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def new_run(spec: StudySpec) -> RunFolder:
     """A folder of its own for a new study. A name given must be free; a name of ours takes the next number."""
     if spec.name:
         path = spec.out / spec.name
-        if path.exists() and any(path.iterdir()):
-            raise RunError(
-                f"{path}: holds {_holding(RunFolder(path), spec)}; go on with --resume or choose another --name"
-            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path}: holds {_holding(path, spec)}")
+        _make(path, exist_ok=True)
     else:
-        path = next(path for path in _numbered(spec) if not path.exists())
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{path}: the run folder cannot be made: {error.strerror}") from error
+        path = _make_numbered(spec)
     run = RunFolder(path)
     write_text_atomic(run.spec_file, spec.to_toml())
     return run
@@ -100,33 +101,50 @@ def new_run(spec: StudySpec) -> RunFolder:
 def resumed_run(spec: StudySpec) -> RunFolder:
     """The folder of a study that goes on: the one named, else the newest that the same command made."""
     if spec.name:
-        paths = [spec.out / spec.name]
+        found = [RunFolder(spec.out / spec.name)] if (spec.out / spec.name).is_dir() else []
     else:
-        taken = []
-        for path in _numbered(spec):
-            if not path.exists():
-                break
-            taken.append(path)
-        paths = taken[::-1]
-    run = next((RunFolder(path) for path in paths if path.is_dir()), None)
-    if run is None:
+        found = [RunFolder(path) for path in _newest_first(spec)]
+    if not found:
         raise RunError(f"{spec.out / (spec.name or spec.base_name)}: there is no run to resume")
-    changed = differences(spec, run.spec())
-    if changed:
-        raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name")
-    write_text_atomic(run.spec_file, spec.to_toml())
-    return run
+    same = [run for run in found if not differences(spec, run.spec())]
+    if not same:
+        changed = ", ".join(differences(spec, found[0].spec()))
+        raise RunError(f"{found[0].path}: holds another study, it differs in {changed}; choose another --name")
+    return same[0]
 
 
-def _numbered(spec: StudySpec) -> Iterator[Path]:
-    yield spec.out / spec.base_name
-    number = 2
-    while True:
-        yield spec.out / f"{spec.base_name}-{number}"
-        number += 1
+def _make(path: Path, *, exist_ok: bool) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path}: the run folder cannot be made: {error.strerror}") from error
 
 
-def _holding(run: RunFolder, spec: StudySpec) -> str:
-    if not run.spec_file.is_file():
-        return "files that are no study"
-    return "another study" if differences(spec, run.spec()) else "this study already"
+def _make_numbered(spec: StudySpec) -> Path:
+    """The first free of name, name-2, name-3, …; made here, so that two commands at once do not share it."""
+    for number in count(1):
+        path = spec.out / (spec.base_name if number == 1 else f"{spec.base_name}-{number}")
+        try:
+            _make(path, exist_ok=False)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers do not end")
+
+
+def _newest_first(spec: StudySpec) -> list[Path]:
+    pattern = re.compile(re.escape(spec.base_name) + r"(?:-(\d+))?")
+    folders = [path for path in spec.out.glob(f"{spec.base_name}*") if (path / "study.toml").is_file()]
+    numbered = [(int(match[1] or 1), path) for path in folders if (match := pattern.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered, reverse=True)]
+
+
+def _holding(path: Path, spec: StudySpec) -> str:
+    """What is in the way, and what to do about it."""
+    if not (path / "study.toml").is_file():
+        return "files that are no study; choose another --name"
+    if differences(spec, RunFolder(path).spec()):
+        return "another study; choose another --name"
+    return "this study already; go on with --resume or choose another --name"

@@ -13,7 +13,11 @@ A ramp's start and stop are shares of the training, so it keeps its shape when e
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+# Strict: a TOML `true` is no 1. Whole numbers still pass where a float is wanted.
+NonNegativeFloat = Annotated[float, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 class _Value(BaseModel):
@@ -54,8 +58,8 @@ class Ramp(_Value):
     kind: Literal["ramp"] = "ramp"
     first: NonNegativeFloat
     last: NonNegativeFloat
-    start: Annotated[float, Field(ge=0, le=1)] = 0.0
-    stop: Annotated[float, Field(ge=0, le=1)] = 1.0
+    start: Share = 0.0
+    stop: Share = 1.0
     growth: Literal["linear", "exponential"] = "linear"
 
     @model_validator(mode="after")
@@ -70,7 +74,9 @@ class Ramp(_Value):
         share = epoch / epochs
         if share >= self.stop:
             return self.last
-        way = max(0.0, share - self.start) / (self.stop - self.start)
+        if share <= self.start:
+            return self.first
+        way = (share - self.start) / (self.stop - self.start)
         if self.growth == "exponential":
             return float(self.first * (self.last / self.first) ** way)
         return self.first + (self.last - self.first) * way
@@ -84,7 +90,7 @@ class Tracked(_Value):
     """
 
     kind: Literal["tracked"] = "tracked"
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Annotated[int, Field(strict=True, ge=1)] = 1
 
 
 class FromPrior(_Value):

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import (
@@ -17,16 +17,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     ValidationError,
 )
 from pydantic_core import ErrorDetails
 
 from sca_search.errors import SpecError, unknown_name
-from sca_search.schedule import FromPrior, Tracked
+from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
+
+# Strict, as in a schedule: `true` is no number.
+Whole = Annotated[int, Field(strict=True)]
+NonNegativeInt = Annotated[Whole, Field(ge=0)]
+PositiveInt = Annotated[Whole, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(strict=True, gt=0)]
+ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
 FLAGS = {
@@ -59,14 +62,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 def _seconds(given: object) -> object:
     """'90', '90s', '10m' and '2h' are numbers of seconds."""
-    if isinstance(given, str) and (match := re.fullmatch(r"\s*([0-9.]+)\s*([smh]?)\s*", given)):
-        return float(match[1]) * _SECONDS[match[2] or "s"]
-    return given
+    if not isinstance(given, str):
+        return given
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", given)
+    if match is None:
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {given!r}")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
 def _range(given: object) -> object:
     """A number stands for a range that holds only itself."""
-    return (given, given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return (given, given)
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ValueError(f"must be a number or [low, high], got {_shown(given)}")
+    return given
 
 
 def _rising(ends: tuple[float, float]) -> tuple[float, float]:
@@ -75,20 +85,26 @@ def _rising(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
+def _in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"must name each epoch once, in order, got {epochs}")
+    return steps
+
+
 def _names(given: object) -> object:
     """'a,b' is a list of two patterns, as a flag gives it."""
     return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
 
 
-Sparsity = Annotated[float, Field(ge=0, lt=1)]
-Seconds = Annotated[float, Field(gt=0), BeforeValidator(_seconds)]
+Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
-ShareRange = Annotated[
-    tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
-    BeforeValidator(_range),
-    AfterValidator(_rising),
-]
+ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
+Steps = Annotated[tuple[tuple[NonNegativeFloat, PositiveFloat], ...], AfterValidator(_in_order)]
+# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
+_SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
+Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -99,7 +115,7 @@ class _Table(BaseModel):
 class GoalSpec(_Table):
     """What the chosen model must meet."""
 
-    target_sparsity: Sparsity = 0.5
+    target_sparsity: ShareBelowOne = 0.5
 
 
 class DataSpec(_Table):
@@ -108,14 +124,14 @@ class DataSpec(_Table):
     name: str = "digits"
     dir: Path | None = None
     image_size: PositiveInt | None = None
-    train_limit: Annotated[int, Field(ge=10)] | None = None
+    train_limit: Annotated[Whole, Field(ge=10)] | None = None
 
 
 class ModelSpec(_Table):
     """The network, and which of its layers become ternary."""
 
     name: str = "lenet-small"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: ShareBelowOne = 0.0
     keep_first: bool = True
     keep_last: bool = True
     skip: Patterns = ()
@@ -125,14 +141,14 @@ class ModelSpec(_Table):
 class TrainSpec(_Table):
     """What is the same for every candidate."""
 
-    batch: Annotated[int, Field(ge=2)] = 64
+    batch: Annotated[Whole, Field(ge=2)] = 64
     dense_epochs: PositiveInt = 30
     dense_learning_rate: PositiveFloat = 0.01
     epochs: PositiveInt = 20
     frozen_epochs: NonNegativeInt = 5
-    learning_rate_steps: tuple[tuple[NonNegativeFloat, PositiveFloat], ...] = ()
+    learning_rate_steps: Steps = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
-    distillation: Annotated[float, Field(ge=0, le=1)] = 0.9  # share of the loss that asks for the dense net's answers
+    distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
     temperature: PositiveFloat = 4.0
     floor_per_layer: NonNegativeInt = 1
     floor_per_channel: NonNegativeInt = 0
@@ -143,7 +159,7 @@ class SpaceSpec(_Table):
 
     strength: PositiveRange | None = None  # dimensionless λ; None: by form
     pull_start: ShareRange = (0.0, 0.6)
-    spread: PositiveRange = (0.4, 0.9)
+    spread: Spread = (0.4, 0.9)
     learning_rate: PositiveRange = (0.003, 0.02)
     latent_learning_rate: PositiveRange = (0.005, 0.05)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
@@ -153,13 +169,13 @@ class SpaceSpec(_Table):
 class SearchSpec(_Table):
     """How much is searched, in which form, by whom."""
 
-    trials: PositiveInt = 12
+    trials: PositiveInt = 16
     form: Literal["sharpened", "paper"] = "sharpened"
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
     refits: NonNegativeInt = 2
     time_budget: Seconds | None = None
     workers: PositiveInt = 1
-    threads: NonNegativeInt = 0  # a worker; 0: the machine's cores divided among the workers
+    threads: NonNegativeInt = 0  # a worker; 0: by the network's size and the machine's cores
     space: SpaceSpec = SpaceSpec()
 
 
@@ -167,7 +183,7 @@ class StudySpec(_Table):
     """A whole study."""
 
     name: Name | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
     out: Path = Path("runs")
     goal: GoalSpec = GoalSpec()
     data: DataSpec = DataSpec()
@@ -192,13 +208,14 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     for flag, value in flags.items():
         if value is not None:
             key = FLAGS[flag]
-            _put(values, key.split("."), value, str(study_file))
+            _put(values, key.split("."), value)
             by_flag[key] = f"--{flag.replace('_', '-')}"
     try:
         return StudySpec.model_validate(values)
     except ValidationError as error:
         where = str(study_file) if study_file else "the command line"
-        raise SpecError("\n".join(_sentence(fault, where, by_flag) for fault in error.errors())) from error
+        sentences = [_sentence(fault, where, by_flag) for fault in error.errors()]
+        raise SpecError("\n".join(dict.fromkeys(sentences))) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -227,11 +244,11 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _put(values: dict[str, Any], path: list[str], value: object, where: str) -> None:
+def _put(values: dict[str, Any], path: list[str], value: object) -> None:
     for key in path[:-1]:
         values = values.setdefault(key, {})
         if not isinstance(values, dict):
-            raise SpecError(f"{where}: {key} must be a table, got {values!r}")
+            return  # what should be a table is none: a fault that is found with all others
     values[path[-1]] = value
 
 
@@ -262,21 +279,32 @@ _RULES = {
 def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> str:
     """One fault as one sentence: where, what, the rule, what was given."""
     location = [part for part in fault["loc"] if isinstance(part, str)]
+    if location[:2] == ["search", "alpha"]:
+        del location[2:3]  # pydantic names the kind here, which is no key
     key = ".".join(location)
     what = by_flag.get(key, f"{where}: {key}")
     if fault["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
     if fault["type"] == "value_error":
         return f"{what} {fault['ctx']['error']}"
-    rule = _RULES.get(fault["type"], f"is not accepted ({fault['msg']})").format(**fault.get("ctx", {}))
+    known = _RULES.get(fault["type"])
+    rule = known.format(**fault.get("ctx", {})) if known else f"is not accepted ({fault['msg']})"
     return f"{what} {rule}, got {_shown(fault['input'])}"
 
 
 def _known_keys(table: list[str]) -> list[str]:
-    model: Any = StudySpec
+    tables: list[Any] = [StudySpec]
     for key in table:
-        model = model.model_fields[key].annotation if key in getattr(model, "model_fields", {}) else StudySpec
-    return [".".join([*table, key]) for key in getattr(model, "model_fields", {})]
+        annotations = [each.model_fields[key].annotation for each in tables if key in each.model_fields]
+        tables = [found for annotation in annotations for found in _tables_in(annotation)]
+    return sorted({".".join([*table, key]) for each in tables for key in each.model_fields})
+
+
+def _tables_in(annotation: Any) -> list[Any]:
+    """The tables that an annotation allows: itself, or the members of a union."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [found for part in get_args(annotation) for found in _tables_in(part)]
 
 
 def _shown(given: object) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 import optuna
 import torch
 
+from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.outcome import refit, summarize, write_page, write_tables
 from sca_search.results import choose, trial_frame
@@ -43,8 +44,9 @@ class Finished:
 def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
     """Runs what is missing of a study. A stop leaves the front so far, written down."""
     began = time.monotonic()
-    torch.set_num_threads(threads_of(spec))
+    torch.set_num_threads(threads_of(spec, task))
     with run.locked():
+        write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
         try:
             start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
         except StopRequestedError:

@@ -142,7 +142,9 @@ class ZeroCount:
 def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
     """Puts the parametrization on the named layers, in place; a spread per layer, None where its scale is not free."""
     for name, spread in spreads.items():
-        parametrize.register_parametrization(model.get_submodule(name), "weight", TernaryWeight(form, spread))
+        # Registering calls the parametrization once; with gradients on it would keep that soft weight.
+        with torch.no_grad():
+            parametrize.register_parametrization(model.get_submodule(name), "weight", TernaryWeight(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:
@@ -164,14 +166,14 @@ def latents(model: nn.Module) -> dict[str, nn.Parameter]:
 @contextmanager
 def rounded(model: nn.Module) -> Iterator[None]:
     """Within it, the network computes with the trits that rounding now would give."""
-    weights = ternary_weights(model).values()
-    for weight in weights:
+    before = {weight: weight.rounding for weight in ternary_weights(model).values()}
+    for weight in before:
         weight.rounding = True
     try:
         yield
     finally:
-        for weight in weights:
-            weight.rounding = False
+        for weight, rounding in before.items():
+            weight.rounding = rounding
 
 
 @torch.no_grad()

@@ -19,13 +19,21 @@ from sca_search.fit import StopRequestedError
 from sca_search.run_folder import RunFolder
 from sca_search.search import Listener, Objective, open_study, work
 from sca_search.spec import StudySpec
-from sca_search.task import Progress
+from sca_search.task import Progress, Task
 from sca_search.workshop import make_task, warm_start
 
+# Networks below this many weights lose more by waiting for a second thread than it does for them: on the 8×8 digits
+# one thread is faster than two even where both cores are idle.
+_WEIGHTS_FOR_THREADS = 100_000
 
-def threads_of(spec: StudySpec) -> int:
-    """Threads a worker: as asked, else the machine's cores divided among the workers."""
-    return spec.search.threads or max(1, usable_cores() // spec.search.workers)
+
+def threads_of(spec: StudySpec, task: Task) -> int:
+    """Threads a worker: as asked; else one for a small network, or the cores divided among the workers."""
+    if spec.search.threads:
+        return spec.search.threads
+    if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
+        return 1
+    return max(1, usable_cores() // spec.search.workers)
 
 
 def usable_cores() -> int:
@@ -90,7 +98,6 @@ def _listen(processes: list[Any], line: _Line, listener: Listener, trial_fits: C
 
 def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
-    torch.set_num_threads(threads_of(spec))
     parent = multiprocessing.parent_process()
 
     def stop_requested() -> bool:
@@ -102,6 +109,7 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
     listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested)
     try:
         task = make_task(spec)
+        torch.set_num_threads(threads_of(spec, task))
         objective = Objective(run, spec, task, warm_start(run, spec, task, Progress()), listener)
         work(open_study(run, spec), objective, lambda: line.tickets.acquire(block=False))
     except StopRequestedError:

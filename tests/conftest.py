@@ -22,6 +22,7 @@ def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.Comp
         capture_output=True,
         text=True,
         timeout=240,
+        check=False,
         env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         **options,
     )

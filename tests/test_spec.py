@@ -237,6 +237,7 @@ def test_faults_of_file_and_flags_come_together(study):
             r"must be a number or \[low, high\].*, got \[2.*, 1.*\]",
         ),
         ("search.space.spread = [-1, 2]", "search.space.spread", r"must be above 0(\.0)?, got -1"),
+        ("search.space.spread = [1, 4]", "search.space.spread", r"must be at most 3(\.0)?, got 4"),
         ("search.space.pull_start = [0, 1]", "search.space.pull_start", r"must be below 1(\.0)?, got 1"),
         ("search.space.strength = [1, inf]", "search.space.strength", r"must be a finite number, got inf"),
         ("train.learning_rate_steps = [[1, 0]]", "train.learning_rate_steps", r"must be above 0(\.0)?, got 0"),
@@ -399,7 +400,7 @@ tables = st.fixed_dictionaries(
             {"learning_rate_steps": st.just([]) | st.just([[2, 0.1], [4.5, 0.5]]), "epochs": st.integers(1, 999)}
         ),
         "search": st.fixed_dictionaries(
-            {"space": st.fixed_dictionaries({"spread": positive_ranges, "strength": positive_ranges})},
+            {"space": st.fixed_dictionaries({"learning_rate": positive_ranges, "strength": positive_ranges})},
             optional={
                 "form": st.sampled_from(["paper", "sharpened"]),
                 "time_budget": st.sampled_from(["10m", 0.25, "90"]),

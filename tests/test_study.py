@@ -16,6 +16,8 @@ import pandas as pd
 import pytest
 from conftest import TINY, sca_search
 
+from sca_search.data import load_data
+
 FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
 
 
@@ -66,8 +68,6 @@ def test_chosen_model_has_the_target_sparsity_counted_in_its_bytes(tiny_run: tup
 
 def test_saved_trits_give_the_accuracy_that_the_study_claims(tiny_run: tuple[Path, str]) -> None:
     """An independent numpy forward pass of the file on the validation split."""
-    from sca_search.data import load_data
-
     run, _ = tiny_run
     summary = json.loads((run / "summary.json").read_text())
     val = load_data("digits", data_dir=None, seed=0).val
@@ -185,7 +185,7 @@ def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Pop
 def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, workers: str, tmp_path: Path) -> None:
     command = (
         *("--target-sparsity", "0.5", "--name", "cut", "--trials", "5", "--refits", "0"),
-        *("--epochs", "12", "--dense-epochs", "2", "--workers", workers),
+        *("--epochs", "12", "--dense-epochs", "2", "--workers", workers, "--threads", "1"),
     )
     process = started(command, tmp_path, until="[1/5]")
     if how == signal.SIGINT:
