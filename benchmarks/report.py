@@ -29,7 +29,7 @@ def provenance() -> str:
     """Command, date, machine and versions: what is needed to measure again."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     # A folder of this machine says nothing to others.
-    arguments = ["DIR" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
+    arguments = ["PATH" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
     return (
         f"`{command}`  \n{datetime.date.today()}, {_processor()}, {usable_cores()} cores, "

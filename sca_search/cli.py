@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 
 from sca_search.errors import ScaError
 from sca_search.spec import StudySpec, resolve
+
+if TYPE_CHECKING:
+    from sca_search.run_folder import RunFolder
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _out = Console()
@@ -105,8 +108,7 @@ def run_command(
 
 def _search(spec: StudySpec, resume: bool) -> None:
     _out.print("[dim]loading torch, data and network …[/dim]") if _out.is_terminal else None
-    from sca_search.display import StudyDisplay, closing_lines, front_table, result_lines
-    from sca_search.results import read_csv
+    from sca_search.display import StudyDisplay
     from sca_search.run_folder import new_run, resumed_run
     from sca_search.study import Audience, make_task, run_study
 
@@ -117,11 +119,8 @@ def _search(spec: StudySpec, resume: bool) -> None:
     with display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)))
     if finished.summary:
-        _out.print(front_table(read_csv(run.trials_file), spec.goal.target_sparsity))
-        for line in result_lines(finished.summary):
-            _out.print(line, highlight=False)
-    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
-        _out.print(line, highlight=False, soft_wrap=True)
+        _print_results(run, spec)
+    _print_places(run)
     if finished.stopped:
         _err.print("Stopped as asked. The same command with --resume goes on.")
         raise typer.Exit(_INTERRUPTED)
@@ -179,7 +178,6 @@ def show_command(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
 ) -> None:
     """Prints a finished or running study: its front, the chosen trial, where everything is."""
-    from sca_search.display import closing_lines, front_table, result_lines
     from sca_search.results import read_csv
     from sca_search.run_folder import RunFolder
 
@@ -191,10 +189,25 @@ def show_command(
     frame = read_csv(run.trials_file)
     states = frame["state"].value_counts()
     _out.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-    _out.print(front_table(frame, spec.goal.target_sparsity))
-    if run.summary_file.exists():
-        for line in result_lines(json.loads(run.summary_file.read_text())):
-            _out.print(line, highlight=False)
+    _print_results(run, spec)
+    _print_places(run)
+
+
+def _print_results(run: "RunFolder", spec: StudySpec) -> None:
+    from sca_search.display import better_lines, front_table, result_lines
+    from sca_search.results import read_csv
+
+    frame = read_csv(run.trials_file)
+    target = spec.goal.target_sparsity
+    _out.print(front_table(frame, target))
+    summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None
+    for line in [*(result_lines(summary) if summary else []), *better_lines(frame, target)]:
+        _out.print(line, highlight=False)
+
+
+def _print_places(run: "RunFolder") -> None:
+    from sca_search.display import closing_lines
+
     for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
         _out.print(line, highlight=False, soft_wrap=True)
 

@@ -179,6 +179,24 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def better_lines(frame: pd.DataFrame, target: float) -> list[str]:
+    """Says so where a trial beats the chosen one in both: a user may want more zeros than were asked for."""
+    chosen = choose(frame, target)
+    mine = frame[frame["trial"] == chosen]
+    if mine.empty:
+        return []
+    front = pareto_front(frame)
+    accuracy, sparsity = mine["accuracy"].iloc[0], mine["sparsity"].iloc[0]
+    better = front[(front["accuracy"] >= accuracy) & (front["sparsity"] > sparsity + 0.001)]
+    if better.empty:
+        return []
+    best = better.iloc[-1]
+    return [
+        f"Trial {best['trial']} is no less accurate with more zeros ({best['accuracy']:.2%} at {best['sparsity']:.1%}): "
+        f"a higher target may cost nothing."
+    ]
+
+
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
     """Where everything is."""
     lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]

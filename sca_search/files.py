@@ -20,7 +20,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = _temporary_beside(final)
     try:
         with _storage_errors(final):
+            temporary.touch()
+            usual = temporary.stat().st_mode
             yield temporary
+            temporary.chmod(usual)  # safetensors makes its files private, which a colleague's export should not be
             _flush_to_disk(temporary)
             temporary.replace(final)
     finally:

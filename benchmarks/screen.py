@@ -1,0 +1,53 @@
+"""Runs the README's main command and puts what it prints, and a picture of its page, into the README.
+
+    python benchmarks/screen.py [--chromium /usr/bin/chromium]
+
+The picture needs playwright and a browser; without --chromium only the screen is written.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from report import README, ROOT, provenance, write_section
+
+COMMAND = ["sca-search", "--target-sparsity", "0.5"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chromium")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "sca_search.cli", *COMMAND[1:]],
+            cwd=folder,
+            env=os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = done.stdout.rstrip().splitlines()
+        screen = "\n".join(line.rstrip() for line in ["$ " + " ".join(COMMAND), *lines])
+        write_section(README, "screen", f"```text\n{screen}\n```\n\n{provenance()}")
+        if arguments.chromium:
+            _picture(next(Path(folder).glob("runs/*/dashboard.html")), arguments.chromium)
+
+
+def _picture(page: Path, chromium: str) -> None:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only where a picture is wanted
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1100, "height": 640})
+        tab.goto(page.as_uri())
+        tab.wait_for_timeout(1500)
+        tab.screenshot(path=ROOT / "docs" / "dashboard.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

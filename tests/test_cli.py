@@ -1,0 +1,168 @@
+"""The command line: help, dry run, and every mistake a user can make: one sentence, exit code 2, nothing written."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, sca_search
+
+from sca_search.cli import main
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """The command in this process and an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sca-search", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def assert_refused(outcome: tuple[int, str, str], *sentences: str) -> None:
+    code, _, errors = outcome
+    assert code == 2
+    assert "Traceback" not in errors
+    lines = errors.strip().splitlines()
+    assert len(lines) == len(sentences), errors
+    for sentence in sentences:
+        assert any(sentence in line for line in lines), errors
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("1.5", "--target-sparsity must be below 1.0, got 1.5"),
+        ("1", "--target-sparsity must be below 1.0, got 1.0"),
+        ("nan", "--target-sparsity must be a finite number, got nan"),
+        ("-0.1", "--target-sparsity must be at least 0.0, got -0.1"),
+    ],
+)
+def test_target_out_of_range_is_refused(run, given: str, sentence: str) -> None:
+    assert_refused(run("--target-sparsity", given), sentence)
+
+
+def test_unknown_data_set_offers_the_nearest(run) -> None:
+    assert_refused(run("--data", "minst"), "did you mean 'mnist'?")
+
+
+def test_unknown_network_offers_the_nearest(run) -> None:
+    assert_refused(run("--model", "lenet-smal"), "did you mean 'lenet-small'?")
+
+
+def test_unknown_key_in_a_study_file_offers_the_nearest(run, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[search]\ntrails = 3\n")
+    assert_refused(run("a.toml"), "a.toml: unknown key 'search.trails'")
+
+
+def test_three_faults_are_shown_at_once(run, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[search]\ntrials = 0\nform = "round"\n[train]\nepochs = "many"\n')
+    assert_refused(
+        run("a.toml"),
+        "a.toml: search.trials must be at least 1, got 0",
+        "a.toml: search.form must be 'sharpened' or 'paper', got 'round'",
+        "a.toml: train.epochs must be a whole number, got 'many'",
+    )
+
+
+def test_missing_study_file_is_refused(run) -> None:
+    assert_refused(run("none.toml"), "none.toml: there is no such study file")
+
+
+def test_folder_without_images_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "pictures" / "cats").mkdir(parents=True)
+    assert_refused(run("--data", "folder:pictures"), "pictures")
+
+
+def test_npz_without_its_keys_is_refused(run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8))
+    assert_refused(run("--data", "npz:a.npz"), "train_images")
+
+
+def test_npz_with_labels_out_of_range_is_refused(run, tmp_path: Path) -> None:
+    images, labels = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "a.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels + 5)
+    assert_refused(run("--data", "npz:a.npz"), "test_labels")
+
+
+def test_network_without_a_ternary_layer_is_refused(run) -> None:
+    assert_refused(run("--skip", "conv2,fc1"), "no layer to make ternary")
+
+
+def test_pattern_that_matches_nothing_is_refused(run) -> None:
+    assert_refused(run("--skip", "stem.*"), "'stem.*' matches no weight layer")
+
+
+def test_taken_run_folder_is_refused(run, tmp_path: Path) -> None:
+    taken = tmp_path / "elsewhere" / "mine"
+    taken.mkdir(parents=True)
+    (taken / "thesis.txt").write_text("precious")
+    assert_refused(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are no study")
+    assert [path.name for path in taken.iterdir()] == ["thesis.txt"]
+
+
+def test_resume_of_another_study_is_refused(run, tmp_path: Path) -> None:
+    taken = tmp_path / "elsewhere" / "mine"
+    taken.mkdir(parents=True)
+    (taken / "study.toml").write_text("[data]\nname = 'mnist'\n")
+    outcome = run("--out", "elsewhere", "--name", "mine", "--resume")
+    assert_refused(outcome, "elsewhere/mine: holds another study, it differs in data.name")
+
+
+def test_resume_of_nothing_is_refused(run) -> None:
+    assert_refused(run("--name", "mine", "--resume"), "there is no run to resume")
+
+
+def test_show_of_a_folder_that_is_no_run_is_refused(run, tmp_path: Path) -> None:
+    assert_refused(run("show", str(tmp_path)), "is not a run folder")
+
+
+@pytest.mark.parametrize("limit", [20_000, 120_000, 1_000_000])
+def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, tmp_path: Path) -> None:
+    """20 kB stop the dense weights, 120 kB the database, 1 MB the page."""
+
+    def small_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = sca_search("--name", "full", *TINY, cwd=tmp_path, preexec_fn=small_disk)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "cannot be written" in done.stderr
+    run = tmp_path / "runs" / "full"
+    assert not [path for path in run.rglob(".*") if path.name != ".lock"]
+    assert not (run / "summary.json").exists()
+
+
+def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'plotly', 'sklearn')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in ("Goal", "Data and network", "Search", "--target-sparsity", "sca-search show RUN", "Examples"):
+        assert word in done.stdout
+
+
+def test_dry_run_tells_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
+    code, screen, _ = run("--dry-run", "--target-sparsity", "0.9", "--trials", "4", "--refits", "1")
+    assert code == 0
+    assert "first weight layer" in screen
+    assert "normalisation follows" in screen
+    # 30 dense epochs, then 4 trials and 1 refit of 20 + 5
+    assert "epochs to come: 155" in screen
+    assert "0.9 0 0.9 0.97" in screen
+    assert not Path("runs").exists()
