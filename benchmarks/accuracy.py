@@ -110,7 +110,8 @@ def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
         "off before the exact step, points",
         "moved by it, %",
     ]
-    text = f"{table(headings, rows)}\n\nTest accuracy, mean ± standard deviation over seeds; the last two columns are the worst of them.  \n{provenance()}"
+    explained = "Test accuracy, mean ± standard deviation over seeds; the last two columns are the worst of them."
+    text = f"{table(headings, rows)}\n\n{explained}  \n{provenance()}"
     name = f"{arguments.section or 'accuracy'} on {arguments.study.stem}"
     write_section(RESULTS, name, f"## {name[0].upper()}{name[1:]}\n\n{text}")
     if arguments.readme:

@@ -3,7 +3,10 @@
 import json
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -114,9 +117,8 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
     task = make_task(spec)
     run = resumed_run(spec) if resume else new_run(spec)
-    stop = _StopOnInterrupt()
     display = StudyDisplay(spec, _out)
-    with display.shown():
+    with _stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)))
     if finished.summary:
         _print_results(run, spec)
@@ -128,20 +130,21 @@ def _search(spec: StudySpec, resume: bool) -> None:
         raise typer.Exit(1)
 
 
-class _StopOnInterrupt:
+@contextmanager
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Turns the first Ctrl-C into a request, so that the trial under way can be put back; the second one kills."""
+    asked = Event()
 
-    def __init__(self) -> None:
-        self._requested = False
-        signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._requested:
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        if asked.is_set():
             raise KeyboardInterrupt
-        self._requested = True
+        asked.set()
 
-    def __call__(self) -> bool:
-        return self._requested
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _dry_run(spec: StudySpec) -> None:

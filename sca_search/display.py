@@ -192,8 +192,8 @@ def better_lines(frame: pd.DataFrame, target: float) -> list[str]:
         return []
     best = better.iloc[-1]
     return [
-        f"Trial {best['trial']} is no less accurate with more zeros ({best['accuracy']:.2%} at {best['sparsity']:.1%}): "
-        f"a higher target may cost nothing."
+        f"Trial {best['trial']} is no less accurate with more zeros: {best['accuracy']:.2%} at {best['sparsity']:.1%}. "
+        "A higher target may cost nothing."
     ]
 
 

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+
+from sca_search.cli import main
 
 # Two test processes on two cores must not fight over them.
 torch.set_num_threads(1)
@@ -26,6 +30,31 @@ def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.Comp
         env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         **options,
     )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left on the screen, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Outcome]:
+    """The command in this process, in an empty folder: a process of its own pays seconds for its imports."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["sca-search", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
 
 
 @pytest.fixture(scope="session")

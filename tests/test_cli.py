@@ -7,35 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, sca_search
-
-from sca_search.cli import main
+from conftest import TINY, Outcome, sca_search
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """The command in this process and an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sca-search", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
-
-
-def assert_refused(outcome: tuple[int, str, str], *sentences: str) -> None:
-    code, _, errors = outcome
-    assert code == 2
-    assert "Traceback" not in errors
-    lines = errors.strip().splitlines()
-    assert len(lines) == len(sentences), errors
+def assert_refused(outcome: Outcome, *sentences: str) -> None:
+    assert outcome.returncode == 2
+    assert "Traceback" not in outcome.stderr
+    lines = outcome.stderr.strip().splitlines()
+    assert len(lines) == len(sentences), outcome.stderr
     for sentence in sentences:
-        assert any(sentence in line for line in lines), errors
+        assert any(sentence in line for line in lines), outcome.stderr
     assert not Path("runs").exists()
 
 
@@ -127,6 +108,7 @@ def test_show_of_a_folder_that_is_no_run_is_refused(run, tmp_path: Path) -> None
     assert_refused(run("show", str(tmp_path)), "is not a run folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [20_000, 120_000, 1_000_000])
 def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, tmp_path: Path) -> None:
     """20 kB stop the dense weights, 120 kB the database, 1 MB the page."""
@@ -158,8 +140,9 @@ def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
 
 
 def test_dry_run_tells_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
-    code, screen, _ = run("--dry-run", "--target-sparsity", "0.9", "--trials", "4", "--refits", "1")
-    assert code == 0
+    outcome = run("--dry-run", "--target-sparsity", "0.9", "--trials", "4", "--refits", "1")
+    assert outcome.returncode == 0
+    screen = outcome.stdout
     assert "first weight layer" in screen
     assert "normalisation follows" in screen
     # 30 dense epochs, then 4 trials and 1 refit of 20 + 5

@@ -123,8 +123,8 @@ def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, s
     assert np.allclose(history["gap"], history["soft_accuracy"] - history["rounded_accuracy"])
 
 
-def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], tmp_path: Path) -> None:
-    done = sca_search("--target-sparsity", "0.5", "--name", "again", *TINY, cwd=tmp_path)
+def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
+    done = run("--target-sparsity", "0.5", "--name", "again", *TINY)
     assert done.returncode == 0, done.stderr
     pd.testing.assert_frame_equal(front_figures(tmp_path / "runs" / "again"), front_figures(tiny_run[0]))
 
@@ -140,11 +140,11 @@ def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) 
     assert "→ chosen" in done.stdout
 
 
-def test_resume_adds_trials_and_keeps_the_finished_ones(tiny_run: tuple[Path, str], tmp_path: Path) -> None:
+def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> None:
     few = ("--target-sparsity", "0.5", "--name", "more", "--refits", "0", "--epochs", "1", "--dense-epochs", "2")
-    assert sca_search(*few, "--trials", "1", cwd=tmp_path).returncode == 0
+    assert run(*few, "--trials", "1").returncode == 0
     before = front_figures(tmp_path / "runs" / "more")
-    again = sca_search(*few, "--trials", "3", "--resume", cwd=tmp_path)
+    again = run(*few, "--trials", "3", "--resume")
     assert again.returncode == 0, again.stderr
     assert "2 trials to run, 1 finished before" in again.stdout
     after = front_figures(tmp_path / "runs" / "more")
@@ -153,9 +153,9 @@ def test_resume_adds_trials_and_keeps_the_finished_ones(tiny_run: tuple[Path, st
 
 
 @pytest.mark.parametrize("target", ["0", "0.1", "0.37", "0.9", "0.99"])
-def test_target_is_met_in_the_file(target: str, tmp_path: Path) -> None:
+def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
     short = ("--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "2", "--name", "one")
-    done = sca_search("--target-sparsity", target, *short, cwd=tmp_path)
+    done = run("--target-sparsity", target, *short)
     assert done.returncode == 0, done.stderr
     assert counted_sparsity(tmp_path / "runs" / "one" / "chosen.safetensors") == pytest.approx(float(target), abs=0.001)
 
@@ -221,9 +221,9 @@ def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
     assert list(trials.sort_values("candidate")["planned_sparsity"]) == [0.9, 0.0, 0.9, 0.97]
 
 
-def test_diverged_trial_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
+def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -> None:
     (tmp_path / "wild.toml").write_text("[search.space]\nlearning_rate = [0.01, 1e30]\n")
-    done = sca_search("wild.toml", "--name", "wild", *TINY[2:], "--trials", "5", "--refits", "0", cwd=tmp_path)
+    done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "5", "--refits", "0")
     assert done.returncode == 0, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "wild" / "trials.csv")
     failed = trials[trials["state"] == "failed"]
@@ -232,8 +232,8 @@ def test_diverged_trial_is_reported_and_the_study_goes_on(tmp_path: Path) -> Non
     assert set(trials.loc[trials["trial"] < 2, "state"]) == {"complete"}
 
 
-def test_time_budget_starts_no_trial_that_would_not_fit(tmp_path: Path) -> None:
-    done = sca_search("--time-budget", "0.1s", "--name", "brief", *TINY, cwd=tmp_path)
+def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> None:
+    done = run("--time-budget", "0.1s", "--name", "brief", *TINY)
     assert done.returncode == 0, done.stderr
     states = pd.read_csv(tmp_path / "runs" / "brief" / "trials.csv")["state"]
     assert list(states) == ["complete", "waiting", "waiting"]

@@ -1,0 +1,622 @@
+"""Training on the real digits: the optimizer's course, the dense start, candidates, settling, and stopping."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sca_search.candidate import Candidate, sharpened
+from sca_search.data import DataSet, Split
+from sca_search.errors import DivergenceError
+from sca_search.exact import Floor
+from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
+from sca_search.layers import choose_layers, weight_layers
+from sca_search.schedule import Ramp, Tracked
+from sca_search.space import candidate_of, first_guess
+from sca_search.spec import StudySpec
+from sca_search.task import Epoch, Progress, Task
+from sca_search.ternary import bake, latents, ternarize
+from sca_search.train import _Training, train_candidate, train_dense
+from sca_search.workshop import make_task
+
+# conv2 has 16·32·5·5 weights and fc1 128·64: what is ternary in the small LeNet on 8×8 images.
+TERNARY_WEIGHTS = {"conv2": 12800, "fc1": 8192}
+ALL_TERNARY = 12800 + 8192
+
+
+def digits_task(train_limit=400, **tables):
+    """The small LeNet on real digits, few of them unless asked for more."""
+    return make_task(StudySpec.model_validate({"data": {"train_limit": train_limit}, **tables}))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return digits_task()
+
+
+@pytest.fixture(scope="module")
+def start(task):
+    return train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+
+
+def candidate(**changes):
+    """A short sharpened candidate."""
+    settings = {
+        "sparsity": 0.9,
+        "alpha": Tracked(),
+        "strength": Ramp(first=0.0, last=0.001),
+        "sharpness": sharpened(),
+        "learning_rate": 0.01,
+        "latent_learning_rate": 0.02,
+        "epochs": 1,
+        "frozen_epochs": 0,
+        "frozen_learning_rate": 0.005,
+    }
+    return Candidate(**settings | changes)
+
+
+def papers(**changes):
+    return candidate(**{"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10)} | changes)
+
+
+def train(task, start, chosen, progress=None):
+    return train_candidate(chosen, task, start, progress or Progress())
+
+
+def states_equal(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def float_parts(model):
+    """Everything that is not a ternary weight."""
+    ternary = {f"{name}.weight" for name in TERNARY_WEIGHTS}
+    return {name: value for name, value in model.state_dict().items() if name not in ternary}
+
+
+def trits_of(model):
+    return {name: model.get_submodule(name).weight.detach().clone() for name in TERNARY_WEIGHTS}
+
+
+def accuracy_by_hand(model, split):
+    """Every image at once, in evaluation mode, compared in numpy."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(split.images).numpy()
+    return float((logits.argmax(1) == split.labels.numpy()).mean())
+
+
+# The task
+
+
+def test_task_names_its_ternary_layers_and_its_last_one(task):
+    assert task.ternary_layers == ("conv2", "fc1")
+    assert task.last_layer == "fc2"
+    assert task.spreads(0.7) == {"conv2": 0.7, "fc1": 0.7}
+
+
+def test_task_knows_no_spread_where_no_normalisation_follows():
+    assert plain_task().spreads(0.7) == {"3": None}
+
+
+def test_last_layer_is_the_last_that_runs(task):
+    last = task.choices[-1]
+    idle = replace(last, layer=replace(last.layer, name="never", executed=False))
+    assert replace(task, choices=(*task.choices, idle)).last_layer == "fc2"
+
+
+def test_model_with_a_state_computes_what_the_trained_one_did(task, start):
+    assert states_equal(task.model_with(start.state).state_dict(), start.state)
+
+
+def test_gap_is_what_rounding_costs():
+    assert Epoch("ternary", 1, 2, soft_accuracy=0.75, rounded_accuracy=0.5).gap == 0.25
+
+
+# The optimizer
+
+
+def ternarized(task, start, form="sharpened"):
+    model = task.model_with(start.state)
+    ternarize(model, task.spreads(0.6), form)
+    return model
+
+
+def ids(parameters):
+    return sorted(id(parameter) for parameter in parameters)
+
+
+def test_groups_hold_every_trained_parameter_once(task, start):
+    model = ternarized(task, start)
+    plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=1e-4, last_layer="fc2")
+    grouped = [parameter for group in parameter_groups(model, plan) for parameter in group["params"]]
+    assert ids(grouped) == ids(model.parameters())
+
+
+def test_latent_weights_have_their_own_rate(task, start):
+    model = ternarized(task, start)
+    groups = parameter_groups(model, FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02))
+    of_theta = [group for group in groups if group["lr"] == 0.02]
+    assert len(of_theta) == 1
+    assert ids(of_theta[0]["params"]) == ids(latents(model).values())
+    assert all(group["lr"] == 0.01 for group in groups if group is not of_theta[0])
+
+
+def test_decay_reaches_the_last_layer_only(task, start):
+    model = ternarized(task, start)
+    groups = parameter_groups(model, FitPlan(1, 0.01, 0.02, last_layer_weight_decay=1e-4, last_layer="fc2"))
+    decayed = [parameter for group in groups if group.get("weight_decay") for parameter in group["params"]]
+    assert ids(decayed) == ids([model.fc2.weight, model.fc2.bias])
+    assert [group["weight_decay"] for group in groups if group.get("weight_decay")] == [1e-4]
+
+
+def test_no_decay_asked_for_makes_no_group_of_it(task, start):
+    groups = parameter_groups(ternarized(task, start), FitPlan(1, 0.01, 0.02, last_layer="fc2"))
+    assert len(groups) == 2
+    assert not any(group.get("weight_decay") for group in groups)
+
+
+def test_a_ternary_last_layer_is_not_grouped_twice():
+    """With `keep_last = false` the last layer's Θ is both a latent weight and the last layer's."""
+    task = digits_task(model={"keep_last": False}, train={"last_layer_weight_decay": 1e-4})
+    model = task.make_model()
+    ternarize(model, task.spreads(0.6), "sharpened")
+    plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=task.last_layer_weight_decay, last_layer=task.last_layer)
+    groups = parameter_groups(model, plan)
+    grouped = [parameter for group in groups for parameter in group["params"]]
+    assert ids(grouped) == ids(model.parameters())
+    theta = latents(model)["fc2"]
+    assert [group["lr"] for group in groups if any(p is theta for p in group["params"])] == [0.02]
+
+
+def test_frozen_parameters_are_in_no_group(task, start):
+    model = bake(ternarized(task, start))
+    groups = parameter_groups(model, FitPlan(1, 0.01))
+    grouped = [parameter for group in groups for parameter in group["params"]]
+    assert ids(grouped) == ids(p for p in model.parameters() if p.requires_grad)
+    assert not {id(model.conv2.weight), id(model.fc1.weight)} & set(ids(grouped))
+
+
+# The course of the learning rate, read off the steps of a parameter whose gradient never changes
+
+
+def steps_taken(plan, batches_an_epoch=4):
+    """How far Adam moves one weight at each step, by a loss that is linear in it."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        model[1].weight.zero_()
+    seen = [0.0]
+
+    def note():
+        seen.append(float(model[1].weight.detach()))
+        return False
+
+    split = Split(torch.ones(2 * batches_an_epoch, 1, 1, 1, dtype=torch.float64), torch.zeros(2 * batches_an_epoch))
+    watch = Watch(stop_requested=note)
+    fit(model, split.batches(2, seed=0), plan, watch, loss=lambda logits, _labels: -logits.sum())
+    return np.diff(seen)
+
+
+def adam_steps(rates, momenta):
+    """Adam under a constant gradient of 2: the second moment cancels, the first follows its momentum."""
+    first, moved = 0.0, []
+    for number, (rate, momentum) in enumerate(zip(rates, momenta, strict=True), start=1):
+        first = momentum * first + (1 - momentum) * 2.0
+        moved.append(rate * first / (1 - momentum**number) / 2.0)
+    return np.array(moved)
+
+
+def cosine(first, last, way):
+    return last + (first - last) * (1 + np.cos(np.pi * way)) / 2
+
+
+def one_cycle(peak, steps):
+    """Up to the peak in 30 % of the steps, from 1/25 of it, then down to 1/10,000 of that; momentum the other way."""
+    top, last = 0.3 * steps - 1, steps - 1
+    rates, momenta = [], []
+    for step in range(steps):
+        if step <= top:
+            rates.append(cosine(peak / 25, peak, step / top))
+            momenta.append(cosine(0.95, 0.85, step / top))
+        else:
+            way = (step - top) / (last - top)
+            rates.append(cosine(peak, peak / 25 / 1e4, way))
+            momenta.append(cosine(0.85, 0.95, way))
+    return rates, momenta
+
+
+def test_without_steps_the_rate_makes_one_cycle():
+    moved = steps_taken(FitPlan(epochs=5, learning_rate=0.1))
+    expected = adam_steps(*one_cycle(0.1, 20))
+    assert len(moved) == 20
+    np.testing.assert_allclose(moved, expected, rtol=1e-5)
+
+
+def test_rate_is_multiplied_at_the_epochs_named():
+    moved = steps_taken(FitPlan(epochs=4, learning_rate=0.1, learning_rate_steps=((1, 0.1), (2.5, 5.0))))
+    np.testing.assert_allclose(moved, [0.1] * 4 + [0.01] * 6 + [0.05] * 6, rtol=1e-6)
+
+
+def test_a_single_step_can_be_taken():
+    assert len(steps_taken(FitPlan(epochs=1, learning_rate=0.1), batches_an_epoch=1)) == 1
+
+
+# fit
+
+
+class Recorder:
+    """Stands where a control stands, and notes when it is moved."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def update(self, epoch):
+        self.epochs.append(epoch)
+
+    def penalty(self):
+        return 0.0
+
+
+def test_schedules_move_before_each_batch_by_its_share_of_the_epoch():
+    split = Split(torch.randn(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3)
+    control, epochs = Recorder(), []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    fit(model, split.batches(4, seed=0), FitPlan(2, 0.01), Watch(after_epoch=epochs.append), control)
+    assert control.epochs == pytest.approx([0, 1 / 3, 2 / 3, 1, 4 / 3, 5 / 3])
+    assert epochs == [1, 2]
+
+
+def test_penalty_is_part_of_what_is_minimized():
+    """With no task at all, the penalty alone moves the weight: down its gradient."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+
+    class Pull(Recorder):
+        def penalty(self):
+            return 3.0 * model[1].weight.sum()
+
+    before = float(model[1].weight.detach())
+    split = Split(torch.ones(4, 1, 1, 1), torch.zeros(4))
+    plan = FitPlan(1, 0.01, learning_rate_steps=((1, 1.0),))
+    fit(model, split.batches(2, seed=0), plan, Watch(), Pull(), loss=lambda logits, _labels: 0.0 * logits.sum())
+    assert float(model[1].weight.detach()) == pytest.approx(before - 2 * 0.01, abs=1e-6)
+
+
+def test_no_epochs_change_nothing(task, start):
+    model, calls = task.model_with(start.state), []
+    watch = Watch(after_epoch=calls.append, stop_requested=lambda: bool(calls.append("asked")))
+    fit(model, task.data.train.batches(64, seed=0), FitPlan(0, 0.1), watch)
+    assert states_equal(model.state_dict(), start.state)
+    assert calls == []
+
+
+def test_a_network_without_trained_parameters_is_left_alone(task, start):
+    model = task.model_with(start.state).requires_grad_(False)
+    fit(model, task.data.train.batches(64, seed=0), FitPlan(1, 0.1), Watch())
+    assert states_equal(model.state_dict(), start.state)
+
+
+def test_training_leaves_no_file_behind(task, start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(task, start, candidate(frozen_epochs=1))
+    assert list(tmp_path.rglob("*")) == []
+
+
+# The dense start
+
+
+def test_dense_start_learns_and_tells_of_each_epoch(task):
+    told = []
+    start = train_dense(task, epochs=3, learning_rate=0.01, seed=0, progress=Progress(told.append))
+    assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [("dense", n, 3) for n in (1, 2, 3)]
+    assert start.score.accuracy > 0.8
+    assert told[-1].soft_accuracy == told[-1].rounded_accuracy == start.score.accuracy
+    assert start.score.accuracy == pytest.approx(accuracy_by_hand(task.model_with(start.state), task.data.val))
+
+
+def test_answers_of_the_dense_start_are_its_logits_in_the_splits_order(task, start):
+    model = task.model_with(start.state).eval()
+    with torch.no_grad():
+        expected = model(task.data.train.images)
+    assert start.answers.shape == (len(task.data.train), 10)
+    torch.testing.assert_close(start.answers, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_dense_start_repeats_with_its_seed(task, start):
+    torch.rand(17)
+    again = train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    assert states_equal(again.state, start.state)
+    assert not states_equal(
+        train_dense(task, epochs=4, learning_rate=0.01, seed=1, progress=Progress()).state, start.state
+    )
+
+
+def test_candidates_do_not_change_the_start(task, start):
+    before = {name: value.clone() for name, value in start.state.items()}
+    train(task, start, candidate())
+    assert states_equal(start.state, before)
+
+
+# Settling
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("sparsity", [0.0, 0.37, 0.9, 0.9995])
+def test_zeros_are_exact_after_settling(task, start, form, sparsity):
+    settled = train(task, start, (papers if form == "paper" else candidate)(sparsity=sparsity))
+    weights = trits_of(settled.model)
+    zeros = {name: int((trits.numpy() == 0).sum()) for name, trits in weights.items()}
+    assert sum(zeros.values()) == math.floor(sparsity * ALL_TERNARY + 0.5)
+    assert {name: (count.zeros, count.weights) for name, count in settled.counts.items()} == {
+        name: (zeros[name], TERNARY_WEIGHTS[name]) for name in TERNARY_WEIGHTS
+    }
+    assert all(set(np.unique(trits.numpy())) <= {-1.0, 0.0, 1.0} for trits in weights.values())
+
+
+def test_floor_of_a_task_keeps_channels_alive(task, start):
+    kept = replace(task, floor=Floor(per_layer=1, per_channel=2))
+    settled = train(kept, start, candidate(sparsity=0.985))
+    for trits in trits_of(settled.model).values():
+        assert int((trits.flatten(1) != 0).sum(1).min()) >= 2
+    assert sum(count.zeros for count in settled.counts.values()) == math.floor(0.985 * ALL_TERNARY + 0.5)
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_frozen_phase_trains_the_float_parts_and_leaves_the_trits(task, start, form):
+    chosen = (papers if form == "paper" else candidate)(epochs=2)
+    without = train(task, start, chosen).model
+    with_phase = train(task, start, chosen.model_copy(update={"frozen_epochs": 2})).model
+    before, after = trits_of(without), trits_of(with_phase)
+    assert all(torch.equal(before[name], after[name]) for name in TERNARY_WEIGHTS)
+    assert not any(with_phase.get_submodule(name).weight.requires_grad for name in TERNARY_WEIGHTS)
+    ours, theirs = float_parts(without), float_parts(with_phase)
+    same = [name for name in ours if torch.equal(ours[name], theirs[name]) and "num_batches" not in name]
+    # The first normalisation's statistics follow conv1, which has moved: nothing float stays where it was.
+    assert same == []
+
+
+def test_settled_network_is_plain_and_scored_as_it_is(task, start):
+    settled = train(task, start, candidate(epochs=2, frozen_epochs=1))
+    assert settled.model.state_dict().keys() == start.state.keys()
+    assert settled.score.accuracy == pytest.approx(accuracy_by_hand(settled.model, task.data.val))
+    assert type(settled.model.conv2) is nn.Conv2d
+
+
+def test_dropout_is_off_in_a_settled_network_without_normalisation():
+    """What settling hands over is ready to be used: in evaluation mode, as with a normalisation."""
+    task = plain_task(dropout=0.5)
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    assert not train(task, start, candidate(frozen_epochs=1)).model.training
+
+
+def plain_copy(model, task, change):
+    """The network without parametrizations, its soft weights changed by a numpy function."""
+    state = {name.replace(".parametrizations.weight.original", ".weight"): x for name, x in model.state_dict().items()}
+    for name in TERNARY_WEIGHTS:
+        state[f"{name}.weight"] = torch.from_numpy(change(model.get_submodule(name).weight.detach().numpy()))
+    return task.model_with(state)
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, start, form):
+    """Each recorded figure against a plain network, its weights computed and rounded in numpy."""
+    chosen = (papers if form == "paper" else candidate)(epochs=3, frozen_epochs=2)
+    told, expected = [], []
+
+    def look(epoch):
+        told.append(epoch)
+        networks = (plain_copy(training.model, task, change) for change in (np.asarray, np.round))
+        expected.append([accuracy_by_hand(network, task.data.val) for network in networks])
+
+    torch.manual_seed(chosen.seed)
+    training = _Training(chosen, task, start, Progress(look))
+    settled = training.run()
+    assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [
+        *(("ternary", n, 3) for n in (1, 2, 3)),
+        *(("frozen", n, 2) for n in (1, 2)),
+    ]
+    assert settled.history == tuple(told)
+    recorded = [(epoch.soft_accuracy, epoch.rounded_accuracy) for epoch in told]
+    np.testing.assert_allclose(recorded, expected, atol=1e-9)
+    assert all(epoch.gap == 0 for epoch in told[3:])
+    assert [epoch.sparsity for epoch in told[3:]] == [0.9, 0.9]
+
+
+def test_looking_does_not_disturb_the_training(task, start):
+    """Validation between epochs, in evaluation mode and rounded, must leave the same weights."""
+    chosen = candidate(epochs=2)
+    watched = train(task, start, chosen, Progress(on_epoch=lambda _epoch: torch.rand(3)))
+    assert states_equal(watched.model.state_dict(), train(task, start, chosen).model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("form", "sparsity"),
+    [
+        ("sharpened", 0.9),
+        ("paper", 0.9),
+        *(pytest.param(form, s, marks=pytest.mark.slow) for form in ("sharpened", "paper") for s in (0.3, 0.5, 0.97)),
+    ],
+)
+def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
+    """Within a point of the plan, so that the exact step moves less than 0.5 % of the weights."""
+    spec = StudySpec.model_validate({"train": {"epochs": 8, "frozen_epochs": 0}, "search": {"form": form}})
+    whole = make_task(spec)
+    start = train_dense(whole, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    settled = train(whole, start, candidate_of(first_guess(spec), spec, sparsity, seed=0))
+    assert settled.sparsity_before == pytest.approx(sparsity, abs=0.01)
+    assert settled.moved_share < 0.005
+    assert settled.score.accuracy > 0.5
+
+
+def test_moved_share_is_at_least_the_distance_to_the_plan(task, start):
+    """A short pull in the paper's form misses the plan, and says by how much."""
+    settled = train(task, start, papers(sparsity=0.97))
+    zeros = math.floor(0.97 * ALL_TERNARY + 0.5)
+    missing = abs(zeros - round(settled.sparsity_before * ALL_TERNARY))
+    assert missing > 0
+    assert settled.moved_share * ALL_TERNARY == pytest.approx(missing, abs=1e-6)
+
+
+# Without normalisation
+
+
+def plain_task(dropout=0.0):
+    """A fully connected network on the digits that normalises nothing."""
+    data = digits_task().data
+
+    def make_model():
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64, 48),
+            nn.ReLU(),
+            nn.Linear(48, 48),
+            nn.Sequential(nn.ReLU(), nn.Dropout(dropout)),
+            nn.Linear(48, 10),
+        )
+
+    return Task(data, make_model, tuple(choose_layers(weight_layers(make_model(), data.input_shape))))
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_a_network_without_normalisation_trains_and_settles(form):
+    task = plain_task()
+    start = train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    settled = train(task, start, (papers if form == "paper" else candidate)(sparsity=0.8, epochs=3, frozen_epochs=3))
+    weight = settled.model[3].weight
+    assert int((weight == 0).sum()) == math.floor(0.8 * 48 * 48 + 0.5)
+    assert set(np.unique(weight.numpy())) <= {-1.0, 0.0, 1.0}
+    assert settled.score.accuracy > 0.5
+    assert all(value.isfinite().all() for value in settled.model.state_dict().values())
+
+
+def test_without_normalisation_the_papers_network_starts_as_the_dense_one():
+    """Θ = atanh(w): the soft weight is the dense weight."""
+    task = plain_task()
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    training = _Training(papers(), task, start, Progress())
+    np.testing.assert_allclose(
+        np.tanh(latents(training.model)["3"].detach().double().numpy()), start.state["3.weight"].numpy(), atol=1e-6
+    )
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_same_seed_gives_the_same_bits_and_another_gives_others(dropout):
+    task = digits_task(200, model={"dropout": dropout})
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    chosen = candidate(seed=7, frozen_epochs=1, distillation=0.5)
+    first = train(task, start, chosen)
+    torch.rand(17)  # what the global generator did before does not matter
+    again = train(task, start, chosen)
+    other = train(task, start, chosen.model_copy(update={"seed": 8}))
+    assert states_equal(first.model.state_dict(), again.model.state_dict())
+    assert first.history == again.history
+    assert first.score == again.score
+    assert not states_equal(first.model.state_dict(), other.model.state_dict())
+    assert not all(torch.equal(a, b) for a, b in zip(first.model.parameters(), other.model.parameters(), strict=True))
+
+
+def test_distillation_changes_what_is_learnt(task, start):
+    alone, taught = (train(task, start, candidate(distillation=share)) for share in (0.0, 1.0))
+    assert not states_equal(alone.model.state_dict(), taught.model.state_dict())
+
+
+def test_distillation_alone_needs_no_labels(task, start):
+    """A share of 1 asks for the dense network's answers only: wrong labels change nothing."""
+    train_split = task.data.train
+    wrong = Split(train_split.images, (train_split.labels + 1) % 10)
+    shuffled = replace(task, data=DataSet(**{**vars(task.data), "train": wrong}))
+    # λ given as such: its unit would be measured with the labels.
+    chosen = candidate(distillation=1.0, strength=0.0, strength_is_lambda=True)
+    ours, theirs = train(task, start, chosen), train(shuffled, start, chosen)
+    assert states_equal(ours.model.state_dict(), theirs.model.state_dict())
+
+
+# What goes wrong
+
+
+REASON = r"^the loss became (nan|inf) in epoch 1$"
+
+
+def test_a_huge_learning_rate_is_a_divergence_of_the_dense_start(task):
+    with pytest.raises(DivergenceError, match=REASON):
+        train_dense(task, epochs=2, learning_rate=1e30, seed=0, progress=Progress())
+
+
+@pytest.mark.parametrize("rate", ["learning_rate", "frozen_learning_rate"])
+def test_a_huge_learning_rate_is_a_divergence_with_its_reason(task, start, rate):
+    with pytest.raises(DivergenceError, match=REASON):
+        train(task, start, candidate(**{rate: 1e30}, frozen_epochs=1))
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        {"frozen_epochs": 1, "frozen_learning_rate": 1e38},
+        {"frozen_epochs": 0, "learning_rate": 1e38},
+        {"frozen_epochs": 0, "latent_learning_rate": 1e38},
+    ],
+    ids=["frozen", "ternary", "latent"],
+)
+def test_an_explosion_in_the_very_last_step_never_reaches_the_saved_weights(task, start, rates):
+    """One batch an epoch: the loss before the step is finite, what the step leaves is not."""
+    whole_batch = replace(task, batch=len(task.data.train))
+    try:
+        settled = train(whole_batch, start, candidate(**rates))
+    except DivergenceError:
+        return
+    assert all(value.isfinite().all() for value in settled.model.state_dict().values())
+    assert math.isfinite(settled.score.loss)
+
+
+def test_an_explosion_in_the_last_dense_step_is_no_start(task):
+    whole_batch = replace(task, batch=len(task.data.train))
+    try:
+        start = train_dense(whole_batch, epochs=1, learning_rate=1e38, seed=0, progress=Progress())
+    except DivergenceError:
+        return
+    assert all(value.isfinite().all() for value in start.state.values())
+    assert start.answers.isfinite().all()
+    assert math.isfinite(start.score.loss)
+
+
+class StopAt:
+    """Asks to stop when it is asked for the nth time."""
+
+    def __init__(self, nth):
+        self.nth = nth
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        return self.asked >= self.nth
+
+
+# 400 images in batches of 64, the last of 16: 7 batches an epoch.
+@pytest.mark.parametrize("nth", [1, 6, 7, 8, 14])
+def test_a_stop_ends_the_training_within_one_batch(task, start, nth):
+    model, stop, epochs, passes = task.model_with(start.state), StopAt(nth), [], []
+    model.register_forward_hook(lambda *_: passes.append(model.training))
+    with pytest.raises(StopRequestedError):
+        fit(model, task.data.train.batches(64, seed=0), FitPlan(2, 0.01), Watch(epochs.append, stop))
+    assert stop.asked == nth
+    assert passes == [True] * nth
+    assert epochs == [1] * (nth > 7)  # an epoch that was cut, or ended with the stop, is not told
+
+
+# One epoch of 7 batches in each phase.
+@pytest.mark.parametrize(("nth", "phases"), [(3, []), (10, ["ternary"])])
+def test_a_stopped_candidate_does_not_settle(task, start, nth, phases):
+    stop, told = StopAt(nth), []
+    with pytest.raises(StopRequestedError):
+        train(task, start, candidate(frozen_epochs=1), Progress(told.append, stop))
+    assert stop.asked == nth
+    assert [epoch.phase for epoch in told] == phases
+
+
+def test_a_stopped_dense_training_gives_no_start(task):
+    with pytest.raises(StopRequestedError):
+        train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(stop_requested=lambda: True))
