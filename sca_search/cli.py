@@ -1,5 +1,6 @@
 """The commands. `--help` answers without importing torch: what trains is imported where it is used."""
 
+import errno
 import json
 import signal
 import sys
@@ -21,6 +22,8 @@ from sca_search.spec import StudySpec, resolve
 if TYPE_CHECKING:
     from sca_search.run_folder import RunFolder
 
+# A disk that is full or may not be written, wherever it shows.
+_MACHINES_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _out = Console()
 _err = Console(stderr=True)
@@ -220,12 +223,20 @@ def main() -> NoReturn:
     try:
         app(standalone_mode=True)
     except ScaError as error:
-        for line in str(error).splitlines():
-            _err.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
-        sys.exit(2)
+        _refuse(str(error))
+    except OSError as error:
+        if error.errno not in _MACHINES_FAULTS:
+            raise
+        _refuse(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     sys.exit(0)
+
+
+def _refuse(sentences: str) -> NoReturn:
+    for line in sentences.splitlines():
+        _err.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

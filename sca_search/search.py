@@ -81,8 +81,10 @@ def fill_queue(study: optuna.Study, spec: StudySpec) -> int:
 
     The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
     """
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        put_back(study, trial)
+    waiting = {trial.user_attrs["candidate"] for trial in _in_state(study, TrialState.WAITING)}
+    for trial in _in_state(study, TrialState.RUNNING):
+        if trial.user_attrs["candidate"] not in waiting:  # else a resume died right here before
+            put_back(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
     planned = islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials)
@@ -91,7 +93,11 @@ def fill_queue(study: optuna.Study, spec: StudySpec) -> int:
             # The very first is the best known guess; what is not fixed here is sampled when the trial starts.
             params = first_guess(spec) if candidate < 2 else {}
             study.enqueue_trial(params, user_attrs={"candidate": candidate, "planned_sparsity": sparsity})
-    return len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+    return len(_in_state(study, TrialState.WAITING))
+
+
+def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=(state,))
 
 
 def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:

@@ -102,6 +102,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
 ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
 Steps = Annotated[tuple[tuple[NonNegativeFloat, PositiveFloat], ...], AfterValidator(_in_order)]
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen what a study file says
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
 _SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
 Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
@@ -122,7 +123,7 @@ class DataSpec(_Table):
     """Where the images come from."""
 
     name: str = "digits"
-    dir: Path | None = None
+    dir: Folder | None = None
     image_size: PositiveInt | None = None
     train_limit: Annotated[Whole, Field(ge=10)] | None = None
 
@@ -163,7 +164,7 @@ class SpaceSpec(_Table):
     learning_rate: PositiveRange = (0.003, 0.02)
     latent_learning_rate: PositiveRange = (0.005, 0.05)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
-    sharpness: PositiveRange = (30.0, 200.0)
+    sharpness: PositiveRange = (30.0, 1000.0)
 
 
 class SearchSpec(_Table):
@@ -184,7 +185,7 @@ class StudySpec(_Table):
 
     name: Name | None = None
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
-    out: Path = Path("runs")
+    out: Folder = Path("runs")
     goal: GoalSpec = GoalSpec()
     data: DataSpec = DataSpec()
     model: ModelSpec = ModelSpec()
