@@ -46,6 +46,19 @@ def weighting_of_split(layers: Sequence[LayerShape], split: Mapping[str, float])
     return {name: log - mean for name, log in logs.items()}
 
 
+def group_of(layer: str, groups: str) -> str:
+    """The name under which a layer's part of a split is searched: its own, its stage's, or one for all."""
+    return {"layer": layer, "stage": layer.split(".", maxsplit=1)[0], "all": "all"}[groups]
+
+
+def grouped(weighting: Mapping[str, float], groups: str) -> dict[str, float]:
+    """One number a group: the mean over its layers."""
+    members: dict[str, list[float]] = {}
+    for layer, value in weighting.items():
+        members.setdefault(group_of(layer, groups), []).append(value)
+    return {group: sum(values) / len(values) for group, values in members.items()}
+
+
 def uniform_weighting(layers: Sequence[LayerShape]) -> dict[str, float]:
     """The same sparsity everywhere."""
     return {layer.name: 0.0 for layer in layers}

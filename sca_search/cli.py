@@ -72,6 +72,10 @@ def run_command(
     trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 16.")] = None,
     form: Annotated[str | None, _option(_SEARCH, "sharpened (ours, default) or paper (plain SCA).")] = None,
     time_budget: Annotated[str | None, _option(_SEARCH, "Start no trial that would end later: 90s, 10m, 2h.")] = None,
+    split: Annotated[
+        float | None, _option(_SEARCH, "Also search how zeros are shared: half-width of log density a layer, say 1.")
+    ] = None,
+    groups: Annotated[str | None, _option(_SEARCH, "Who shares a part of the split: layer, stage or all.")] = None,
     refits: Annotated[int | None, _option(_SEARCH, "More seeds for the chosen candidate. Default 2.")] = None,
     workers: Annotated[int | None, _option(_SEARCH, "Processes that train trials side by side. Default 1.")] = None,
     threads: Annotated[

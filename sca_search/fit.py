@@ -81,7 +81,7 @@ def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
     """Θ with its own learning rate, the last layer with its decay, the rest."""
     theta = {id(latent) for latent in latents(model).values()}
     last = model.get_submodule(plan.last_layer) if plan.last_layer and plan.last_layer_weight_decay else None
-    decayed = {id(parameter) for parameter in last.parameters()} if last else set()
+    decayed = {id(parameter) for parameter in last.parameters()} - theta if last else set()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if id(p) in theta], "lr": plan.latent_learning_rate},

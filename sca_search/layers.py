@@ -27,6 +27,7 @@ class WeightLayer:
     weights: int
     scale_is_free: bool  # a normalisation reads its output, so the weights may be rescaled
     executed: bool = True
+    shape: tuple[int, ...] = ()  # of its weight: output channels, input channels, kernel
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int]) -> list[WeightLa
 
 def _describe(module: nn.Module, name: str, scale_is_free: bool, executed: bool = True) -> WeightLayer:
     assert isinstance(module.weight, Tensor)
-    return WeightLayer(name, module.weight.numel(), scale_is_free, executed)
+    return WeightLayer(name, module.weight.numel(), scale_is_free, executed, tuple(module.weight.shape))
 
 
 def choose_layers(

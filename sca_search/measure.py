@@ -53,11 +53,11 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
     Rounding changes every layer's output distribution; the statistics of the soft network are wrong for it by up
     to tens of points of accuracy. Only the normalisations are put in training mode: dropout must stay off.
     """
+    model.eval()
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
-    model.eval()
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean

@@ -64,6 +64,7 @@ def summarize(
         "seconds": round(seconds, 1),
         "versions": versions(),
         "dense": {"accuracy": start.score.accuracy},
+        "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
         "chosen": None,
     }
     if trial is not None:

@@ -5,6 +5,7 @@ runs/<name>/
   study.db              the Optuna study (SQLite)
   dense.safetensors     the warm start; dense.json: its scores
   candidates/007/       model.safetensors, candidate.json, history.csv; refit-1/ … of the chosen one
+  sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
   trials.csv front.csv summary.json dashboard.html
   chosen.safetensors    the exported model
 """
@@ -48,6 +49,10 @@ class RunFolder:
     @property
     def front_file(self) -> Path:
         return self.path / "front.csv"
+
+    @property
+    def sensitivity_file(self) -> Path:
+        return self.path / "sensitivity.json"
 
     @property
     def summary_file(self) -> Path:

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -25,7 +25,7 @@ from sca_search.fit import StopRequestedError
 from sca_search.plan import planned_sparsities
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import ReseededSampler, derived_seed
-from sca_search.space import first_guess, sample
+from sca_search.space import first_guesses, sample
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Settled, Task, WarmStart
 from sca_search.ternary import total
@@ -76,7 +76,7 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
         raise StorageError(f"{run.path / 'study.db'} cannot be written: {cause}") from error
 
 
-def fill_queue(study: optuna.Study, spec: StudySpec) -> int:
+def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[str, float]] | None = None) -> int:
     """Queues what is missing of the spec's trials, and says how many wait now.
 
     The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
@@ -87,12 +87,14 @@ def fill_queue(study: optuna.Study, spec: StudySpec) -> int:
             put_back(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
+    first = first_guesses(spec, ()) if guesses is None else guesses
     planned = islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials)
     for candidate, sparsity in enumerate(planned):
         if candidate not in known:
-            # The very first is the best known guess; what is not fixed here is sampled when the trial starts.
-            params = first_guess(spec) if candidate < 2 else {}
-            study.enqueue_trial(params, user_attrs={"candidate": candidate, "planned_sparsity": sparsity})
+            # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
+            study.enqueue_trial(
+                first.get(candidate, {}), user_attrs={"candidate": candidate, "planned_sparsity": sparsity}
+            )
     return len(_in_state(study, TrialState.WAITING))
 
 
@@ -103,7 +105,9 @@ def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
 def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     """Queues a trial's candidate again, with the values it had."""
     kept = {name: trial.user_attrs[name] for name in ("candidate", "planned_sparsity")}
-    study.enqueue_trial(trial.params, user_attrs=kept)
+    # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
+    fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
+    study.enqueue_trial(fixed | trial.params, user_attrs=kept)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,9 @@ class Objective:
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number, sparsity = trial.user_attrs["candidate"], trial.user_attrs["planned_sparsity"]
         self.listener.on_start(trial.number, sparsity)
-        candidate = sample(trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number))
+        candidate = sample(
+            trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number), layers=self.task.layer_shapes
+        )
         progress = Progress(
             on_epoch=lambda epoch: self.listener.on_epoch(trial.number, epoch),
             stop_requested=self.listener.stop_requested,

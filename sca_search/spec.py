@@ -45,6 +45,8 @@ FLAGS = {
     "form": "search.form",
     "time_budget": "search.time_budget",
     "refits": "search.refits",
+    "split": "search.space.split",
+    "groups": "search.groups",
     "workers": "search.workers",
     "threads": "search.threads",
     "epochs": "train.epochs",
@@ -165,6 +167,8 @@ class SpaceSpec(_Table):
     latent_learning_rate: PositiveRange = (0.005, 0.05)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
     sharpness: PositiveRange = (30.0, 1000.0)
+    # Half-width of each layer's logarithm of density beside the others'; 0 splits the zeros evenly.
+    split: NonNegativeFloat = 0.0
 
 
 class SearchSpec(_Table):
@@ -173,6 +177,7 @@ class SearchSpec(_Table):
     trials: PositiveInt = 16
     form: Literal["sharpened", "paper"] = "sharpened"
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
+    groups: Literal["layer", "stage", "all"] = "layer"  # which layers share their part of a split
     refits: NonNegativeInt = 2
     time_budget: Seconds | None = None
     workers: PositiveInt = 1

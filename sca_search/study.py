@@ -17,7 +17,7 @@ from sca_search.search import Clock, Listener, Objective, fill_queue, open_study
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.workers import run_processes, threads_of
-from sca_search.workshop import make_task, warm_start
+from sca_search.workshop import guesses, make_task, warm_start
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _run_trials(
     run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
 ) -> None:
     with storage_errors(run):
-        waiting = fill_queue(study, spec)
+        waiting = fill_queue(study, spec, guesses(run, spec, task, start))
     audience.on_queue(waiting, len(rows(study)) - waiting)
     clock = Clock(spec.search.time_budget, spec.search.refits)
 

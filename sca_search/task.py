@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from sca_search.allocation import LayerShape
 from sca_search.data import DataSet
 from sca_search.exact import Floor
 from sca_search.layers import LayerChoice
@@ -41,6 +42,15 @@ class Task:
             for choice in self.choices
             if choice.ternary
         }
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        """The ternary layers as a split of the zeros sees them, with the non-zeros that each must keep."""
+        layers = [choice.layer for choice in self.choices if choice.ternary]
+        return tuple(
+            LayerShape(layer.name, layer.shape, max(1, self.floor.per_layer, self.floor.per_channel * layer.shape[0]))
+            for layer in layers
+        )
 
     def model_with(self, state: State) -> nn.Module:
         model = self.make_model()

@@ -5,13 +5,15 @@
 re-estimated; the network is measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from sca_search.candidate import Candidate
 from sca_search.control import SparsityControl, strength_unit
 from sca_search.data import AnySplit, TaughtSplit
+from sca_search.errors import DivergenceError
 from sca_search.exact import ExactTrits, exact_trits
 from sca_search.fit import FitPlan, Watch, fit
 from sca_search.loss import TaskLoss, cross_entropy, distillation
@@ -41,9 +43,11 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
 
     batches = task.data.train.batches(task.batch, seed=seed)
     fit(model, batches, _plan(task, epochs, learning_rate), Watch(after_epoch, progress.stop_requested))
-    return WarmStart(
+    start = WarmStart(
         model.state_dict(), task.validate(model), answers(model, task.data.train.batches(EVALUATION_BATCH))
     )
+    _require_finite(start.state | {"the dense network's answer": start.answers})
+    return start
 
 
 def train_candidate(candidate: Candidate, task: Task, start: WarmStart, progress: Progress) -> Settled:
@@ -61,6 +65,13 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
         last_layer_weight_decay=task.last_layer_weight_decay,
         last_layer=task.last_layer,
     )
+
+
+def _require_finite(values: Mapping[str, Tensor]) -> None:
+    """The loss is checked before each step, so that an explosion in the very last one shows only here."""
+    for name, value in values.items():
+        if not bool(torch.isfinite(value).all()):
+            raise DivergenceError(f"{name} is not finite after the last step")
 
 
 class _Training:
@@ -127,9 +138,11 @@ class _Training:
         self._train_float_parts(before)
         # Shuffled, for a mixture of classes in each batch; training's batches also never end in a single image.
         reestimate_normalisation(self.model, self.task.data.train.batches(EVALUATION_BATCH, seed=0))
+        final = self.task.validate(self.model)
+        _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(
             model=self.model,
-            score=self.task.validate(self.model),
+            score=final,
             counts=zero_counts(exact.trits),
             moved_share=exact.moved_share,
             sparsity_before=before.sparsity,

@@ -1,5 +1,6 @@
 """Makes what a study trains with: the task from its spec, and the dense warm start from the run folder or anew."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from sca_search.measure import Score
 from sca_search.models import build_model
 from sca_search.prior import alpha_for_sparsity
 from sca_search.run_folder import RunFolder
-from sca_search.space import first_guess
+from sca_search.sensitivity import LayerCost, measure_sensitivity, sparing_weighting
+from sca_search.space import first_guess, first_guesses
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import latents, ternarize
@@ -82,6 +84,23 @@ def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
     state = load_file(weights)
     answers = state.pop(_ANSWERS)
     return WarmStart(state, Score(known["accuracy"], known["loss"]), answers)
+
+
+def layer_costs(run: RunFolder, task: Task, start: WarmStart) -> list[LayerCost]:
+    """The layers' sensitivity: measured once a run, read back ever after."""
+    if not run.sensitivity_file.exists():
+        costs = measure_sensitivity(task, start)
+        write_json_atomic(run.sensitivity_file, [dataclasses.asdict(cost) for cost in costs])
+    return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
+
+
+def guesses(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> dict[int, dict[str, float]]:
+    """Values for the study's first candidates; sensitivity is only asked where it matters."""
+    if not spec.search.space.split:
+        return first_guesses(spec, ())
+    costs = layer_costs(run, task, start)
+    spared = sparing_weighting(costs, task.layer_shapes, spec.goal.target_sparsity)
+    return first_guesses(spec, task.layer_shapes, spared)
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:

@@ -138,14 +138,14 @@ def test_nothing_but_the_file_is_left(saved):
 @pytest.mark.parametrize("value", [0.5, -0.999, 1.0000001, 2.0, -128.0, 128.0, 255.0, float("nan"), float("inf")])
 def test_a_weight_that_is_no_trit_is_not_saved(tmp_path, value):
     path = tmp_path / "a.safetensors"
-    with pytest.raises(ValueError, match="2.weight is not ternary"):
+    with pytest.raises(ValueError, match=r"2\.weight is not ternary"):
         save_plain(path, change_weight(network(), "2", value), LAYERS, ABOUT)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_network_still_soft_is_not_saved(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="0.weight is not ternary"):
+    with pytest.raises(ValueError, match=r"0\.weight is not ternary"):
         save_plain(tmp_path / "a.safetensors", model, ("0",), {})
 
 
@@ -260,7 +260,7 @@ def test_a_damaged_byte_is_refused_or_read_but_never_another_error(saved, tmp_pa
     raw = saved.read_bytes()
     path = tmp_path / "damaged.safetensors"
     refused = 0
-    for place in range(0, len(raw), 5):
+    for place in range(0, len(raw), 11):
         path.write_bytes(raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :])
         try:
             state, layers, _ = load_plain(path)
@@ -269,7 +269,7 @@ def test_a_damaged_byte_is_refused_or_read_but_never_another_error(saved, tmp_pa
         else:
             trits = [state[f"{name}.weight"].numpy() for name in layers]
             assert all(set(np.unique(layer)) <= {-1, 0, 1} for layer in trits)
-    assert refused > 20
+    assert refused > 10
 
 
 def test_the_fixture_of_bad_files_is_good_when_nothing_is_changed(tmp_path):

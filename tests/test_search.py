@@ -21,6 +21,7 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from sca_search.candidate import Candidate
+from sca_search.errors import StorageError
 from sca_search.plan import GRID, planned_sparsities
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
@@ -259,22 +260,22 @@ class Noting(BaseSampler):
         self.seed = seed
         self.notes = notes
 
-    def infer_relative_search_space(self, study, trial):
+    def infer_relative_search_space(self, _study, trial):
         self.notes.append(("infer", self.seed, trial.number))
         return {"x": X}
 
-    def sample_relative(self, study, trial, search_space):
+    def sample_relative(self, _study, trial, search_space):
         self.notes.append(("relative", self.seed, trial.number, search_space))
         return {"x": 0.25}
 
-    def sample_independent(self, study, trial, name, distribution):
+    def sample_independent(self, _study, trial, name, distribution):
         self.notes.append(("independent", self.seed, trial.number, name, distribution))
         return 0.5
 
-    def before_trial(self, study, trial):
+    def before_trial(self, _study, trial):
         self.notes.append(("before", self.seed, trial.number))
 
-    def after_trial(self, study, trial, state, values):
+    def after_trial(self, _study, trial, state, values):
         self.notes.append(("after", self.seed, trial.number, state, values))
 
     def reseed_rng(self):
@@ -326,11 +327,15 @@ class TestReseededSamplerOfRelativeSampling(RelativeSamplerTestCase):
 # The queue
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def study(request, tmp_path):
-    if request.param == "sqlite":
-        return open_study(RunFolder(tmp_path), spec_of())
+@pytest.fixture
+def study():
     return optuna.create_study(directions=["maximize"] * 2, sampler=ReseededSampler(0))
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """The same in a file, as a run has it: slower, so not for every test."""
+    return open_study(RunFolder(tmp_path), spec_of())
 
 
 def by_state(study, state):
@@ -395,19 +400,19 @@ def test_more_trials_can_be_added_later(study):
     assert planned == [0.5, 0.0, 0.5]
 
 
-def test_a_running_trial_is_put_back_with_its_values(study):
+def test_a_running_trial_is_put_back_with_its_values(stored):
     """Who calls holds the run's lock: whatever still runs is dead."""
     spec = spec_of(trials=4)
-    fill_queue(study, spec)
+    fill_queue(stored, spec)
     for _ in range(2):
-        finish(study, spec)
-    dead = study.ask()
+        finish(stored, spec)
+    dead = stored.ask()
     sample(dead, spec, 0.5, seed=0)
-    assert fill_queue(study, spec) == 2
-    assert sorted(waiting(study)) == [2, 3]
-    assert by_state(study, TrialState.RUNNING) == []
-    assert by_state(study, TrialState.FAIL) == [2]
-    again = {trial.user_attrs["candidate"]: trial for trial in (finish(study, spec), finish(study, spec))}[2]
+    assert fill_queue(stored, spec) == 2
+    assert sorted(waiting(stored)) == [2, 3]
+    assert by_state(stored, TrialState.RUNNING) == []
+    assert by_state(stored, TrialState.FAIL) == [2]
+    again = {trial.user_attrs["candidate"]: trial for trial in (finish(stored, spec), finish(stored, spec))}[2]
     assert again.number != dead.number
     assert again.params == dead.params
     assert again.user_attrs == {"candidate": 2, "planned_sparsity": 0.5}
@@ -490,8 +495,6 @@ def test_rows_make_the_table_of_trials(study):
 
 
 def test_a_study_that_cannot_be_stored_is_the_machines_fault(tmp_path):
-    from sca_search.errors import StorageError  # noqa: PLC0415 - only here
-
     run = RunFolder(tmp_path)
     cause = OSError("disk is full")
     with pytest.raises(StorageError, match=r"study\.db cannot be written: disk is full"), storage_errors(run):

@@ -23,13 +23,13 @@ VERSION = "1"
 def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], about: Mapping[str, object]) -> None:
     """Writes a baked network; `about` goes into the file's metadata as JSON."""
     ternary = {f"{name}.weight" for name in ternary_layers}
-    tensors = {
-        name: (value.to(torch.int8) if name in ternary else value).contiguous().cpu()
-        for name, value in model.state_dict().items()
-    }
+    state = model.state_dict()
     for name in ternary:
-        if not torch.equal(tensors[name].float(), model.state_dict()[name].cpu()):
+        if not _all_trits(state[name]):
             raise ValueError(f"{name} is not ternary: it must be baked before it is saved")
+    tensors = {
+        name: (value.to(torch.int8) if name in ternary else value).contiguous().cpu() for name, value in state.items()
+    }
     metadata = {
         "format": FORMAT,
         "version": VERSION,
@@ -48,9 +48,9 @@ def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str
             if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
                 raise RunError(f"{path} is not a {FORMAT} file of version {VERSION}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            layers = tuple(json.loads(metadata["ternary_layers"]))
+            layers = _names(json.loads(metadata["ternary_layers"]))
             about = json.loads(metadata["about"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read as a model: {error}") from error
     _check_trits(path, tensors, layers)
     state = {name: value.float() if value.dtype == torch.int8 else value for name, value in tensors.items()}
@@ -66,5 +66,16 @@ def count_zeros(path: Path) -> dict[str, ZeroCount]:
 def _check_trits(path: Path, tensors: Mapping[str, Tensor], layers: tuple[str, ...]) -> None:
     for name in layers:
         weight = tensors.get(f"{name}.weight")
-        if weight is None or weight.dtype != torch.int8 or not bool((weight.abs() <= 1).all()):
+        if weight is None or weight.dtype != torch.int8 or not _all_trits(weight):
             raise RunError(f"{path}: {name}.weight must hold int8 values in {{-1, 0, 1}}")
+
+
+def _all_trits(weight: Tensor) -> bool:
+    # Not through abs(): in int8, that of -128 is -128.
+    return bool(((weight == 0) | (weight == 1) | (weight == -1)).all())
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"ternary_layers must be a list of names, got {given}")
+    return tuple(given)
