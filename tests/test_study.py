@@ -237,3 +237,22 @@ def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     states = pd.read_csv(tmp_path / "runs" / "brief" / "trials.csv")["state"]
     assert list(states) == ["complete", "waiting", "waiting"]
+
+
+def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(run, tmp_path: Path) -> None:
+    short = ("--trials", "6", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--name", "split")
+    done = run("--target-sparsity", "0.9", "--split", "1", *short)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "split"
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("candidates/*/candidate.json"))]
+    weights = {"conv2": 12_800, "fc1": 8_192}
+    for record in records:
+        split, planned = record["candidate"]["split"], record["candidate"]["sparsity"]
+        assert sum(weights[name] * split[name] for name in weights) / 20_992 == pytest.approx(planned, abs=1e-9)
+        assert record["sparsity"] == pytest.approx(planned, abs=0.001)
+    even, by_size = records[0]["candidate"]["split"], records[2]["candidate"]["split"]
+    assert even == pytest.approx({"conv2": 0.9, "fc1": 0.9})
+    # Erdős–Rényi: (16+32+5+5)/12,800 for the convolution, (64+128)/8,192 for the other: the latter denser by 5.17,
+    # whose logarithm 1.64 fits into [-1, 1] on both sides: 2,099.2 non-zeros = c (58 + 192).
+    assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})
+    assert {cost["layer"] for cost in json.loads((folder / "sensitivity.json").read_text())} == set(weights)
