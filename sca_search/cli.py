@@ -55,6 +55,10 @@ def run_command(
         Path | None, typer.Argument(metavar="[STUDY.toml]", help="A study file; flags overrule it.")
     ] = None,
     target_sparsity: Annotated[float | None, _option(_GOAL, "Share of zeros, from 0 to below 1. Default 0.5.")] = None,
+    min_accuracy: Annotated[
+        float | None, _option(_GOAL, "Instead: the sparsest model with at least this validation accuracy, say 0.98.")
+    ] = None,
+    front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
     data: Annotated[
         str | None, _option(_WHAT, "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH or npz:PATH.")
     ] = None,
@@ -119,6 +123,8 @@ def run_command(
 def _search(spec: StudySpec, resume: bool) -> None:
     _out.print("[dim]loading torch, data and network …[/dim]") if _out.is_terminal else None
     from sca_search.display import StudyDisplay
+    from sca_search.goal import unmet
+    from sca_search.results import read_csv
     from sca_search.run_folder import new_run, resumed_run
     from sca_search.study import Audience, make_task, run_study
 
@@ -134,6 +140,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
         _err.print("Stopped as asked. The same command with --resume goes on.")
         raise typer.Exit(_INTERRUPTED)
     if not finished.summary["chosen"]:
+        _err.print(unmet(read_csv(run.trials_file), spec.goal), highlight=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -155,9 +162,7 @@ def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _dry_run(spec: StudySpec) -> None:
-    from itertools import islice
-
-    from sca_search.plan import planned_sparsities
+    from sca_search.goal import described, planned_ahead
     from sca_search.study import make_task
     from sca_search.workshop import starting_alphas
 
@@ -171,8 +176,9 @@ def _dry_run(spec: StudySpec) -> None:
             choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
         )
     _out.print(table)
-    planned = list(islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials))
-    _out.print("planned sparsities: " + " ".join(f"{sparsity:g}" for sparsity in planned), highlight=False)
+    planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
+    shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
+    _out.print(f"goal: {described(spec.goal)}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
     _out.print(
@@ -208,10 +214,9 @@ def _print_results(run: "RunFolder", spec: StudySpec) -> None:
     from sca_search.results import read_csv
 
     frame = read_csv(run.trials_file)
-    target = spec.goal.target_sparsity
-    _out.print(front_table(frame, target))
+    _out.print(front_table(frame, spec.goal))
     summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None
-    for line in [*(result_lines(summary) if summary else []), *better_lines(frame, target)]:
+    for line in [*(result_lines(summary) if summary else []), *better_lines(frame, spec.goal)]:
         _out.print(line, highlight=False)
 
 

@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.results import choose, pareto_front
-from sca_search.spec import StudySpec
+from sca_search.goal import chosen_trial
+from sca_search.results import pareto_front, trial_frame
+from sca_search.spec import GoalSpec, StudySpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
     from sca_search.study import Audience
@@ -34,6 +35,7 @@ class StudyDisplay:
         self._running: dict[str, tuple[float, Epoch | None]] = {}
         self._finished = self._total = 0
         self._epochs_done = 0
+        self._rows: list[dict[str, Any]] = []
         self._best: dict[str, Any] | None = None
         self._epochs_left = spec.train.dense_epochs + spec.search.trials * self._epochs_a_trial
 
@@ -58,7 +60,7 @@ class StudyDisplay:
             on_trial_start=self._on_start,
             on_trial_epoch=lambda trial, epoch: self._epoch(f"trial {trial}", None, epoch),
             on_trial_end=self._on_end,
-            on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", self.spec.goal.target_sparsity, epoch),
+            on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", epoch.sparsity, epoch),
         )
 
     def _on_queue(self, waiting: int, finished: int) -> None:
@@ -86,9 +88,9 @@ class StudyDisplay:
     def _on_end(self, row: dict[str, Any]) -> None:
         self._running.pop(f"trial {row['trial']}", None)
         self._finished += 1
-        meets_goal = row["state"] == "complete" and abs(row["sparsity"] - self.spec.goal.target_sparsity) <= 0.001
-        if meets_goal and (self._best is None or row["accuracy"] > self._best["accuracy"]):
-            self._best = row
+        self._rows.append(row)
+        chosen = chosen_trial(trial_frame(self._rows), self.spec.goal)
+        self._best = next((each for each in self._rows if each["trial"] == chosen), None)
         line = _trial_line(row, self._finished, self._total)
         if self._live is not None:
             self._live.console.print(line)
@@ -107,7 +109,7 @@ class StudyDisplay:
         if self._total:
             parts.append(f"{self._finished}/{self._total}")
         if self._best:
-            parts.append(f"best at the target {self._best['accuracy']:.2%}")
+            parts.append(f"best for the goal {self._best['accuracy']:.2%} at {self._best['sparsity']:.1%}")
         if self._epochs_done >= 3:
             each = (time.monotonic() - self._began) / self._epochs_done
             parts.append(f"{_clock(each * max(0, self._epochs_left))} left")
@@ -142,9 +144,9 @@ def _trial_line(row: dict[str, Any], finished: int, total: int) -> Text:
     )
 
 
-def front_table(frame: pd.DataFrame, target: float) -> Table:
+def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
     """The Pareto front, the chosen trial marked; it is listed even where another trial dominates it."""
-    chosen = choose(frame, target)
+    chosen = chosen_trial(frame, goal)
     front = pareto_front(frame)
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
@@ -170,7 +172,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     """The chosen model in words."""
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if not chosen or not dense:
-        return [f"No trial met the target sparsity {summary.get('target_sparsity', 0):g}."]
+        return []
     return [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
         f"validation {chosen['accuracy_mean']:.2%} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds",
@@ -179,9 +181,9 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def better_lines(frame: pd.DataFrame, target: float) -> list[str]:
+def better_lines(frame: pd.DataFrame, goal: GoalSpec) -> list[str]:
     """Says so where a trial beats the chosen one in both: a user may want more zeros than were asked for."""
-    chosen = choose(frame, target)
+    chosen = chosen_trial(frame, goal)
     mine = frame[frame["trial"] == chosen]
     if mine.empty:
         return []

@@ -13,8 +13,9 @@ from sca_search.candidate import Candidate
 from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.files import atomic_path, write_json_atomic
+from sca_search.goal import chosen_trial, described
 from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.results import choose, hypervolume, pareto_front, write_csv
+from sca_search.results import hypervolume, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.search import keep
@@ -29,7 +30,7 @@ _REFIT = 1_000_000
 
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_accuracy: float | None) -> None:
     """trials.csv, front.csv and the page, as far as the study has come."""
-    chosen = choose(frame, spec.goal.target_sparsity)
+    chosen = chosen_trial(frame, spec.goal)
     front = pareto_front(frame)
     write_csv(frame, run.trials_file)
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
@@ -53,9 +54,10 @@ def summarize(
     The model exported is the best on validation among the chosen candidate and its refits; their mean is what a user
     may expect of the candidate, since the best of many on a small validation set flatters itself.
     """
-    trial = choose(frame, spec.goal.target_sparsity)
+    trial = chosen_trial(frame, spec.goal)
     summary: dict[str, object] = {
         "study": run.path.name,
+        "goal": described(spec.goal),
         "target_sparsity": spec.goal.target_sparsity,
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
@@ -123,7 +125,7 @@ def write_page(
         title=run.path.name,
         target_sparsity=spec.goal.target_sparsity,
         dense_accuracy=dense_accuracy,
-        chosen_trial=choose(frame, spec.goal.target_sparsity),
+        chosen_trial=chosen_trial(frame, spec.goal),
         summary=page_facts(spec, summary),
         layers=tuple(LayerRow(name, layer["weights"], layer["sparsity"]) for name, layer in layers.items()),
     )
@@ -136,7 +138,7 @@ def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, 
         ("Data", spec.data.name),
         ("Network", spec.model.name),
         ("Form", spec.search.form),
-        ("Target sparsity", f"{spec.goal.target_sparsity:.1%}"),
+        ("Goal", described(spec.goal)),
     ]
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if isinstance(chosen, dict) and isinstance(dense, dict):

@@ -57,7 +57,7 @@ def pareto_front(frame: pd.DataFrame) -> pd.DataFrame:
 
     Of trials equal in both, the one with the lowest loss stays, then the earliest.
     """
-    ranked = _measured(frame).sort_values(
+    ranked = measured(frame).sort_values(
         ["sparsity", "accuracy", "loss", "trial"], ascending=[False, False, True, True]
     )
     # From the sparsest down, a trial is on the front where it is more accurate than all before it.
@@ -78,12 +78,22 @@ def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> flo
 
 def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
     """The most accurate complete trial within `tolerance` of the target; ties: lower loss, then earlier."""
-    measured = _measured(frame)
+    finished = measured(frame)
     # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
-    near = measured[(measured["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12]
+    near = finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12]
     if near.empty:
         return None
     ranked = near.sort_values(["accuracy", "loss", "trial"], ascending=[False, True, True])
+    return int(ranked["trial"].iloc[0])
+
+
+def sparsest(frame: pd.DataFrame, min_accuracy: float) -> int | None:
+    """The sparsest complete trial that is accurate enough; ties: higher accuracy, lower loss, then earlier."""
+    finished = measured(frame)
+    enough = finished[finished["accuracy"] >= min_accuracy]
+    if enough.empty:
+        return None
+    ranked = enough.sort_values(["sparsity", "accuracy", "loss", "trial"], ascending=[False, False, True, True])
     return int(ranked["trial"].iloc[0])
 
 
@@ -119,7 +129,7 @@ def _with_text(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{name: frame[name].astype(object).fillna("").astype("str") for name in _TEXT})
 
 
-def _measured(frame: pd.DataFrame) -> pd.DataFrame:
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The complete trials whose two objectives are finite."""
     finite = (frame[["accuracy", "sparsity"]].abs() < math.inf).all(axis=1)  # NaN is not less
     return frame[(frame["state"] == "complete") & finite]

@@ -1,7 +1,7 @@
 """The study: an ordinary Optuna study with two objectives, accuracy and sparsity, both maximized.
 
-Its plan is a queue of waiting trials in the study's own storage, one a candidate, each with its planned sparsity:
-workers take the next, a killed one is put back, and a finished study goes on when more are queued.
+Its plan is a queue of waiting trials in the study's own storage, one a candidate, each with its planned sparsity where
+that is known ahead: workers take the next, a killed one is put back, and a finished study goes on when more are queued.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -22,11 +21,12 @@ from sca_search.errors import DivergenceError, StorageError
 from sca_search.export.plain import count_zeros, save_plain
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.fit import StopRequestedError
-from sca_search.plan import planned_sparsities
+from sca_search.goal import planned_ahead, planned_between
+from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import ReseededSampler, derived_seed
 from sca_search.space import first_guesses, sample
-from sca_search.spec import StudySpec
+from sca_search.spec import GoalSpec, StudySpec
 from sca_search.task import Epoch, Progress, Settled, Task, WarmStart
 from sca_search.ternary import total
 from sca_search.train import train_candidate
@@ -88,14 +88,16 @@ def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
     first = first_guesses(spec, ()) if guesses is None else guesses
-    planned = islice(planned_sparsities(spec.goal.target_sparsity), spec.search.trials)
-    for candidate, sparsity in enumerate(planned):
+    for candidate in range(spec.search.trials):
         if candidate not in known:
             # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
-            study.enqueue_trial(
-                first.get(candidate, {}), user_attrs={"candidate": candidate, "planned_sparsity": sparsity}
-            )
+            study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(spec.goal, candidate))
     return len(_in_state(study, TrialState.WAITING))
+
+
+def _queued(goal: GoalSpec, candidate: int) -> dict[str, float]:
+    planned = planned_ahead(goal, candidate)
+    return {"candidate": candidate} if planned is None else {"candidate": candidate, "planned_sparsity": planned}
 
 
 def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
@@ -104,7 +106,7 @@ def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
 
 def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     """Queues a trial's candidate again, with the values it had."""
-    kept = {name: trial.user_attrs[name] for name in ("candidate", "planned_sparsity")}
+    kept = {name: value for name, value in trial.user_attrs.items() if name in {"candidate", "planned_sparsity"}}
     # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
     fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
     study.enqueue_trial(fixed | trial.params, user_attrs=kept)
@@ -121,7 +123,7 @@ class Objective:
     listener: Listener
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
-        number, sparsity = trial.user_attrs["candidate"], trial.user_attrs["planned_sparsity"]
+        number, sparsity = trial.user_attrs["candidate"], self._planned(trial)
         self.listener.on_start(trial.number, sparsity)
         candidate = sample(
             trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number), layers=self.task.layer_shapes
@@ -142,6 +144,13 @@ class Objective:
         for name, value in facts(settled).items():
             trial.set_user_attr(name, value)
         return settled.score.accuracy, counted
+
+    def _planned(self, trial: optuna.Trial) -> float:
+        """The trial's sparsity: planned when it was queued, else now, with all that has been seen."""
+        if "planned_sparsity" not in trial.user_attrs and self.spec.goal.min_accuracy is not None:
+            seen = trial_frame(rows(trial.study))
+            trial.set_user_attr("planned_sparsity", planned_between(seen, self.spec.goal.min_accuracy))
+        return float(trial.user_attrs["planned_sparsity"])
 
 
 def facts(settled: Settled) -> dict[str, float]:
@@ -218,7 +227,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
     return {
         "trial": trial.number,
         "state": _STATES[trial.state],
-        "planned_sparsity": trial.user_attrs["planned_sparsity"],
+        "planned_sparsity": trial.user_attrs.get("planned_sparsity"),
         "sparsity": sparsity,
         "accuracy": accuracy,
         "seconds": seconds,

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    model_validator,
 )
 from pydantic_core import ErrorDetails
 
@@ -34,6 +35,8 @@ ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
 FLAGS = {
     "target_sparsity": "goal.target_sparsity",
+    "min_accuracy": "goal.min_accuracy",
+    "front": "goal.front",
     "data": "data.name",
     "data_dir": "data.dir",
     "image_size": "data.image_size",
@@ -56,6 +59,7 @@ FLAGS = {
     "name": "name",
     "out": "out",
 }
+GOALS = ("target_sparsity", "min_accuracy", "front")
 # What may differ when a study is resumed: how much is done and by whom, not what is done.
 MAY_CHANGE = ("name", "out", "search.trials", "search.time_budget", "search.workers", "search.threads", "search.refits")
 
@@ -116,9 +120,25 @@ class _Table(BaseModel):
 
 
 class GoalSpec(_Table):
-    """What the chosen model must meet."""
+    """What the study is after: one of three. Without any, half of the weights are to be zero."""
 
-    target_sparsity: ShareBelowOne = 0.5
+    target_sparsity: ShareBelowOne | None = None  # the most accurate model at this sparsity
+    min_accuracy: Annotated[PositiveFloat, Field(le=1)] | None = None  # the sparsest model with this accuracy
+    front: bool = False  # the whole front
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half_by_default(cls, given: Any) -> Any:
+        return {"target_sparsity": 0.5} if given == {} else given
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        named = [name for name in GOALS if getattr(self, name) not in {None, False}]
+        if self.target_sparsity == 0.0:  # which is a goal, and equal to False
+            named.append("target_sparsity")
+        if len(named) != 1:
+            raise ValueError(f"must name one of {', '.join(GOALS)}, got {' and '.join(named) or 'none'}")
+        return self
 
 
 class DataSpec(_Table):
@@ -204,13 +224,21 @@ class StudySpec(_Table):
     def base_name(self) -> str:
         """A run folder's name where the user gave none: data, network, target."""
         data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
-        return f"{data or 'data'}-{self.model.name}-s{self.goal.target_sparsity:g}"
+        return f"{data or 'data'}-{self.model.name}-{self._goal_name}"
+
+    @property
+    def _goal_name(self) -> str:
+        if self.goal.target_sparsity is not None:
+            return f"s{self.goal.target_sparsity:g}"
+        return "front" if self.goal.min_accuracy is None else f"a{self.goal.min_accuracy:g}"
 
 
 def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     """The spec of a study file and the flags that were given (those that are not None)."""
     values = read_toml(study_file) if study_file else {}
     by_flag: dict[str, str] = {}
+    if any(flags.get(goal) is not None for goal in GOALS):
+        values.pop("goal", None)  # a goal on the command line stands instead of the file's
     for flag, value in flags.items():
         if value is not None:
             key = FLAGS[flag]

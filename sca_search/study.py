@@ -10,8 +10,9 @@ import torch
 
 from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
+from sca_search.goal import chosen_trial
 from sca_search.outcome import refit, summarize, write_page, write_tables
-from sca_search.results import choose, trial_frame
+from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.search import Clock, Listener, Objective, fill_queue, open_study, rows, storage_errors, work
 from sca_search.spec import StudySpec
@@ -94,7 +95,7 @@ def _run_refits(
     run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
 ) -> None:
     frame = trial_frame(rows(study))
-    chosen = choose(frame, spec.goal.target_sparsity)
+    chosen = chosen_trial(frame, spec.goal)
     if chosen is None:
         return
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])

@@ -11,6 +11,7 @@ from torch import nn
 from sca_search.data import load_data
 from sca_search.exact import Floor
 from sca_search.files import atomic_path, write_json_atomic
+from sca_search.goal import typical_sparsity
 from sca_search.layers import choose_layers, weight_layers
 from sca_search.measure import Score
 from sca_search.models import build_model
@@ -99,7 +100,7 @@ def guesses(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> di
     if not spec.search.space.split:
         return first_guesses(spec, ())
     costs = layer_costs(run, task, start)
-    spared = sparing_weighting(costs, task.layer_shapes, spec.goal.target_sparsity)
+    spared = sparing_weighting(costs, task.layer_shapes, typical_sparsity(spec.goal))
     return first_guesses(spec, task.layer_shapes, spared)
 
 
@@ -109,4 +110,4 @@ def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     model = task.make_model()
     spread = first_guess(spec)["spread"]
     ternarize(model, task.spreads(spread))
-    return {name: alpha_for_sparsity(latent, spec.goal.target_sparsity) for name, latent in latents(model).items()}
+    return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}

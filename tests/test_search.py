@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from itertools import islice
+from collections.abc import Iterator
+from itertools import count, islice
 
 import numpy as np
 import optuna
@@ -22,14 +23,14 @@ from optuna.trial import TrialState
 
 from sca_search.candidate import Candidate
 from sca_search.errors import StorageError
-from sca_search.plan import GRID, planned_sparsities
+from sca_search.goal import GRID, planned_ahead
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import ReseededSampler, derived_seed
 from sca_search.schedule import FromPrior, Ramp, Tracked
 from sca_search.search import Clock, fill_queue, open_study, put_back, rows, storage_errors
 from sca_search.space import STRENGTH, candidate_of, first_guess, ranges, sample
-from sca_search.spec import SpaceSpec, StudySpec
+from sca_search.spec import GoalSpec, SpaceSpec, StudySpec
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -39,6 +40,11 @@ def spec_of(target=0.5, seed=0, **search):
 
 
 # The plan
+
+
+def planned_sparsities(target: float) -> Iterator[float]:
+    goal = GoalSpec(target_sparsity=target)
+    return (planned_ahead(goal, candidate) for candidate in count())
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def test_every_key_that_may_change_exists(key):
 
 FLAG_VALUES = {
     "target_sparsity": 0.125,
+    "min_accuracy": 0.75,
+    "front": True,
     "data": "mnist",
     "data_dir": Path("some/where"),
     "image_size": 48,
@@ -102,6 +104,8 @@ FLAG_VALUES = {
     "form": "paper",
     "time_budget": "2m",
     "refits": 4,
+    "split": 1.5,
+    "groups": "stage",
     "workers": 5,
     "threads": 6,
     "epochs": 7,
@@ -321,7 +325,20 @@ def test_an_unknown_key_is_offered_the_nearest(study, line, key, nearest):
 
 def test_an_unknown_key_far_from_all_is_shown_the_known_ones(study):
     path = study("goal.xyz = 1")
-    assert faults(path) == [f"{path}: unknown key 'goal.xyz': known are goal.target_sparsity"]
+    known = "goal.front, goal.min_accuracy, goal.target_sparsity"
+    assert faults(path)[0] == f"{path}: unknown key 'goal.xyz': known are {known}"
+
+
+def test_two_goals_are_one_too_many(study):
+    path = study("goal.target_sparsity = 0.0\ngoal.min_accuracy = 0.9")
+    assert faults(path) == [
+        f"{path}: goal must name one of target_sparsity, min_accuracy, front, got min_accuracy and target_sparsity"
+    ]
+
+
+def test_a_goal_on_the_command_line_stands_instead_of_the_files(study):
+    goal = resolve(study("goal.target_sparsity = 0.9"), {"min_accuracy": 0.98}).goal
+    assert (goal.target_sparsity, goal.min_accuracy, goal.front) == (None, 0.98, False)
 
 
 def test_a_key_in_the_wrong_table_is_unknown(study):
@@ -423,7 +440,7 @@ def test_what_is_written_resolves_to_the_same(tmp_path_factory, table):
 
 def test_what_is_written_names_every_key_that_has_a_value():
     written = tomllib.loads(resolve(None, {"target_sparsity": 0.75}).to_toml())
-    assert written["goal"] == {"target_sparsity": 0.75}
+    assert written["goal"] == {"target_sparsity": 0.75, "front": False}
     assert written["search"]["trials"] == StudySpec().search.trials
     assert "time_budget" not in written["search"]
 
@@ -478,4 +495,4 @@ def test_base_name_is_one_plain_folder_whatever_the_data(data):
 def test_default_ranges_are_in_order():
     for field in SpaceSpec.model_fields:
         ends = getattr(SpaceSpec(), field)
-        assert ends is None or ends[0] <= ends[1]
+        assert not isinstance(ends, tuple) or ends[0] <= ends[1]

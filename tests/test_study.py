@@ -256,3 +256,22 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
     # whose logarithm 1.64 fits into [-1, 1] on both sides: 2,099.2 non-zeros = c (58 + 192).
     assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})
     assert {cost["layer"] for cost in json.loads((folder / "sensitivity.json").read_text())} == set(weights)
+
+
+SHORT = ("--refits", "0", "--epochs", "1", "--dense-epochs", "3", "--name", "goal")
+
+
+def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path) -> None:
+    done = run("--min-accuracy", "0.5", "--trials", "3", *SHORT)
+    assert done.returncode == 0, done.stderr
+    trials = pd.read_csv(tmp_path / "runs" / "goal" / "trials.csv")
+    chosen = json.loads((tmp_path / "runs" / "goal" / "summary.json").read_text())["chosen"]
+    assert trials["planned_sparsity"][0] == 0.9
+    assert chosen["sparsity"] == pytest.approx(trials.loc[trials["accuracy"] >= 0.5, "sparsity"].max())
+
+
+def test_goal_that_nothing_reaches_says_what_the_best_is(run) -> None:
+    done = run("--min-accuracy", "1.0", "--trials", "1", *SHORT, "--train-limit", "100")
+    assert done.returncode == 1
+    assert "No trial meets the goal" in done.stderr
+    assert "the most accurate, trial 0" in done.stderr

@@ -1,0 +1,79 @@
+"""Goals: what is planned, what is chosen, and what is said when nothing meets the goal."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from sca_search.goal import chosen_trial, planned_ahead, planned_between, typical_sparsity, unmet
+from sca_search.results import trial_frame
+from sca_search.spec import GoalSpec
+
+TARGET = GoalSpec(target_sparsity=0.5)
+ENOUGH = GoalSpec(min_accuracy=0.9)
+FRONT = GoalSpec(front=True)
+
+
+def frame(*points: tuple[float, float]) -> pd.DataFrame:
+    """Complete trials at (sparsity, accuracy)."""
+    return trial_frame(
+        {"trial": number, "state": "complete", "sparsity": s, "accuracy": a, "loss": 0.1}
+        for number, (s, a) in enumerate(points)
+    )
+
+
+def test_plan_of_the_front_is_the_grid_over_and_over() -> None:
+    planned = [planned_ahead(FRONT, number) for number in range(28)]
+    assert planned[:4] == [0.9, 0.0, 0.97, 0.7]
+    assert planned[14:] == planned[:14]
+
+
+def test_highest_sparsity_is_not_planned_ahead_and_starts_at_nine_tenths() -> None:
+    assert planned_ahead(ENOUGH, 0) is None
+    assert planned_between(frame(), 0.9) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("seen", "density"),
+    [
+        # All passed: half-way in the logarithm between a density of 0.1 and the last try's 0.002.
+        ([(0.9, 0.95)], math.sqrt(0.1 * 0.002)),
+        # None passed: between all weights and the sparsity that failed.
+        ([(0.9, 0.5)], math.sqrt(1.0 * 0.1)),
+        # 0.8 passed and 0.95 failed; 0.3 failing below does not count, sparser ones passed.
+        ([(0.8, 0.92), (0.95, 0.85), (0.3, 0.89), (0.99, 0.2)], math.sqrt(0.2 * 0.05)),
+    ],
+)
+def test_next_sparsity_lies_between_passed_and_failed(seen: list[tuple[float, float]], density: float) -> None:
+    assert planned_between(frame(*seen), 0.9) == pytest.approx(1 - density)
+
+
+def test_search_for_the_highest_sparsity_closes_in() -> None:
+    """A network that holds 0.9 accuracy up to a sparsity of 0.96: eight trials come within half a point."""
+    seen: list[tuple[float, float]] = []
+    for _ in range(8):
+        sparsity = planned_between(frame(*seen), 0.9)
+        seen.append((sparsity, 0.95 if sparsity <= 0.96 else 0.6))
+    chosen = chosen_trial(frame(*seen), ENOUGH)
+    assert chosen is not None
+    assert 0.955 <= seen[chosen][0] <= 0.96
+
+
+def test_choice_by_goal() -> None:
+    trials = frame((0.5, 0.97), (0.5, 0.98), (0.9, 0.978), (0.95, 0.91), (0.99, 0.6))
+    assert chosen_trial(trials, TARGET) == 1
+    assert chosen_trial(trials, ENOUGH) == 3
+    assert chosen_trial(trials, FRONT) == 2  # within half a point of 0.98
+    assert chosen_trial(frame(), FRONT) is None
+
+
+def test_unmet_goal_says_what_the_best_is() -> None:
+    sentence = unmet(frame((0.5, 0.8), (0.9, 0.7)), ENOUGH)
+    assert "highest sparsity at 90.00% accuracy or more" in sentence
+    assert "trial 0, has 80.00% at a sparsity of 50.00%" in sentence
+    assert "No trial finished" in unmet(frame(), TARGET)
+
+
+def test_typical_sparsity() -> None:
+    assert typical_sparsity(TARGET) == 0.5
+    assert typical_sparsity(ENOUGH) == 0.9
