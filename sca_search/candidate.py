@@ -24,6 +24,9 @@ class Candidate(BaseModel):
     strength: Schedule
     strength_is_lambda: bool = False
     sharpness: Schedule
+    # Layers whose schedules are their own.
+    layer_strength: dict[str, Schedule] = {}
+    layer_sharpness: dict[str, Schedule] = {}
     learning_rate: PositiveFloat
     latent_learning_rate: PositiveFloat
     epochs: PositiveInt
@@ -34,8 +37,17 @@ class Candidate(BaseModel):
     temperature: PositiveFloat = 2.0
     seed: NonNegativeInt = 0
 
-    def layer_sparsity(self, layer: str) -> float:
+    def sparsity_of(self, layer: str) -> float:
         return self.split.get(layer, self.sparsity)
+
+    def strength_of(self, layer: str, epoch: float) -> float:
+        return self.layer_strength.get(layer, self.strength).at(epoch, self.epochs)
+
+    def sharpness_of(self, layer: str, epoch: float) -> float:
+        """β of a layer; the paper's form has none."""
+        if self.form == "paper":
+            return 1.0
+        return self.layer_sharpness.get(layer, self.sharpness).at(epoch, self.epochs)
 
 
 def sharpened(last: float = 100.0, first: float = 2.0, stop: float = 0.9) -> Ramp:

@@ -1,5 +1,7 @@
 """Steers a ternarized network along a candidate's schedules: α, λ and sharpness of each layer at each moment."""
 
+from statistics import fmean
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,27 +13,32 @@ from sca_search.ternary import latents, ternary_weights
 
 
 class SparsityControl:
-    """Holds each layer's λ and sets α and sharpness on its parametrization."""
+    """Sets α, λ and sharpness on each layer's parametrization."""
 
     def __init__(self, model: nn.Module, candidate: Candidate) -> None:
         self.candidate = candidate
         self.unit = 1.0  # λ for a strength of 1
-        self.strength = 0.0
-        self.sharpness = 1.0
         self._weights = ternary_weights(model)
         self._latents = latents(model)
         self._steps = 0
         self._set_alpha_by_prior()
         self.update(0.0)
 
+    @property
+    def strength(self) -> float:
+        """λ, the mean over the layers."""
+        return fmean(weight.strength for weight in self._weights.values())
+
+    @property
+    def sharpness(self) -> float:
+        """β, the mean over the layers."""
+        return fmean(weight.sharpness for weight in self._weights.values())
+
     def update(self, epoch: float) -> None:
         """Moves every layer to where its schedules are at a (fractional) epoch."""
-        candidate = self.candidate
-        self.strength = self.unit * candidate.strength.at(epoch, candidate.epochs)
-        if candidate.form == "sharpened":
-            self.sharpness = candidate.sharpness.at(epoch, candidate.epochs)
-        for weight in self._weights.values():
-            weight.sharpness = self.sharpness
+        for name, weight in self._weights.items():
+            weight.strength = self.unit * self.candidate.strength_of(name, epoch)
+            weight.sharpness = self.candidate.sharpness_of(name, epoch)
         self._update_alpha(epoch)
         self._steps += 1
 
@@ -46,7 +53,7 @@ class SparsityControl:
 
     def _set_alpha_by_prior(self) -> None:
         for name, weight in self._weights.items():
-            weight.alpha = alpha_for_sparsity(self._latents[name], self.candidate.layer_sparsity(name))
+            weight.alpha = alpha_for_sparsity(self._latents[name], self.candidate.sparsity_of(name))
 
     def finish(self) -> None:
         """The end of training: a tracked α must match the last weights, not those some steps ago."""
@@ -55,12 +62,14 @@ class SparsityControl:
             self._set_alpha_by_prior()
 
     def penalty(self) -> Tensor | float:
-        """λ R, summed over the layers, from the forward pass that has just run."""
-        if self.strength == 0.0:
-            for weight in self._weights.values():
-                weight.take_soft()
-            return 0.0
-        return self.strength * torch.stack([weight.wdr() for weight in self._weights.values()]).sum()
+        """Σ λ R over the layers, from the forward pass that has just run."""
+        pulls: list[Tensor] = []
+        for weight in self._weights.values():
+            if weight.strength:
+                pulls.append(weight.strength * weight.wdr())
+            else:
+                weight.take_soft()  # kept for nothing, and it holds the graph of this step
+        return torch.stack(pulls).sum() if pulls else 0.0
 
     def alphas(self) -> dict[str, float]:
         """α a layer, now."""

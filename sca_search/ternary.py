@@ -82,6 +82,7 @@ class TernaryWeight(nn.Module):
         self.form: Form = form
         self.spread = spread
         self.alpha = 0.0
+        self.strength = 0.0
         self.sharpness = 1.0
         self.rounding = False
         self._soft: Tensor | None = None

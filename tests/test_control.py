@@ -352,3 +352,29 @@ def test_strength_of_1_balances_the_two_gradients():
     pull = torch.autograd.grad(control.penalty(), thetas)
     ours, theirs = (math.sqrt(sum(float(g.square().sum()) for g in gradients)) for gradients in (task, pull))
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_layers_may_have_schedules_of_their_own():
+    model = network()
+    plan = candidate(
+        sharpness=4.0,
+        strength=2.0,
+        layer_strength={"4": Ramp(first=0.0, last=8.0)},
+        layer_sharpness={"1": 9.0},
+    )
+    control = SparsityControl(model, plan)
+    control.update(5.0)
+    weights = ternary_weights(model)
+    assert {name: (weight.strength, weight.sharpness) for name, weight in weights.items()} == {
+        "1": (2.0, 9.0),
+        "4": (4.0, 4.0),
+    }
+    assert (control.strength, control.sharpness) == (3.0, 6.5)
+    expected = 0.0
+    for name, (strength, beta) in {"1": (2.0, 9.0), "4": (4.0, 4.0)}.items():
+        t = math.atanh(math.sqrt(weights[name].alpha / 2))
+        square = numpy_soft(numpy_latents(model)[name], beta, t) ** 2
+        # The border θ = t lies at W = ½ tanh(2βt), and R's maximum is put there.
+        expected += strength * ((0.5 * math.tanh(2 * beta * t) ** 2 - square) * square).sum()
+    one_pass(model)
+    assert control.penalty().item() == pytest.approx(expected, rel=1e-5)
