@@ -9,6 +9,7 @@ Cells of one seed share one dense network.
 
 import argparse
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -42,9 +43,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--refits", type=int)
+    parser.add_argument("--strength", type=float, help="a fixed strength of the pull")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
-    parser.add_argument("--section", help="name of the section in RESULTS.md, where one study has several")
+    parser.add_argument("--section", default="accuracy", help="its name in RESULTS.md, where a study has several")
     parser.add_argument("--readme", action="store_true", help="also write the table into the README")
     return parser.parse_args()
 
@@ -60,9 +62,10 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) ->
             "data_dir": arguments.data_dir,
             "trials": arguments.trials,
             "refits": arguments.refits,
+            "strength": arguments.strength,
             "threads": arguments.threads,
             "out": arguments.cells,
-            "name": f"{arguments.section or 'accuracy'}-{arguments.study.stem}-{form}-s{target:g}-seed{seed}",
+            "name": f"{_slug(arguments.section)}-{arguments.study.stem}-{form}-s{target:g}-seed{seed}",
         },
     )
     run = RunFolder(arguments.cells / str(spec.name))
@@ -112,7 +115,7 @@ def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
     ]
     explained = "Test accuracy, mean ± standard deviation over seeds; the last two columns are the worst of them."
     text = f"{table(headings, rows)}\n\n{explained}  \n{provenance()}"
-    name = f"{arguments.section or 'accuracy'} on {arguments.study.stem}"
+    name = f"{arguments.section} on {arguments.study.stem}"
     write_section(RESULTS, name, f"## {name[0].upper()}{name[1:]}\n\n{text}")
     if arguments.readme:
         write_section(README, name, text)
@@ -135,6 +138,10 @@ def _row(target: float, form: str, cells: list[dict[str, Any]]) -> list[str]:
         f"{off:.2f}",
         f"{max(100 * each['moved_share'] for each in chosen):.3f}",
     ]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())
 
 
 def _spread(values: list[float], sign: str = "") -> str:

@@ -76,6 +76,9 @@ def run_command(
     trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 16.")] = None,
     form: Annotated[str | None, _option(_SEARCH, "sharpened (ours, default) or paper (plain SCA).")] = None,
     time_budget: Annotated[str | None, _option(_SEARCH, "Start no trial that would end later: 90s, 10m, 2h.")] = None,
+    strength: Annotated[
+        float | None, _option(_SEARCH, "Fix the pull's strength (dimensionless λ) instead of searching it.")
+    ] = None,
     split: Annotated[
         float | None, _option(_SEARCH, "Also search how zeros are shared: half-width of log density a layer, say 1.")
     ] = None,

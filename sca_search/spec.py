@@ -48,6 +48,7 @@ FLAGS = {
     "form": "search.form",
     "time_budget": "search.time_budget",
     "refits": "search.refits",
+    "strength": "search.space.strength",
     "split": "search.space.split",
     "groups": "search.groups",
     "workers": "search.workers",

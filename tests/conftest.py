@@ -52,7 +52,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         with pytest.raises(SystemExit) as ended:
             main()
         captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, captured.out, captured.err)
 
     return call
 

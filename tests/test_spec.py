@@ -104,6 +104,7 @@ FLAG_VALUES = {
     "form": "paper",
     "time_budget": "2m",
     "refits": 4,
+    "strength": 30.0,
     "split": 1.5,
     "groups": "stage",
     "workers": 5,
@@ -115,7 +116,7 @@ FLAG_VALUES = {
     "name": "study-1",
     "out": Path("else/where"),
 }
-RESOLVED = {"skip": ("fc*",), "only": ("conv*",), "time_budget": 120.0}
+RESOLVED = {"strength": (30.0, 30.0), "skip": ("fc*",), "only": ("conv*",), "time_budget": 120.0}
 
 
 def test_every_flag_lands_in_its_key():
