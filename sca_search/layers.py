@@ -1,6 +1,7 @@
 """Which layers become ternary: weight layers in order of execution, each with the reason for its lot."""
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +25,13 @@ class WeightLayer:
     """A convolution or fully connected layer of a network."""
 
     name: str
-    weights: int
+    shape: tuple[int, ...]  # of its weight: output channels, input channels, kernel
     scale_is_free: bool  # a normalisation reads its output, so the weights may be rescaled
     executed: bool = True
-    shape: tuple[int, ...] = ()  # of its weight: output channels, input channels, kernel
+
+    @property
+    def weights(self) -> int:
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int]) -> list[WeightLa
 
 def _describe(module: nn.Module, name: str, scale_is_free: bool, executed: bool = True) -> WeightLayer:
     assert isinstance(module.weight, Tensor)
-    return WeightLayer(name, module.weight.numel(), scale_is_free, executed, tuple(module.weight.shape))
+    return WeightLayer(name, tuple(module.weight.shape), scale_is_free, executed)
 
 
 def choose_layers(

@@ -26,7 +26,7 @@ def free_scales(model, shape):
 
 
 def layers_named(*names, idle=()):
-    return [WeightLayer(name, 10, scale_is_free=True, executed=name not in idle) for name in names]
+    return [WeightLayer(name, (10,), scale_is_free=True, executed=name not in idle) for name in names]
 
 
 def ternary_names(choices):
@@ -48,9 +48,9 @@ def test_layers_come_in_order_of_execution():
         c=nn.Linear(4, 5),
     )
     assert weight_layers(model, (2,)) == [
-        WeightLayer("b", 6, False),
-        WeightLayer("a", 12, False),
-        WeightLayer("c", 20, False),
+        WeightLayer("b", (3, 2), False),
+        WeightLayer("a", (4, 3), False),
+        WeightLayer("c", (5, 4), False),
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_layer_that_never_runs_comes_last_and_stays_dense():
         c=nn.Linear(2, 2),
     )
     layers = weight_layers(model, (2,))
-    assert layers[-1] == WeightLayer("idle", 81, scale_is_free=False, executed=False)
+    assert layers[-1] == WeightLayer("idle", (9, 9), scale_is_free=False, executed=False)
     choices = choose_layers(layers)
     assert ternary_names(choices) == ["b"]  # and "idle" is not taken for the last layer
     assert why(choices)["idle"] == "never runs as a module of its own"
@@ -245,8 +245,8 @@ def test_a_pattern_without_a_layer_is_refused_with_the_names_there_are(option):
 
 
 def test_choices_say_why():
-    free = WeightLayer("b", 10, scale_is_free=True)
-    bound = WeightLayer("c", 10, scale_is_free=False)
+    free = WeightLayer("b", (10,), scale_is_free=True)
+    bound = WeightLayer("c", (10,), scale_is_free=False)
     choices = choose_layers([*layers_named("a"), free, bound, *layers_named("d")])
     assert choices[1] == LayerChoice(free, True, "normalisation follows: Θ rescaled")
     assert choices[2].ternary

@@ -23,7 +23,7 @@ def small():
 
 def of_size(task, *sizes):
     """A task whose layers have these numbers of weights."""
-    layers = [WeightLayer(f"layer{place}", size, scale_is_free=True) for place, size in enumerate(sizes)]
+    layers = [WeightLayer(f"layer{place}", (size,), scale_is_free=True) for place, size in enumerate(sizes)]
     return replace(task, choices=tuple(LayerChoice(layer, True, "given") for layer in layers))
 
 
