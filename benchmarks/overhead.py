@@ -191,7 +191,10 @@ def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
     )
     candidate = candidate_of(first_guess(spec), spec, spec.goal.target_sparsity, seed=0)
     # The bare loop has no regularizer: its share is measured by itself.
-    return task, dense, candidate.model_copy(update={"strength": Constant(value=0.0), "strength_is_lambda": True})
+    changes = {"strength": Constant(value=0.0), "strength_is_lambda": True}
+    if spec.train.epochs == 1:  # a short trial has a short frozen phase
+        changes["frozen_epochs"] = 1
+    return task, dense, candidate.model_copy(update=changes)
 
 
 def _interleaved(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
