@@ -42,7 +42,7 @@ def _picture(page: Path, chromium: str) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1100, "height": 640})
+        tab = browser.new_page(viewport={"width": 1100, "height": 720})
         tab.goto(page.as_uri())
         tab.wait_for_timeout(1500)
         tab.screenshot(path=ROOT / "docs" / "dashboard.png")

@@ -221,6 +221,7 @@ def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
     assert list(trials.sort_values("candidate")["planned_sparsity"]) == [0.9, 0.0, 0.9, 0.97]
 
 
+@pytest.mark.slow
 def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -> None:
     (tmp_path / "wild.toml").write_text("[search.space]\nlearning_rate = [0.01, 1e30]\n")
     done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "5", "--refits", "0")
@@ -232,6 +233,7 @@ def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -
     assert set(trials.loc[trials["trial"] < 2, "state"]) == {"complete"}
 
 
+@pytest.mark.slow
 def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> None:
     done = run("--time-budget", "0.1s", "--name", "brief", *TINY)
     assert done.returncode == 0, done.stderr
@@ -239,6 +241,7 @@ def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> 
     assert list(states) == ["complete", "waiting", "waiting"]
 
 
+@pytest.mark.slow
 def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(run, tmp_path: Path) -> None:
     short = ("--trials", "6", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--name", "split")
     done = run("--target-sparsity", "0.9", "--split", "1", *short)
@@ -261,6 +264,7 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
 SHORT = ("--refits", "0", "--epochs", "1", "--dense-epochs", "3", "--name", "goal")
 
 
+@pytest.mark.slow
 def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path) -> None:
     done = run("--min-accuracy", "0.5", "--trials", "3", *SHORT)
     assert done.returncode == 0, done.stderr

@@ -46,6 +46,7 @@ def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     assert run(program) == "imported"
 
 
+@pytest.mark.slow  # a process of its own, and seconds for torch in it
 def test_heal_torchvision_leaves_operators_that_exist() -> None:
     program = (
         "import torch\n"
@@ -59,6 +60,7 @@ def test_heal_torchvision_leaves_operators_that_exist() -> None:
     assert run(program) == "0"
 
 
+@pytest.mark.slow  # a process of its own, and seconds for torch in it
 def test_heal_torchvision_declares_only_what_is_missing() -> None:
     program = (
         "import torch\n"
@@ -71,6 +73,7 @@ def test_heal_torchvision_declares_only_what_is_missing() -> None:
     assert run(program) == "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
+@pytest.mark.slow  # a process of its own, and seconds for torch in it
 def test_heal_torchvision_without_torchvision_defines_nothing() -> None:
     program = (
         "import sys\n"
@@ -82,6 +85,7 @@ def test_heal_torchvision_without_torchvision_defines_nothing() -> None:
     assert run(program) == "['nms', 'qnms']"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a library is told by another suffix there")
 @pytest.mark.parametrize("loads", [True, False])
 def test_heal_torchvision_declares_only_if_the_library_does_not_load(tmp_path: Path, loads: bool) -> None:
@@ -99,6 +103,7 @@ def test_heal_torchvision_declares_only_if_the_library_does_not_load(tmp_path: P
     assert run(program, tmp_path) == ("0 2" if loads else "1 0")
 
 
+@pytest.mark.slow  # a process of its own, and seconds for torch in it
 def test_heal_torchvision_gives_no_kernel() -> None:
     program = (
         "import torch\n"
