@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from sca_search.errors import ScaError
@@ -172,7 +172,9 @@ def _dry_run(spec: StudySpec) -> None:
     task = make_task(spec)
     alphas = starting_alphas(task, spec)
     _out.print(spec.to_toml(), highlight=False, markup=False)
-    table = Table("layer", "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
+    longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern
+    layer_column = Column("layer", min_width=longest)
+    table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
     for choice in task.choices:
         alpha = f"{alphas[choice.layer.name]:.4f}" if choice.ternary else ""
         table.add_row(
