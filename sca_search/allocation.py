@@ -51,11 +51,11 @@ def group_of(layer: str, groups: str) -> str:
     return {"layer": layer, "stage": layer.split(".", maxsplit=1)[0], "all": "all"}[groups]
 
 
-def grouped(weighting: Mapping[str, float], groups: str) -> dict[str, float]:
+def grouped(weighting: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
     """One number a group: the mean over its layers."""
     members: dict[str, list[float]] = {}
     for layer, value in weighting.items():
-        members.setdefault(group_of(layer, groups), []).append(value)
+        members.setdefault(groups[layer], []).append(value)
     return {group: sum(values) / len(values) for group, values in members.items()}
 
 

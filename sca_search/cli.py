@@ -69,12 +69,16 @@ def run_command(
     train_limit: Annotated[int | None, _option(_WHAT, "Use only so many training images.")] = None,
     model: Annotated[
         str | None,
-        _option(_WHAT, "lenet-small (default), lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet."),
+        _option(
+            _WHAT, "lenet-small (default), lenet-medium, lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet."
+        ),
     ] = None,
     skip: Annotated[str | None, _option(_WHAT, "Layers that stay dense, as name patterns: 'fc*,conv2'.")] = None,
     only: Annotated[str | None, _option(_WHAT, "The only layers to make ternary, as name patterns.")] = None,
     trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 16.")] = None,
-    form: Annotated[str | None, _option(_SEARCH, "sharpened (ours, default) or paper (plain SCA).")] = None,
+    form: Annotated[
+        str | None, _option(_SEARCH, "sharpened (ours, default), paper (plain SCA) or straight-through (a baseline).")
+    ] = None,
     time_budget: Annotated[str | None, _option(_SEARCH, "Start no trial that would end later: 90s, 10m, 2h.")] = None,
     strength: Annotated[
         float | None, _option(_SEARCH, "Fix the pull's strength (dimensionless λ) instead of searching it.")
@@ -83,6 +87,12 @@ def run_command(
         float | None, _option(_SEARCH, "Also search how zeros are shared: half-width of log density a layer, say 1.")
     ] = None,
     groups: Annotated[str | None, _option(_SEARCH, "Who shares a part of the split: layer, stage or all.")] = None,
+    keep: Annotated[
+        float | None, _option(_SEARCH, "Share of candidates that go on at each rung of their training. Default 1: all.")
+    ] = None,
+    prior: Annotated[
+        Path | None, _option(_SEARCH, "Start from what another run of this network reached: its prior.json.")
+    ] = None,
     refits: Annotated[int | None, _option(_SEARCH, "More seeds for the chosen candidate. Default 2.")] = None,
     workers: Annotated[int | None, _option(_SEARCH, "Processes that train trials side by side. Default 1.")] = None,
     threads: Annotated[

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sca_search.candidate import Candidate
-from sca_search.prior import alpha_for_sparsity
+from sca_search.prior import alpha_for_sparsity, border
 from sca_search.schedule import FromPrior, Tracked
 from sca_search.ternary import latents, ternary_weights
 
@@ -21,7 +21,8 @@ class SparsityControl:
         self._weights = ternary_weights(model)
         self._latents = latents(model)
         self._steps = 0
-        self._set_alpha_by_prior()
+        for layer in self._weights:
+            self._set_alpha_by_prior(layer)
         self.update(0.0)
 
     @property
@@ -34,32 +35,54 @@ class SparsityControl:
         """β, the mean over the layers."""
         return fmean(weight.sharpness for weight in self._weights.values())
 
+    def go_on(self, unit: float, alphas: dict[str, float]) -> None:
+        """As a training left it: α of the prior belongs to the weights that it began with."""
+        self.unit = unit
+        for name, weight in self._weights.items():
+            weight.alpha = alphas[name]
+
     def update(self, epoch: float) -> None:
         """Moves every layer to where its schedules are at a (fractional) epoch."""
         for name, weight in self._weights.items():
             weight.strength = self.unit * self.candidate.strength_of(name, epoch)
             weight.sharpness = self.candidate.sharpness_of(name, epoch)
         self._update_alpha(epoch)
+        self._hold(epoch)
         self._steps += 1
 
     def _update_alpha(self, epoch: float) -> None:
-        alpha = self.candidate.alpha
-        if isinstance(alpha, Tracked):
-            if self._steps % alpha.every == 0:
-                self._set_alpha_by_prior()
-        elif not isinstance(alpha, FromPrior):
-            for weight in self._weights.values():
+        for name, weight in self._weights.items():
+            alpha = self.candidate.alpha_of(name)
+            if isinstance(alpha, Tracked):
+                if self._steps % alpha.every == 0:
+                    self._set_alpha_by_prior(name, alpha.share_at(epoch, self.candidate.epochs))
+            elif isinstance(alpha, FromPrior):
+                # The prior speaks of the weights that the pull finds when it begins, not of those before.
+                if weight.strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
+                    self._set_alpha_by_prior(name)
+            else:
                 weight.alpha = alpha.at(epoch, self.candidate.epochs)
 
-    def _set_alpha_by_prior(self) -> None:
+    def _set_alpha_by_prior(self, layer: str, share: float = 1.0) -> None:
+        asked = share * self.candidate.asked_of(layer)
+        self._weights[layer].alpha = alpha_for_sparsity(self._latents[layer], asked)
+
+    def _hold(self, epoch: float) -> None:
+        """Holds the smallest weights at 0 and the largest at ±1, both in the proportion that the plan has them."""
+        share = self.candidate.held_share(epoch)
+        if share == 0.0:
+            return
         for name, weight in self._weights.items():
-            weight.alpha = alpha_for_sparsity(self._latents[name], self.candidate.sparsity_of(name))
+            planned = self.candidate.sparsity_of(name)
+            weight.held_below = border(self._latents[name], share * planned)
+            weight.held_above = border(self._latents[name], 1.0 - share * (1.0 - planned))
 
     def finish(self) -> None:
         """The end of training: a tracked α must match the last weights, not those some steps ago."""
         self.update(float(self.candidate.epochs))
-        if isinstance(self.candidate.alpha, Tracked):
-            self._set_alpha_by_prior()
+        for layer in self._weights:
+            if isinstance(self.candidate.alpha_of(layer), Tracked):
+                self._set_alpha_by_prior(layer)
 
     def penalty(self) -> Tensor | float:
         """Σ λ R over the layers, from the forward pass that has just run."""

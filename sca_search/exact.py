@@ -56,8 +56,17 @@ def exact_trits(
         name: torch.where(layer_zero.view_as(latents[name]), 0.0, _sign(latents[name]))
         for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
-    dead = tuple(name for name, layer in trits.items() if not layer.any())
-    return ExactTrits(trits, moved, dead)
+    return ExactTrits(trits, moved, _dead(trits))
+
+
+def rounded_trits(softs: Mapping[str, Tensor]) -> ExactTrits:
+    """Trits by rounding alone: whatever number of zeros that gives."""
+    trits = {name: soft.round() for name, soft in softs.items()}
+    return ExactTrits(trits, 0, _dead(trits))
+
+
+def _dead(trits: Mapping[str, Tensor]) -> tuple[str, ...]:
+    return tuple(name for name, layer in trits.items() if not layer.any())
 
 
 def _margin(latent: Tensor, threshold: float) -> Tensor:

@@ -41,6 +41,18 @@ class FitPlan:
 
 
 @dataclass(frozen=True)
+class Leg:
+    """Which of a plan's epochs are trained in one go, and the optimizer's memory of those before."""
+
+    first: int = 0
+    last: int | None = None  # None: to the plan's end
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+
+WHOLE = Leg()
+
+
+@dataclass(frozen=True)
 class Watch:
     """What the outside wants: a call after each epoch, and a word whether to stop."""
 
@@ -51,12 +63,17 @@ class Watch:
 class Classifier(lightning.LightningModule):
     """Cross-entropy, plus λR where a control steers ternary layers."""
 
-    def __init__(self, model: nn.Module, plan: FitPlan, control: SparsityControl | None, loss: TaskLoss) -> None:
+    def __init__(
+        self, model: nn.Module, plan: FitPlan, leg: Leg, steps: int, control: SparsityControl | None, loss: TaskLoss
+    ) -> None:
         super().__init__()
         self.model = model
         self.plan = plan
+        self.leg = leg
+        self.steps = steps  # an epoch; the trainer does not know yet when it asks for optimizers
         self.control = control
         self.loss = loss
+        self.memory: dict[str, Tensor] = {}
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         images, *wanted = batch
@@ -64,17 +81,39 @@ class Classifier(lightning.LightningModule):
         if self.control is not None:
             loss = loss + self.control.penalty()
         if not math.isfinite(float(loss.detach())):
-            raise DivergenceError(f"the loss became {float(loss.detach())} in epoch {self.current_epoch + 1}")
+            epoch = self.leg.first + self.current_epoch + 1
+            raise DivergenceError(f"the loss became {float(loss.detach())} in epoch {epoch}")
         return loss
 
     def configure_optimizers(self) -> Any:
         groups = parameter_groups(self.model, self.plan)
         optimizer = torch.optim.Adam(groups, fused=True)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": _course(optimizer, self.plan, steps), "interval": "step"},
-        }
+        remember(optimizer, self.leg.memory)
+        course = _course(optimizer, self.plan, self.steps * self.plan.epochs)
+        for _ in range(self.steps * self.leg.first):
+            course.step()
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": course, "interval": "step"}}
+
+    def on_train_end(self) -> None:
+        self.memory = memory_of(self.trainer.optimizers[0])
+
+
+def memory_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimizer knows of each parameter, under the parameter's number."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {
+        f"{number}.{name}": value
+        for number, parameter in enumerate(parameters)
+        for name, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def remember(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
+    """Puts back what `memory_of` gave."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key, value in memory.items():
+        number, _, name = key.partition(".")
+        optimizer.state[parameters[int(number)]][name] = value.clone()
 
 
 def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
@@ -107,14 +146,15 @@ def _course(optimizer: torch.optim.Optimizer, plan: FitPlan, steps: int) -> torc
 class _Conductor(lightning.Callback):
     """Moves the schedules before each batch; tells the outside after each epoch; stops when asked."""
 
-    def __init__(self, watch: Watch, control: SparsityControl | None) -> None:
+    def __init__(self, watch: Watch, control: SparsityControl | None, leg: Leg) -> None:
         self.watch = watch
         self.control = control
+        self.first = leg.first
         self.stopped = False
 
     def on_train_batch_start(self, trainer: Any, _module: Any, _batch: Any, batch_idx: int) -> None:
         if self.control is not None:
-            self.control.update(trainer.current_epoch + batch_idx / trainer.num_training_batches)
+            self.control.update(self.first + trainer.current_epoch + batch_idx / trainer.num_training_batches)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if self.watch.stop_requested():
@@ -122,7 +162,7 @@ class _Conductor(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         if not self.stopped:
-            self.watch.after_epoch(trainer.current_epoch + 1)
+            self.watch.after_epoch(self.first + trainer.current_epoch + 1)
 
 
 def fit(
@@ -132,16 +172,20 @@ def fit(
     watch: Watch,
     control: SparsityControl | None = None,
     loss: TaskLoss = cross_entropy,
-) -> None:
-    """Trains a network in place. Raises DivergenceError or StopRequestedError."""
-    if plan.epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
-        return
-    conductor = _Conductor(watch, control)
+    leg: Leg = WHOLE,
+) -> dict[str, Tensor]:
+    """Trains a network in place, and gives the optimizer's memory. Raises DivergenceError or StopRequestedError."""
+    epochs = (plan.epochs if leg.last is None else leg.last) - leg.first
+    if epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
+        return leg.memory
+    conductor = _Conductor(watch, control, leg)
+    batches.set_epoch(leg.first)
+    classifier = Classifier(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(
-            max_epochs=plan.epochs,
+            max_epochs=epochs,
             accelerator="auto",
             devices=1,
             logger=False,
@@ -151,6 +195,7 @@ def fit(
             callbacks=[conductor],
             default_root_dir=None,
         )
-        trainer.fit(Classifier(model, plan, control, loss), batches)
+        trainer.fit(classifier, batches)
     if conductor.stopped:
         raise StopRequestedError
+    return classifier.memory

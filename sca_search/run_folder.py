@@ -4,7 +4,9 @@ runs/<name>/
   study.toml            the resolved spec
   study.db              the Optuna study (SQLite)
   dense.safetensors     the warm start; dense.json: its scores
-  candidates/007/       model.safetensors, candidate.json, history.csv; refit-1/ … of the chosen one
+  candidates/007/       model.safetensors, candidate.json, history.csv; refit-1/ … of the chosen one;
+                        checkpoint.safetensors of one that is not finished
+  prior.json            asked and reached sparsity; given-prior.json: the one that the study started from
   sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
   trials.csv front.csv summary.json dashboard.html
   chosen.safetensors    the exported model
@@ -66,6 +68,17 @@ class RunFolder:
     def chosen_file(self) -> Path:
         return self.path / "chosen.safetensors"
 
+    @property
+    def prior_file(self) -> Path:
+        return self.path / "prior.json"
+
+    @property
+    def given_prior_file(self) -> Path:
+        return self.path / "given-prior.json"
+
+    def checkpoint(self, number: int) -> Path:
+        return self.candidate(number) / "checkpoint.safetensors"
+
     def candidate(self, number: int, refit: int = 0) -> Path:
         folder = self.path / "candidates" / f"{number:03d}"
         return folder / f"refit-{refit}" if refit else folder
@@ -87,6 +100,12 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def promoting(self) -> Iterator[None]:
+        """One worker at a time."""
+        with FileLock(self.path / ".promoting"):
+            yield
 
 
 def new_run(spec: StudySpec) -> RunFolder:

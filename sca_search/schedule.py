@@ -5,7 +5,7 @@
     { kind = "steps", value = 5e-8, factors = [[270, 50]] }          multiplied at epochs, as the paper does
     { kind = "ramp", first = 2, last = 100, start = 0, stop = 0.9, growth = "exponential" }
     { kind = "prior" }                                               α only: α(s) of the planned sparsity
-    { kind = "tracked" }                                             α only: follows the layer's quantile
+    { kind = "tracked", rise = 0.5 }                                 α only: follows the layer's quantile
 
 A ramp's start and stop are shares of the training, so it keeps its shape when epochs change; steps are epochs.
 """
@@ -18,6 +18,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 # Strict: a TOML `true` is no 1. Whole numbers still pass where a float is wanted.
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+def share_of(epoch: float, epochs: int) -> float:
+    """How much of a training is over; one without epochs is over when it begins."""
+    return epoch / epochs if epochs else 1.0
 
 
 class _Value(BaseModel):
@@ -71,7 +76,7 @@ class Ramp(_Value):
         return self
 
     def at(self, epoch: float, epochs: int) -> float:
-        share = epoch / epochs
+        share = share_of(epoch, epochs)
         if share >= self.stop:
             return self.last
         if share <= self.start:
@@ -86,11 +91,18 @@ class Tracked(_Value):
     """α follows the quantile of |Θ| while it trains, so that the planned sparsity holds at every moment.
 
     `every` is the number of steps between two looks: a selection over a large layer costs as much as its
-    convolution on a small image.
+    convolution on a small image. `rise` is the share of the training in which the sparsity climbs from 0 to the
+    plan, fast at first and slower the fewer weights are left (cubic, as in gradual pruning); 0: it holds at once.
     """
 
     kind: Literal["tracked"] = "tracked"
     every: Annotated[int, Field(strict=True, ge=1)] = 1
+    rise: Share = 0.0
+
+    def share_at(self, epoch: float, epochs: int) -> float:
+        """How much of the planned sparsity holds at a (fractional) epoch."""
+        share = share_of(epoch, epochs)
+        return 1.0 if share >= self.rise else 1.0 - (1.0 - share / self.rise) ** 3
 
 
 class FromPrior(_Value):

@@ -9,25 +9,30 @@ import csv
 import dataclasses
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
+from sca_search.allocation import LayerShape
 from sca_search.candidate import Candidate
+from sca_search.correction import Observation, asked_for
 from sca_search.errors import DivergenceError, StorageError
 from sca_search.export.plain import count_zeros, save_plain
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.goal import planned_ahead, planned_between
+from sca_search.halving import RUNG, RungScore, goes_on, promoted, rung_epochs
+from sca_search.measure import Score
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
-from sca_search.sampler import ReseededSampler, derived_seed
-from sca_search.space import first_guesses, sample
+from sca_search.sampler import INNER, PlannedSampler, derived_seed
+from sca_search.space import first_guess, first_guesses, sample
 from sca_search.spec import GoalSpec, StudySpec
-from sca_search.task import Epoch, Progress, Settled, Task, WarmStart
+from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import total
 from sca_search.train import train_candidate
 
@@ -35,12 +40,21 @@ STUDY_NAME = "sca-search"
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
-    TrialState.PRUNED: "failed",
+    TrialState.PRUNED: "paused",
     TrialState.RUNNING: "running",
     TrialState.WAITING: "waiting",
 }
 # What a trial tells of itself beside its two objectives.
-_FACTS = ("loss", "soft_accuracy", "rounded_accuracy", "moved_share", "sparsity_before", "reason", "candidate")
+_FACTS = (
+    "loss",
+    "soft_accuracy",
+    "rounded_accuracy",
+    "moved_share",
+    "sparsity_before",
+    "epochs",
+    "reason",
+    "candidate",
+)
 
 
 @dataclass(frozen=True)
@@ -53,15 +67,16 @@ class Listener:
     stop_requested: Callable[[], bool] = field(default=lambda: False)
 
 
-def open_study(run: RunFolder, spec: StudySpec) -> optuna.Study:
+def open_study(run: RunFolder, spec: StudySpec, layers: Sequence[LayerShape] = ()) -> optuna.Study:
     """The run's study, made where it does not exist."""
+    sampler = PlannedSampler(spec.seed, first_guess(spec, layers), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with storage_errors(run):
         return optuna.create_study(
             study_name=STUDY_NAME,
             storage=run.storage_url,
             directions=["maximize", "maximize"],
-            sampler=ReseededSampler(spec.seed),
+            sampler=sampler,
             load_if_exists=True,
         )
 
@@ -76,7 +91,7 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
         raise StorageError(f"{run.path / 'study.db'} cannot be written: {cause}") from error
 
 
-def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[str, float]] | None = None) -> int:
+def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[str, Any]] | None = None) -> int:
     """Queues what is missing of the spec's trials, and says how many wait now.
 
     The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
@@ -100,13 +115,63 @@ def _queued(goal: GoalSpec, candidate: int) -> dict[str, float]:
     return {"candidate": candidate} if planned is None else {"candidate": candidate, "planned_sparsity": planned}
 
 
+def has_waiting(study: optuna.Study) -> bool:
+    """Whether a trial waits to be run."""
+    return bool(_in_state(study, TrialState.WAITING))
+
+
 def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(state,))
 
 
+def promote(study: optuna.Study, spec: StudySpec, run: RunFolder) -> int:
+    """Queues the paused candidates that belong to the best of their rung by now; says how many."""
+    if spec.search.keep == 1.0:
+        return 0
+    with run.promoting():  # two workers that end at once would queue the same candidate
+        return _promote(study, spec)
+
+
+def _promote(study: optuna.Study, spec: StudySpec) -> int:
+    trials = _newest(study)
+    paused = [trial for trial in trials if trial.state == TrialState.PRUNED]
+    promotions = 0
+    for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
+        here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
+        scores = [_rung_score(trial, epoch) for trial in here]
+        for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
+            put_back(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
+            promotions += 1
+    return promotions
+
+
+def rung_scores(study: optuna.Study, epoch: int) -> list[RungScore]:
+    """Every candidate that has come to a rung."""
+    return [_rung_score(trial, epoch) for trial in _newest(study) if epoch in _rungs_of(trial)]
+
+
+def _rungs_of(trial: FrozenTrial) -> list[int]:
+    return [int(name.removeprefix(RUNG)) for name in trial.user_attrs if name.startswith(RUNG)]
+
+
+def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
+    attributes = trial.user_attrs
+    return RungScore(attributes["candidate"], attributes["planned_sparsity"], attributes[f"{RUNG}{epoch}"])
+
+
+def _newest(study: optuna.Study) -> list[FrozenTrial]:
+    """The last trial of each candidate: the others were put back."""
+    newest = {trial.user_attrs["candidate"]: trial for trial in study.get_trials(deepcopy=False)}
+    return sorted(newest.values(), key=lambda trial: trial.number)
+
+
 def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     """Queues a trial's candidate again, with the values it had."""
-    kept = {name: value for name, value in trial.user_attrs.items() if name in {"candidate", "planned_sparsity"}}
+    kept = {
+        name: value
+        for name, value in trial.user_attrs.items()
+        if name in {"candidate", "planned_sparsity", "asked"} or name.startswith(RUNG)
+    }
     # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
     fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
     study.enqueue_trial(fixed | trial.params, user_attrs=kept)
@@ -121,28 +186,41 @@ class Objective:
     task: Task
     start: WarmStart
     listener: Listener
+    given: tuple[Observation, ...] = ()  # what another study's prior file tells
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number, sparsity = trial.user_attrs["candidate"], self._planned(trial)
         self.listener.on_start(trial.number, sparsity)
-        candidate = sample(
-            trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number), layers=self.task.layer_shapes
-        )
-        progress = Progress(
-            on_epoch=lambda epoch: self.listener.on_epoch(trial.number, epoch),
-            stop_requested=self.listener.stop_requested,
-        )
+        candidate = self._candidate(trial, number, sparsity)
+        epochs = _Counter()
+
+        def on_epoch(epoch: Epoch) -> None:
+            epochs.seen += 1
+            self.listener.on_epoch(trial.number, epoch)
+
         try:
-            settled = train_candidate(candidate, self.task, self.start, progress)
+            settled = train_candidate(
+                candidate,
+                self.task,
+                self.start,
+                Progress(on_epoch, self.listener.stop_requested),
+                self._rungs(trial, number, sparsity),
+            )
         except DivergenceError as error:
             trial.set_user_attr("reason", str(error))
             raise
         except StopRequestedError:
             put_back(trial.study, trial)
             raise
+        except PausedError as error:
+            raise optuna.TrialPruned from error
+        finally:
+            trial.set_user_attr("epochs", epochs.seen)
         counted = keep(self.run, number, candidate, settled, self.task)
+        self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in facts(settled).items():
             trial.set_user_attr(name, value)
+        trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted
 
     def _planned(self, trial: optuna.Trial) -> float:
@@ -151,6 +229,55 @@ class Objective:
             seen = trial_frame(rows(trial.study))
             trial.set_user_attr("planned_sparsity", planned_between(seen, self.spec.goal.min_accuracy))
         return float(trial.user_attrs["planned_sparsity"])
+
+    def _candidate(self, trial: optuna.Trial, number: int, sparsity: float) -> Candidate:
+        """The trial's values as a candidate; what the prior is asked for follows from what others reached."""
+        layers = self.task.layer_shapes
+        candidate = sample(trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number), layers=layers)
+        if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
+            trial.set_user_attr("asked", self._asked(trial.study, candidate))
+        asked = trial.user_attrs["asked"]
+        plan = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
+        return candidate if asked == plan else candidate.model_copy(update={"asked": asked})
+
+    def _asked(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
+        seen = [*self.given, *observations(study)] if self.spec.search.correction else []
+        return {
+            layer.name: asked_for(
+                [each for each in seen if each.layer == layer.name],
+                candidate.sparsity_of(layer.name),
+                candidate.strength_of(layer.name, candidate.epochs),
+            )
+            for layer in self.task.layer_shapes
+        }
+
+    def _rungs(self, trial: optuna.Trial, number: int, sparsity: float) -> Rungs:
+        def passes(epoch: int, score: Score) -> bool:
+            trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
+            mine = RungScore(number, sparsity, score.loss)
+            return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
+
+        epochs = rung_epochs(self.spec.search.rungs, self.spec.train.epochs)
+        return Rungs(epochs, passes, self.run.checkpoint(number))
+
+
+@dataclass
+class _Counter:
+    seen: int = 0
+
+
+def observed(candidate: Candidate, settled: Settled) -> list[dict[str, Any]]:
+    """What each layer was asked for and reached by rounding alone, for the prior's correction."""
+    return [
+        vars(Observation(layer, candidate.asked_of(layer), reached, candidate.strength_of(layer, candidate.epochs)))
+        for layer, reached in settled.reached.items()
+    ]
+
+
+def observations(study: optuna.Study) -> list[Observation]:
+    """What the finished trials leave for the prior's correction."""
+    finished = _in_state(study, TrialState.COMPLETE)
+    return [Observation(**each) for trial in finished for each in trial.user_attrs.get("observed", ())]
 
 
 def facts(settled: Settled) -> dict[str, float]:
@@ -186,6 +313,7 @@ def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, ta
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
+        "reached": settled.reached,
         "layers": {name: dataclasses.asdict(count) for name, count in settled.counts.items()},
     }
     # The record comes last: where it is, the candidate is whole.
@@ -202,11 +330,20 @@ def history_csv(history: tuple[Epoch, ...]) -> str:
     return text.getvalue()
 
 
-def work(study: optuna.Study, objective: Objective, take_ticket: Callable[[], bool]) -> None:
-    """Runs waiting trials as long as there are tickets for them. A stop puts the trial under way back."""
+def work(
+    study: optuna.Study,
+    objective: Objective,
+    take_ticket: Callable[[], bool],
+    give_tickets: Callable[[int], None] = lambda _more: None,
+) -> None:
+    """Runs waiting trials as long as there are tickets for them. A stop puts the trial under way back.
+
+    A paused candidate that is promoted waits again, which makes another ticket.
+    """
 
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         objective.listener.on_end(trial.number)
+        give_tickets(promote(study, objective.spec, objective.run))
 
     while take_ticket() and not objective.listener.stop_requested():
         with storage_errors(objective.run):
@@ -215,15 +352,13 @@ def work(study: optuna.Study, objective: Objective, take_ticket: Callable[[], bo
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:
     """The study's trials as rows for `results.trial_frame`; trials that were put back are left out."""
-    trials = study.get_trials(deepcopy=False)
-    newest = {trial.user_attrs["candidate"]: trial.number for trial in trials}
-    return [_row(trial) for trial in trials if newest[trial.user_attrs["candidate"]] == trial.number]
+    return [_row(trial) for trial in _newest(study)]
 
 
 def _row(trial: FrozenTrial) -> dict[str, object]:
     accuracy, sparsity = trial.values or (None, None)
     seconds = trial.duration.total_seconds() if trial.duration else None
-    told = {name: trial.user_attrs[name] for name in _FACTS if name in trial.user_attrs}
+    told = {name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith(RUNG)}
     return {
         "trial": trial.number,
         "state": _STATES[trial.state],

@@ -51,6 +51,8 @@ FLAGS = {
     "strength": "search.space.strength",
     "split": "search.space.split",
     "groups": "search.groups",
+    "keep": "search.keep",
+    "prior": "search.prior",
     "workers": "search.workers",
     "threads": "search.threads",
     "epochs": "train.epochs",
@@ -61,8 +63,18 @@ FLAGS = {
     "out": "out",
 }
 GOALS = ("target_sparsity", "min_accuracy", "front")
-# What may differ when a study is resumed: how much is done and by whom, not what is done.
-MAY_CHANGE = ("name", "out", "search.trials", "search.time_budget", "search.workers", "search.threads", "search.refits")
+# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior was copied into the
+# run folder when the study began.
+MAY_CHANGE = (
+    "name",
+    "out",
+    "search.trials",
+    "search.time_budget",
+    "search.workers",
+    "search.threads",
+    "search.refits",
+    "search.prior",
+)
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -113,6 +125,13 @@ Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen w
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
 _SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
 Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
+HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_rising)]
+KeptShare = Annotated[float, Field(strict=True, gt=0, le=1)]
+Growths = Annotated[
+    tuple[Literal["linear", "exponential", "step"], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    Field(min_length=1),
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -181,24 +200,37 @@ class TrainSpec(_Table):
 class SpaceSpec(_Table):
     """The ranges that a study samples from; a number instead of [low, high] fixes a value."""
 
-    strength: PositiveRange | None = None  # dimensionless λ; None: by form
+    strength: PositiveRange | None = None  # dimensionless λ; None: by form, and none at all when sharpened
     pull_start: ShareRange = (0.0, 0.6)
-    spread: Spread = (0.4, 0.9)
+    growth: Growths = ("linear", "exponential", "step")  # how λ gets from pull_start to its strength
+    hold_from: HoldRange = (0.3, 1.0)  # the paper's form: when weights begin to be rounded for good
+    sharpness: PositiveRange = (100.0, 3000.0)  # sharpened: β at the end
+    sharpness_first: PositiveRange = (1.0, 8.0)  # and at the start
+    rise: ShareRange = (0.0, 0.7)  # share of the training in which a tracked sparsity climbs to its plan
+    spread: Spread = (0.3, 0.9)
     learning_rate: PositiveRange = (0.003, 0.02)
-    latent_learning_rate: PositiveRange = (0.005, 0.05)
+    latent_learning_rate: PositiveRange = (0.01, 0.1)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
-    sharpness: PositiveRange = (30.0, 1000.0)
-    # Half-width of each layer's logarithm of density beside the others'; 0 splits the zeros evenly.
+    # Half-width of each group's logarithm of density beside the others'; 0 splits the zeros evenly.
     split: NonNegativeFloat = 0.0
+    # Half-width of the logarithm of each group's own strength or sharpness beside the others'; 0: the same for all.
+    own: NonNegativeFloat = 0.7
 
 
 class SearchSpec(_Table):
     """How much is searched, in which form, by whom."""
 
     trials: PositiveInt = 16
-    form: Literal["sharpened", "paper"] = "sharpened"
+    form: Literal["sharpened", "paper", "straight-through"] = "sharpened"
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
-    groups: Literal["layer", "stage", "all"] = "layer"  # which layers share their part of a split
+    # Which layers share what is searched a layer; None: each its own, or by stage where there are many.
+    groups: Literal["layer", "stage", "all"] | None = None
+    sampler: Literal["tpe", "gp", "nsga2", "random"] = "tpe"  # which of Optuna's ours asks
+    correction: bool = True  # what trials reach corrects what later ones ask the prior for
+    prior: Folder | None = None  # a file with what another study of this network reached
+    # Shares of the training at which a candidate is compared with others of its sparsity; the best `keep` go on.
+    rungs: tuple[Share, ...] = (0.25, 0.5)
+    keep: KeptShare = 1.0
     refits: NonNegativeInt = 2
     time_budget: Seconds | None = None
     workers: PositiveInt = 1

@@ -12,13 +12,25 @@ from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial
 from sca_search.outcome import refit, summarize, write_page, write_tables
+from sca_search.prior_file import write_prior
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
-from sca_search.search import Clock, Listener, Objective, fill_queue, open_study, rows, storage_errors, work
+from sca_search.search import (
+    Clock,
+    Listener,
+    Objective,
+    fill_queue,
+    has_waiting,
+    observations,
+    open_study,
+    rows,
+    storage_errors,
+    work,
+)
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.workers import run_processes, threads_of
-from sca_search.workshop import guesses, make_task, warm_start
+from sca_search.workshop import given_prior, guesses, make_task, take_prior, warm_start
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -
             start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
         except StopRequestedError:
             return Finished({}, stopped=True)
-        study = open_study(run, spec)
+        take_prior(run, spec, task)
+        study = open_study(run, spec, task.layer_shapes)
         stopped = False
         try:
             _run_trials(run, spec, task, start, study, audience)
@@ -77,18 +90,15 @@ def _run_trials(
     def on_end(number: int) -> None:
         told = rows(study)
         write_tables(run, spec, trial_frame(told), start.score.accuracy)
+        write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
         audience.on_trial_end(next(row for row in told if row["trial"] == number))
 
     listener = Listener(audience.on_trial_start, audience.on_trial_epoch, on_end, audience.stop_requested)
     if spec.search.workers > 1 and waiting > 1:
         run_processes(run, spec, waiting, listener, clock.trial_fits)
     else:
-        tickets = iter(range(waiting))
-        work(
-            study,
-            Objective(run, spec, task, start, listener),
-            lambda: next(tickets, None) is not None and clock.trial_fits(),
-        )
+        objective = Objective(run, spec, task, start, listener, given_prior(run, spec, task))
+        work(study, objective, lambda: has_waiting(study) and clock.trial_fits())
 
 
 def _run_refits(

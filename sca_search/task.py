@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -90,6 +91,23 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Rungs:
+    """Where a training is looked at on its way, and whether it goes on from there.
+
+    `passes` is told the epoch and the score that the network would have if training ended there. The training is kept
+    in `checkpoint` at each rung, and begins from it where it exists.
+    """
+
+    epochs: tuple[int, ...] = ()
+    passes: Callable[[int, Score], bool] = field(default=lambda _epoch, _score: True)
+    checkpoint: Path | None = None
+
+
+class PausedError(Exception):
+    """A training did not pass a rung; its checkpoint is written."""
+
+
+@dataclass(frozen=True)
 class WarmStart:
     """The dense network that all candidates start from."""
 
@@ -106,7 +124,8 @@ class Settled:
     score: Score
     counts: dict[str, ZeroCount]
     moved_share: float
-    sparsity_before: float  # by rounding alone, before the exact step
+    reached: dict[str, float]  # sparsity a layer by rounding alone, before the exact step
+    sparsity_before: float  # the same overall
     soft_accuracy: float
     rounded_accuracy: float
     dead_layers: tuple[str, ...]

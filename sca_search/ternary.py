@@ -14,6 +14,9 @@ The sharpened form (ours) lets the forward pass turn into the rounded network by
     W = ½ [tanh(β(θ − t)) + tanh(β(θ + t))],   t = atanh √(α/2)
 
 t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ.
+
+The straight-through form is the field's baseline, for comparison: the forward pass rounds at t, and the gradient passes
+as if it had not.
 """
 
 import math
@@ -26,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-Form = Literal["paper", "sharpened"]
+Form = Literal["paper", "sharpened", "straight-through"]
 
 # Beyond this a tanh is 1 in float32 for every practical purpose and its gradient is gone.
 LARGEST_SOFT = 0.999
@@ -39,6 +42,12 @@ def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) 
     shift = sharpness * threshold
     scaled = latent * sharpness
     return (torch.tanh(scaled - shift) + torch.tanh(scaled + shift)) * 0.5
+
+
+def straight_through(latent: Tensor, threshold: float) -> Tensor:
+    """Trits of Θ at a threshold; ∂W/∂θ is taken to be 1, which is an estimate and not the gradient of this."""
+    trits = torch.where(latent.detach().abs() > threshold, latent.detach().sign(), 0.0)
+    return latent + (trits - latent).detach()
 
 
 def threshold_of_alpha(alpha: float) -> float:
@@ -84,16 +93,30 @@ class TernaryWeight(nn.Module):
         self.alpha = 0.0
         self.strength = 0.0
         self.sharpness = 1.0
+        # Step-by-step freezing: weights below and above these magnitudes are trits already, and have no gradient.
+        self.held_below = 0.0
+        self.held_above = math.inf
         self.rounding = False
         self._soft: Tensor | None = None
 
     @property
     def threshold(self) -> float:
-        """t of the forward pass: α's basin border when sharpened, 0 in the paper's form."""
-        return threshold_of_alpha(self.alpha) if self.form == "sharpened" else 0.0
+        """t of the forward pass: α's basin border, or 0 in the paper's form."""
+        return 0.0 if self.form == "paper" else threshold_of_alpha(self.alpha)
+
+    def soft(self, latent: Tensor) -> Tensor:
+        """W as this layer now computes it from Θ."""
+        if self.form == "straight-through":
+            return straight_through(latent, self.threshold)
+        soft = soft_weight(latent, self.sharpness, self.threshold)
+        if self.held_below == 0.0 and self.held_above == math.inf:
+            return soft
+        magnitude = latent.detach().abs()
+        held = torch.where(magnitude > self.held_above, latent.detach().sign(), 0.0)
+        return torch.where((magnitude < self.held_below) | (magnitude > self.held_above), held, soft)
 
     def forward(self, latent: Tensor) -> Tensor:
-        soft = soft_weight(latent, self.sharpness, self.threshold)
+        soft = self.soft(latent)
         if self.rounding:
             return soft.round()
         if torch.is_grad_enabled():
@@ -181,10 +204,7 @@ def rounded(model: nn.Module) -> Iterator[None]:
 def soft_weights(model: nn.Module) -> dict[str, Tensor]:
     """W of every ternary layer as the forward pass now sees it."""
     thetas = latents(model)
-    return {
-        name: soft_weight(thetas[name], weight.sharpness, weight.threshold)
-        for name, weight in ternary_weights(model).items()
-    }
+    return {name: weight.soft(thetas[name]) for name, weight in ternary_weights(model).items()}
 
 
 def zero_counts(trits: Mapping[str, Tensor]) -> dict[str, ZeroCount]:

@@ -6,20 +6,22 @@ re-estimated; the network is measured.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sca_search.candidate import Candidate
+from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.control import SparsityControl, strength_unit
 from sca_search.data import AnySplit, TaughtSplit
-from sca_search.errors import DivergenceError
-from sca_search.exact import ExactTrits, exact_trits
-from sca_search.fit import FitPlan, Watch, fit
+from sca_search.errors import DivergenceError, RunError
+from sca_search.exact import ExactTrits, exact_trits, rounded_trits
+from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
 from sca_search.loss import TaskLoss, cross_entropy, distillation
-from sca_search.measure import EVALUATION_BATCH, answers, reestimate_normalisation
+from sca_search.measure import EVALUATION_BATCH, Score, answers, reestimate_normalisation
 from sca_search.prior import zeros_for_sparsity
-from sca_search.task import Epoch, Progress, Settled, Task, WarmStart
+from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import (
     bake,
     latents,
@@ -30,6 +32,8 @@ from sca_search.ternary import (
     ternary_weights,
     zero_counts,
 )
+
+NO_RUNGS = Rungs()
 
 
 def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress) -> WarmStart:
@@ -50,10 +54,15 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     return start
 
 
-def train_candidate(candidate: Candidate, task: Task, start: WarmStart, progress: Progress) -> Settled:
-    """Ternarizes the warm start, trains it along the candidate's schedules, and settles."""
+def train_candidate(
+    candidate: Candidate, task: Task, start: WarmStart, progress: Progress, rungs: Rungs = NO_RUNGS
+) -> Settled:
+    """Ternarizes the warm start, trains it along the candidate's schedules, and settles.
+
+    Raises PausedError where a rung says that it should not go on now.
+    """
     torch.manual_seed(candidate.seed)
-    return _Training(candidate, task, start, progress).run()
+    return _Training(candidate, task, start, progress).run(rungs)
 
 
 def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: float = 0.0) -> FitPlan:
@@ -93,25 +102,71 @@ class _Training:
             self.control.unit = self._strength_unit()
         self.history: list[Epoch] = []
 
-    def run(self) -> Settled:
+    def run(self, rungs: Rungs) -> Settled:
         candidate = self.candidate
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
-        self._fit(plan, self._look, self.control, seed=candidate.seed)
+        first, memory = self._go_on(rungs.checkpoint)
+        for last in [*(epoch for epoch in rungs.epochs if first < epoch < candidate.epochs), candidate.epochs]:
+            memory = self._fit(plan, self._look, self.control, candidate.seed, Leg(first, last, memory))
+            first = last
+            if last < candidate.epochs:
+                self._keep(rungs.checkpoint, last, memory)
+                if not rungs.passes(last, self._score_as_if_ended()):
+                    raise PausedError
         self.control.finish()
         return self._settle()
+
+    def _go_on(self, checkpoint: Path | None) -> tuple[int, dict[str, Tensor]]:
+        """The epochs that are over and the optimizer's memory, from a checkpoint where there is one."""
+        if checkpoint is None or not checkpoint.exists():
+            return 0, {}
+        kept = load_checkpoint(checkpoint)
+        try:
+            self.model.load_state_dict(kept.model)
+        except RuntimeError as error:
+            raise RunError(f"{checkpoint}: must fit the study's network, got {error}") from error
+        self.control.go_on(kept.unit, kept.alphas)
+        torch.set_rng_state(kept.random)
+        return kept.epoch, kept.memory
+
+    def _keep(self, checkpoint: Path | None, epoch: int, memory: dict[str, Tensor]) -> None:
+        if checkpoint is not None:
+            state = {name: value.detach() for name, value in self.model.state_dict().items()}
+            alphas, unit = self.control.alphas(), self.control.unit
+            save_checkpoint(checkpoint, Checkpoint(epoch, unit, alphas, state, memory, torch.get_rng_state()))
+
+    def _score_as_if_ended(self) -> Score:
+        """The validation score of a copy: zeros counted out to the plan, rounded, normalisation re-estimated.
+
+        Before the pull is strong or the forward pass sharp, the network's own figures say nothing of its end.
+        """
+        state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
+        copy = self.task.model_with(
+            state | {f"{name}.weight": trits for name, trits in self._exact_trits().trits.items()}
+        )
+        reestimate_normalisation(copy, self.task.data.train.batches(EVALUATION_BATCH, seed=0))
+        return self.task.validate(copy)
 
     def _strength_unit(self) -> float:
         """λ for a strength of 1, on the first training batch with the schedules at their start."""
         images, labels = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
         return strength_unit(self.model.train(), images, labels)
 
-    def _fit(self, plan: FitPlan, look: Callable[[int], Epoch], control: SparsityControl | None, seed: int) -> None:
+    def _fit(
+        self,
+        plan: FitPlan,
+        look: Callable[[int], Epoch],
+        control: SparsityControl | None,
+        seed: int,
+        leg: Leg = WHOLE,
+    ) -> dict[str, Tensor]:
         def after_epoch(epoch: int) -> None:
             self.history.append(look(epoch))
             self.progress.on_epoch(self.history[-1])
 
         batches = self.train_split.batches(self.task.batch, seed=seed)
-        fit(self.model, batches, plan, Watch(after_epoch, self.progress.stop_requested), control, self.loss)
+        watch = Watch(after_epoch, self.progress.stop_requested)
+        return fit(self.model, batches, plan, watch, control, self.loss, leg)
 
     def _look(self, epoch: int) -> Epoch:
         """The network now, soft and as rounding would leave it."""
@@ -133,6 +188,7 @@ class _Training:
 
     def _settle(self) -> Settled:
         before = self._look(self.candidate.epochs)
+        reached = {name: float((soft.round() == 0).float().mean()) for name, soft in soft_weights(self.model).items()}
         exact = self._exact_trits()
         bake(self.model, exact.trits)
         self._train_float_parts(before)
@@ -145,6 +201,7 @@ class _Training:
             score=final,
             counts=zero_counts(exact.trits),
             moved_share=exact.moved_share,
+            reached=reached,
             sparsity_before=before.sparsity,
             soft_accuracy=before.soft_accuracy,
             rounded_accuracy=before.rounded_accuracy,
@@ -157,8 +214,11 @@ class _Training:
     def _exact_trits(self) -> ExactTrits:
         thetas = {name: latent.detach() for name, latent in latents(self.model).items()}
         thresholds = {name: weight.threshold for name, weight in ternary_weights(self.model).items()}
+        softs = soft_weights(self.model)
+        if not self.candidate.exact:
+            return rounded_trits(softs)
         zeros = zeros_for_sparsity(self.candidate.sparsity, sum(latent.numel() for latent in thetas.values()))
-        return exact_trits(thetas, soft_weights(self.model), thresholds, zeros, self.task.floor)
+        return exact_trits(thetas, softs, thresholds, zeros, self.task.floor)
 
     def _train_float_parts(self, before: Epoch) -> None:
         """Normalisation, first and last layer and biases learn to live with the trits."""

@@ -20,7 +20,7 @@ from sca_search.run_folder import RunFolder
 from sca_search.search import Listener, Objective, open_study, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
-from sca_search.workshop import make_task, warm_start
+from sca_search.workshop import given_prior, make_task, warm_start
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
@@ -96,6 +96,11 @@ def _listen(processes: list[Any], line: _Line, listener: Listener, trial_fits: C
                     pass
 
 
+def _give(tickets: Semaphore, more: int) -> None:
+    for _ in range(more):
+        tickets.release()
+
+
 def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
     parent = multiprocessing.parent_process()
@@ -110,8 +115,10 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
     try:
         task = make_task(spec)
         torch.set_num_threads(threads_of(spec, task))
-        objective = Objective(run, spec, task, warm_start(run, spec, task, Progress()), listener)
-        work(open_study(run, spec), objective, lambda: line.tickets.acquire(block=False))
+        start = warm_start(run, spec, task, Progress())
+        objective = Objective(run, spec, task, start, listener, given_prior(run, spec, task))
+        study = open_study(run, spec, task.layer_shapes)
+        work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
     except StopRequestedError:
         pass
     except ScaError as error:

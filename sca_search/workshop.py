@@ -3,11 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from sca_search.allocation import split_of_weighting, uniform_weighting
+from sca_search.correction import Observation
 from sca_search.data import load_data
 from sca_search.exact import Floor
 from sca_search.files import atomic_path, write_json_atomic
@@ -16,6 +19,7 @@ from sca_search.layers import choose_layers, weight_layers
 from sca_search.measure import Score
 from sca_search.models import build_model
 from sca_search.prior import alpha_for_sparsity
+from sca_search.prior_file import read_prior, write_prior
 from sca_search.run_folder import RunFolder
 from sca_search.sensitivity import LayerCost, measure_sensitivity, sparing_weighting
 from sca_search.space import first_guess, first_guesses
@@ -50,7 +54,7 @@ def make_task(spec: StudySpec) -> Task:
         skip=spec.model.skip,
         only=spec.model.only,
     )
-    return Task(
+    task = Task(
         data=data,
         make_model=make_model,
         choices=tuple(choices),
@@ -59,6 +63,16 @@ def make_task(spec: StudySpec) -> Task:
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
     )
+    _refuse_impossible(spec, task)
+    return task
+
+
+def _refuse_impossible(spec: StudySpec, task: Task) -> None:
+    """What only shows once the network's layers are known: a target below the floors, a prior of another network."""
+    if spec.goal.target_sparsity is not None:
+        split_of_weighting(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
+    if spec.search.prior is not None:
+        read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
 
 
 def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) -> WarmStart:
@@ -87,6 +101,20 @@ def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
     return WarmStart(state, Score(known["accuracy"], known["loss"]), answers)
 
 
+def take_prior(run: RunFolder, spec: StudySpec, task: Task) -> None:
+    """Copies the prior that a study is to start from into its run folder; raises where it is not of this network."""
+    if spec.search.prior is not None and not run.given_prior_file.exists():
+        given = read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
+        write_prior(run.given_prior_file, spec.search.form, task.layer_shapes, given)
+
+
+def given_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
+    """What the prior that a study started from tells."""
+    if not run.given_prior_file.exists():
+        return ()
+    return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
+
+
 def layer_costs(run: RunFolder, task: Task, start: WarmStart) -> list[LayerCost]:
     """The layers' sensitivity: measured once a run, read back ever after."""
     if not run.sensitivity_file.exists():
@@ -95,10 +123,10 @@ def layer_costs(run: RunFolder, task: Task, start: WarmStart) -> list[LayerCost]
     return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
 
 
-def guesses(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> dict[int, dict[str, float]]:
+def guesses(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> dict[int, dict[str, Any]]:
     """Values for the study's first candidates; sensitivity is only asked where it matters."""
     if not spec.search.space.split:
-        return first_guesses(spec, ())
+        return first_guesses(spec, task.layer_shapes)
     costs = layer_costs(run, task, start)
     spared = sparing_weighting(costs, task.layer_shapes, typical_sparsity(spec.goal))
     return first_guesses(spec, task.layer_shapes, spared)

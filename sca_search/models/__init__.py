@@ -11,7 +11,7 @@ from torch import nn
 
 from sca_search.errors import ModelError, unknown_name
 from sca_search.models.alexnet import alexnet
-from sca_search.models.lenet import lenet, lenet_small
+from sca_search.models.lenet import lenet, lenet_medium, lenet_small
 from sca_search.models.resnet import resnet18, resnet20
 from sca_search.models.shape import Shape
 from sca_search.models.vgg import vgg_s, vgg_variate
@@ -23,6 +23,7 @@ Builder = Callable[[int, Shape, float], nn.Module]
 
 MODELS: dict[str, Builder] = {
     "lenet-small": lenet_small,
+    "lenet-medium": lenet_medium,
     "lenet": lenet,
     "vgg-s": vgg_s,
     "vgg-variate": vgg_variate,

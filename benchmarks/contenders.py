@@ -1,0 +1,238 @@
+"""The contenders of `search.py`: ways to spend a number of epochs on networks of many sparsities.
+
+All of them train from the same warm start with the same trainer, learning rates, teacher, frozen phase and
+re-estimated normalisation, so that what differs is the method and how its values are found. Each returns when its
+epochs are used up.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from sca_search.candidate import Candidate
+from sca_search.export.plain import load_plain
+from sca_search.goal import GRID
+from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.run_folder import RunFolder
+from sca_search.sampler import derived_seed
+from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
+from sca_search.search import Listener, Objective, fill_queue, open_study, rows, work
+from sca_search.space import candidate_of, first_guess
+from sca_search.spec import StudySpec
+from sca_search.task import Progress, Settled, Task, WarmStart
+from sca_search.train import train_candidate
+from sca_search.workshop import guesses
+
+
+@dataclass(frozen=True)
+class Point:
+    """One network that a contender made."""
+
+    epochs: int  # spent up to here, this one's included
+    planned: float | None
+    sparsity: float
+    accuracy: float  # on the validation split, which is all that a contender sees
+    loss: float
+    test_accuracy: float
+    before: float  # the sparsity by rounding alone
+    moved: float
+
+
+class SpentError(Exception):
+    """The epochs are used up."""
+
+
+@dataclass
+class Bench:
+    """What a contender works with."""
+
+    spec: StudySpec
+    task: Task
+    start: WarmStart
+    budget: int
+    folder: Path
+    points: list[Point] = field(default_factory=list)
+    spent: int = 0
+
+    def candidate(self, sparsity: float, **changed: Any) -> Candidate:
+        """The known first guess at a sparsity, with another seed each time."""
+        seed = derived_seed(self.spec.seed, len(self.points))
+        base = candidate_of(first_guess(self.spec), self.spec, sparsity, seed, self.task.layer_shapes)
+        return Candidate.model_validate(base.model_dump() | changed)
+
+    def train(self, candidate: Candidate) -> Settled:
+        """Trains it and counts its epochs; no training begins that the budget does not cover."""
+        self.spend(candidate.epochs + candidate.frozen_epochs)
+        settled = train_candidate(candidate, self.task, self.start, Progress())
+        zeros = sum(count.zeros for count in settled.counts.values())
+        weights = sum(count.weights for count in settled.counts.values())
+        self.points.append(
+            Point(
+                epochs=self.spent,
+                planned=candidate.sparsity if candidate.exact else None,
+                sparsity=zeros / weights,
+                accuracy=settled.score.accuracy,
+                loss=settled.score.loss,
+                test_accuracy=self.test(settled.model),
+                before=settled.sparsity_before,
+                moved=settled.moved_share,
+            )
+        )
+        return settled
+
+    def spend(self, epochs: int) -> None:
+        if self.spent + epochs > self.budget:
+            raise SpentError
+        self.spent += epochs
+
+    def test(self, model: Any) -> float:
+        return score(model, self.task.data.read_test().batches(EVALUATION_BATCH)).accuracy
+
+
+Contender = Callable[[Bench], None]
+
+
+def _sparsities(bench: Bench) -> Iterator[float]:
+    """The target again and again, or the same grid that a study for the whole front visits."""
+    target = bench.spec.goal.target_sparsity
+    return itertools.cycle(GRID if target is None else (target,))
+
+
+def threshold(bench: Bench) -> None:
+    """Trits from the dense weights' quantile, then the frozen phase with all of a trial's epochs."""
+    epochs = bench.spec.train.epochs + bench.spec.train.frozen_epochs
+    for sparsity in _sparsities(bench):
+        bench.train(bench.candidate(sparsity, epochs=0, frozen_epochs=epochs, strength=Constant(value=0.0)))
+
+
+def straight_through(bench: Bench) -> None:
+    """The straight-through estimator at the quantile threshold, zeros split evenly."""
+    for sparsity in _sparsities(bench):
+        bench.train(_straight_through(bench, sparsity))
+
+
+def straight_through_labels(bench: Bench) -> None:
+    """The same without the dense network's answers, as it is mostly used."""
+    for sparsity in _sparsities(bench):
+        bench.train(_straight_through(bench, sparsity, distillation=0.0))
+
+
+def _straight_through(bench: Bench, sparsity: float, **changed: Any) -> Candidate:
+    fixed: dict[str, Any] = {
+        "form": "straight-through",
+        "alpha": Tracked(),
+        "strength": Constant(value=0.0),
+        "split": {},
+    }
+    return bench.candidate(sparsity, **(fixed | changed))
+
+
+def bisection(bench: Bench) -> None:
+    """One α for all layers, bisected until rounding gives each sparsity in turn within half a point."""
+    seen: list[tuple[float, float]] = [(0.0, 0.0), (2.0, 1.0)]
+    target = bench.spec.goal.target_sparsity
+    for sparsity in GRID if target is None else (target,):
+        while min(abs(sparsity - reached) for _, reached in seen) > 0.005:
+            low = max(alpha for alpha, reached in seen if reached <= sparsity)
+            high = min(alpha for alpha, reached in seen if reached > sparsity)
+            if high <= low:  # noise has broken the order
+                break
+            alpha = (low + high) / 2
+            settled = bench.train(_paper(bench, alpha=Constant(value=alpha), strength=Ramp(first=0.0, last=10.0)))
+            seen.append((alpha, settled.sparsity_before))
+
+
+def _paper(bench: Bench, **changed: Any) -> Candidate:
+    """The paper's form as it stands there: α is given, and rounding decides the sparsity."""
+    return bench.candidate(0.0, form="paper", exact=False, sharpness=Constant(value=1.0), split={}, **changed)
+
+
+def stock(make: Callable[[int], optuna.samplers.BaseSampler]) -> Contender:
+    """Optuna as it comes: a sampler on the raw α and λ of each layer, two objectives."""
+
+    def contend(bench: Bench) -> None:
+        study = optuna.create_study(directions=["maximize", "maximize"], sampler=make(bench.spec.seed))
+        while True:
+            trial = study.ask()
+            settled = bench.train(_raw(bench, trial))
+            study.tell(trial, (settled.score.accuracy, bench.points[-1].sparsity))
+
+    return contend
+
+
+def _raw(bench: Bench, trial: optuna.Trial) -> Candidate:
+    layers = bench.task.ternary_layers
+    alphas = {layer: Constant(value=trial.suggest_float(f"alpha.{layer}", 0.0, 2.0)) for layer in layers}
+    # The paper's own λ lie between 1e-9 and 1e-4 for networks of up to eleven million weights; small ones need more.
+    strengths = {
+        layer: Ramp(first=0.0, last=trial.suggest_float(f"lambda.{layer}", 1e-7, 1.0, log=True)) for layer in layers
+    }
+    return _paper(
+        bench,
+        alpha=FromPrior(),
+        layer_alpha=alphas,
+        strength=Constant(value=0.0),
+        layer_strength=strengths,
+        strength_is_lambda=True,
+    )
+
+
+def ours(**changed: Any) -> Contender:
+    """A study of this package, `changed` in parts of its spec (dotted keys)."""
+
+    def contend(bench: Bench) -> None:
+        spec = _changed(bench.spec, changed)
+        run = RunFolder(bench.folder)
+        run.path.mkdir(parents=True, exist_ok=True)
+        study = open_study(run, spec)
+        fill_queue(study, spec, guesses(run, spec, bench.task, bench.start))
+        objective = Objective(run, spec, bench.task, bench.start, Listener())
+        most = spec.train.epochs + spec.train.frozen_epochs
+
+        def fits() -> bool:
+            return (
+                sum(int(trial.user_attrs.get("epochs", 0)) for trial in study.get_trials(deepcopy=False)) + most
+                <= bench.budget
+            )
+
+        work(study, objective, fits)
+        for row in rows(study):
+            bench.spent += int(row["epochs"])  # type: ignore[call-overload]
+            if row["state"] == "complete":
+                bench.points.append(_point(bench, run, row))
+
+    return contend
+
+
+def _point(bench: Bench, run: RunFolder, row: dict[str, Any]) -> Point:
+    state, _ = load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")
+    return Point(
+        epochs=bench.spent,
+        planned=row["planned_sparsity"],
+        sparsity=row["sparsity"],
+        accuracy=row["accuracy"],
+        loss=row["loss"],
+        test_accuracy=bench.test(bench.task.model_with(state)),
+        before=row["sparsity_before"],
+        moved=row["moved_share"],
+    )
+
+
+def _changed(spec: StudySpec, changed: dict[str, Any]) -> StudySpec:
+    values = spec.model_dump()
+    for key, value in changed.items():
+        *tables, name = key.split(".")
+        table = values
+        for each in tables:
+            table = table[each]
+        table[name] = value
+    return StudySpec.model_validate(values)
+
+
+def rows_of(points: list[Point]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(point) for point in points]

@@ -1,0 +1,178 @@
+"""The search against stock Optuna, bisection, thresholding and straight-through training, at equal epochs.
+
+    python benchmarks/search.py front digits --seeds 5
+    python benchmarks/search.py targets digits --seeds 5
+    python benchmarks/search.py front mnist --data-dir DIR --seeds 3 --hours 1
+    python benchmarks/search.py report
+
+`front`: every contender spends the same epochs on the whole range of sparsities; its hypervolume counts. `targets`:
+the epochs of one study go to one sparsity; the test accuracy of the network that validation picks counts. A cell is
+one contender and one seed; finished cells are files below --cells and are not run again. `--hours` starts no new cell
+after that time. `report` writes RESULTS.md from all cells that are there.
+"""
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from contenders import (
+    Bench,
+    Contender,
+    SpentError,
+    bisection,
+    ours,
+    rows_of,
+    stock,
+    straight_through,
+    straight_through_labels,
+    threshold,
+)
+from optuna.samplers import GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from search_report import report
+
+from sca_search.files import write_json_atomic
+from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.run_folder import RunFolder
+from sca_search.spec import StudySpec, resolve
+from sca_search.task import Progress
+from sca_search.workshop import make_task, warm_start
+
+CONTENDERS: dict[str, Contender] = {
+    "ours": ours(),
+    "ours, paper's form": ours(**{"search.form": "paper"}),
+    "stock random": stock(lambda seed: RandomSampler(seed=seed)),
+    "stock TPE": stock(lambda seed: TPESampler(seed=seed)),
+    "stock NSGA-II": stock(lambda seed: NSGAIISampler(seed=seed)),
+    "stock GP": stock(lambda seed: GPSampler(seed=seed)),
+    "bisection on α": bisection,
+    "threshold + frozen phase": threshold,
+    "straight-through": straight_through,
+    "straight-through, labels only": straight_through_labels,
+}
+# What a study looks like on each data set, and how many trials' epochs a cell may spend.
+STUDIES: dict[str, tuple[dict[str, Any], int]] = {
+    "digits": ({"train": {"dense_epochs": 30, "epochs": 20, "frozen_epochs": 5}}, 14),
+    "mnist": (
+        {
+            "data": {"name": "mnist", "train_limit": 20_000},
+            "model": {"name": "lenet-medium"},
+            "train": {"dense_epochs": 5, "epochs": 3, "frozen_epochs": 1, "batch": 64},
+        },
+        7,
+    ),
+    "cifar10": (
+        {
+            "data": {"name": "cifar10", "train_limit": 10_000},
+            "model": {"name": "resnet20"},
+            "train": {"dense_epochs": 12, "epochs": 4, "frozen_epochs": 1, "batch": 64},
+        },
+        4,
+    ),
+}
+TARGETS = (0.9, 0.97, 0.99)
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if arguments.part != "report":
+        deadline = time.monotonic() + 3600 * arguments.hours
+        for cell in _cells(arguments):
+            if time.monotonic() > deadline:
+                print("the time is up; the same command goes on where it was")
+                break
+            cell()
+    report(arguments.cells)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=["front", "targets", "report"])
+    parser.add_argument("data", choices=list(STUDIES), nargs="?", default="digits")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--targets", type=float, nargs="+", default=list(TARGETS))
+    parser.add_argument("--trials", type=int, help="how many trials' epochs a cell may spend")
+    parser.add_argument("--hours", type=float, default=1e6)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
+    return parser.parse_args()
+
+
+def _cells(arguments: argparse.Namespace) -> list[Callable[[], None]]:
+    """Seed by seed, so that a benchmark cut short has every contender equally often."""
+    goals: list[float | None] = list(arguments.targets) if arguments.part == "targets" else [None]
+    return [
+        lambda seed=seed, goal=goal, name=name: _cell(arguments, seed, goal, name)  # type: ignore[misc]
+        for seed in range(arguments.seeds)
+        for goal in goals
+        for name in arguments.contenders
+    ]
+
+
+def _cell(arguments: argparse.Namespace, seed: int, target: float | None, contender: str) -> None:
+    part = "front" if target is None else f"target-{target:g}"
+    folder = arguments.cells / "search" / arguments.data / part / contender.replace(" ", "-") / f"seed-{seed}"
+    result = folder / "cell.json"
+    if result.exists():
+        return
+    began = time.monotonic()
+    spec, trials = _study(arguments, seed, target)
+    task = make_task(spec)
+    dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
+    dense.path.mkdir(parents=True, exist_ok=True)
+    start = warm_start(dense, spec, task, Progress())
+    budget = trials * (spec.train.epochs + spec.train.frozen_epochs)
+    bench = Bench(spec, task, start, budget, folder / "run")
+    with contextlib.suppress(SpentError):
+        CONTENDERS[contender](bench)
+    dense_test = score(task.model_with(start.state), task.data.read_test().batches(EVALUATION_BATCH)).accuracy
+    cell = {
+        "data": arguments.data,
+        "contender": contender,
+        "seed": seed,
+        "target": target,
+        "budget": budget,
+        "dense": start.score.accuracy,
+        "dense_test": dense_test,
+        "points": rows_of(bench.points),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(result, cell)
+    best = max((point.accuracy for point in bench.points), default=float("nan"))
+    print(
+        f"{part} {arguments.data} {contender}, seed {seed}: {len(bench.points)} networks, best {best:.4f}, "
+        f"{time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
+def _study(arguments: argparse.Namespace, seed: int, target: float | None) -> tuple[StudySpec, int]:
+    values, trials = STUDIES[arguments.data]
+    trials = arguments.trials or trials
+    spec = resolve(
+        None,
+        {
+            "seed": seed,
+            "target_sparsity": target,
+            "front": True if target is None else None,
+            "data_dir": arguments.data_dir,
+            # Candidates that are stopped early leave room for others.
+            "trials": 4 * trials,
+        },
+    )
+    merged = spec.model_dump()
+    for table, entries in values.items():
+        merged[table] |= entries
+    return StudySpec.model_validate(merged), trials
+
+
+if __name__ == "__main__":
+    main()
