@@ -22,11 +22,11 @@ from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
 from sca_search.search import Listener, Objective, fill_queue, open_study, rows, work
-from sca_search.space import candidate_of, first_guess
+from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Settled, Task, WarmStart
 from sca_search.train import train_candidate
-from sca_search.workshop import guesses
+from sca_search.workshop import make_space
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Bench:
     def candidate(self, sparsity: float, **changed: Any) -> Candidate:
         """The known first guess at a sparsity, with another seed each time."""
         seed = derived_seed(self.spec.seed, len(self.points))
-        base = candidate_of(first_guess(self.spec), self.spec, sparsity, seed, self.task.layer_shapes)
+        space = Space(self.spec, self.task.layer_shapes)  # without sensitivity: zeros split evenly
+        base = space.candidate(space.first_guess(), sparsity, seed)
         return Candidate.model_validate(base.model_dump() | changed)
 
     def train(self, candidate: Candidate) -> Settled:
@@ -189,9 +190,10 @@ def ours(**changed: Any) -> Contender:
         spec = _changed(bench.spec, changed)
         run = RunFolder(bench.folder)
         run.path.mkdir(parents=True, exist_ok=True)
-        study = open_study(run, spec)
-        fill_queue(study, spec, guesses(run, spec, bench.task, bench.start))
-        objective = Objective(run, spec, bench.task, bench.start, Listener())
+        space = make_space(run, spec, bench.task, bench.start)
+        study = open_study(run, space)
+        fill_queue(study, space)
+        objective = Objective(run, space, bench.task, bench.start, Listener())
         most = spec.train.epochs + spec.train.frozen_epochs
 
         def fits() -> bool:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from sca_search.candidate import Candidate
 from sca_search.control import SparsityControl
 from sca_search.schedule import Constant
-from sca_search.space import candidate_of, first_guess
+from sca_search.space import Space
 from sca_search.spec import StudySpec, resolve
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import ternarize
@@ -189,7 +189,8 @@ def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
     dense = train_dense(
         task, epochs=spec.train.dense_epochs, learning_rate=spec.train.dense_learning_rate, seed=0, progress=Progress()
     )
-    candidate = candidate_of(first_guess(spec), spec, spec.goal.target_sparsity, seed=0)
+    space = Space(spec)
+    candidate = space.candidate(space.first_guess(), spec.goal.target_sparsity, seed=0)
     # The bare loop has no regularizer: its share is measured by itself.
     changes = {"strength": Constant(value=0.0), "strength_is_lambda": True}
     if spec.train.epochs == 1:  # a short trial has a short frozen phase

@@ -9,7 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+from sklearn.isotonic import IsotonicRegression
+
 from sca_search.errors import SpecError
+
+# Parts into which a layer's way from dense to its floor is cut when zeros are handed out.
+_STRETCHES = 100
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,16 @@ class LayerShape:
     @property
     def least_density(self) -> float:
         return min(1.0, self.least_nonzeros / self.weights)
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What a layer at a sparsity costs the untrained network."""
+
+    layer: str
+    sparsity: float
+    loss: float  # above the dense network's
+    accuracy: float  # below the dense network's
 
 
 def split_of_weighting(
@@ -70,6 +87,38 @@ def erdos_renyi_weighting(layers: Sequence[LayerShape]) -> dict[str, float]:
     The Erdős–Rényi kernel rule of Evci et al., Rigging the Lottery (2020).
     """
     return {layer.name: math.log(sum(layer.shape) / layer.weights) for layer in layers}
+
+
+def sparing_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape], sparsity: float) -> dict[str, float]:
+    """The weighting of the split that loses least by these costs.
+
+    Each layer's loss is made convex in its zeros (slopes fitted to rise), so that handing zeros to the flattest
+    stretch first, until the budget is used up, is the exact optimum.
+    """
+    stretches = sorted((slope, layer.name, zeros) for layer in layers for slope, zeros in _stretches(layer, costs))
+    left = sparsity * sum(layer.weights for layer in layers)
+    given = dict.fromkeys((layer.name for layer in layers), 0.0)
+    for _, name, zeros in stretches:
+        taken = min(left, zeros)
+        given[name] += taken
+        left -= taken
+    return weighting_of_split(layers, {layer.name: given[layer.name] / layer.weights for layer in layers})
+
+
+def _stretches(layer: LayerShape, costs: Sequence[LayerCost]) -> list[tuple[float, float]]:
+    """(loss a zero, zeros) of short stretches of a layer's zeros, the losses a zero rising.
+
+    Between two sparsities measured, the loss follows a monotone cubic in the logarithm of the density: straight lines
+    would let every layer stop at the same points of the grid.
+    """
+    points = [(cost.sparsity, cost.loss) for cost in costs if cost.layer == layer.name]
+    measured = np.array([-np.log(max(1.0 - sparsity, layer.least_density)) for sparsity, _ in points])
+    losses = PchipInterpolator(measured, [loss for _, loss in points])
+    depths = np.unique(np.concatenate([np.linspace(measured[0], measured[-1], _STRETCHES + 1), measured]))
+    zeros = np.diff(-np.expm1(-depths)) * layer.weights
+    slopes = np.diff(losses(depths)) / zeros
+    rising = IsotonicRegression().fit_transform(np.arange(len(slopes)), slopes, sample_weight=zeros)
+    return list(zip(rising.tolist(), zeros.tolist(), strict=True))
 
 
 def _densities(layers: Sequence[LayerShape], weighting: Mapping[str, float], log_factor: float) -> list[float]:

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.allocation import LayerShape
 from sca_search.candidate import Candidate
 from sca_search.correction import Observation, asked_for
 from sca_search.errors import DivergenceError, StorageError
@@ -30,7 +29,7 @@ from sca_search.measure import Score
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler, derived_seed
-from sca_search.space import first_guess, first_guesses, sample
+from sca_search.space import Space
 from sca_search.spec import GoalSpec, StudySpec
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import total
@@ -67,9 +66,10 @@ class Listener:
     stop_requested: Callable[[], bool] = field(default=lambda: False)
 
 
-def open_study(run: RunFolder, spec: StudySpec, layers: Sequence[LayerShape] = ()) -> optuna.Study:
+def open_study(run: RunFolder, space: Space) -> optuna.Study:
     """The run's study, made where it does not exist."""
-    sampler = PlannedSampler(spec.seed, first_guess(spec, layers), INNER[spec.search.sampler])
+    spec = space.spec
+    sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with storage_errors(run):
         return optuna.create_study(
@@ -91,7 +91,7 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
         raise StorageError(f"{run.path / 'study.db'} cannot be written: {cause}") from error
 
 
-def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[str, Any]] | None = None) -> int:
+def fill_queue(study: optuna.Study, space: Space) -> int:
     """Queues what is missing of the spec's trials, and says how many wait now.
 
     The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
@@ -102,11 +102,11 @@ def fill_queue(study: optuna.Study, spec: StudySpec, guesses: Mapping[int, dict[
             put_back(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
-    first = first_guesses(spec, ()) if guesses is None else guesses
-    for candidate in range(spec.search.trials):
+    first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
+    for candidate in range(space.spec.search.trials):
         if candidate not in known:
             # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
-            study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(spec.goal, candidate))
+            study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space.spec.goal, candidate))
     return len(_in_state(study, TrialState.WAITING))
 
 
@@ -182,11 +182,15 @@ class Objective:
     """Trains one trial's candidate and keeps all that it gave."""
 
     run: RunFolder
-    spec: StudySpec
+    space: Space
     task: Task
     start: WarmStart
     listener: Listener
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.space.spec
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number, sparsity = trial.user_attrs["candidate"], self._planned(trial)
@@ -233,7 +237,7 @@ class Objective:
     def _candidate(self, trial: optuna.Trial, number: int, sparsity: float) -> Candidate:
         """The trial's values as a candidate; what the prior is asked for follows from what others reached."""
         layers = self.task.layer_shapes
-        candidate = sample(trial, self.spec, sparsity, seed=derived_seed(self.spec.seed, number), layers=layers)
+        candidate = self.space.sample(trial, sparsity, seed=derived_seed(self.spec.seed, number))
         if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
             trial.set_user_attr("asked", self._asked(trial.study, candidate))
         asked = trial.user_attrs["asked"]

@@ -1,12 +1,27 @@
-"""What a trial samples: Optuna's suggestions -> a Candidate, and the values known to be good that are tried first."""
+"""What a trial samples: Optuna's suggestions -> a Candidate, and the values known to be good that are tried first.
+
+The split of the zeros is searched around the one that costs least by the layers' sensitivity: a group's `density.` is
+how much denser it is than there, as a logarithm, so that 0 is that split at every sparsity. Without sensitivity it is
+searched around the even split.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
 
-from sca_search.allocation import LayerShape, erdos_renyi_weighting, group_of, grouped, split_of_weighting
+from sca_search.allocation import (
+    LayerCost,
+    LayerShape,
+    erdos_renyi_weighting,
+    group_of,
+    grouped,
+    sparing_weighting,
+    split_of_weighting,
+    uniform_weighting,
+)
 from sca_search.candidate import Candidate, default_alpha, sharpened
 from sca_search.schedule import Constant, Ramp, Schedule, Steps, Tracked
 from sca_search.spec import StudySpec
@@ -27,179 +42,172 @@ DENSITY, PULL, SHARP = "density.", "pull.", "sharp."
 _EVEN = ("pull_start", "hold_from", "rise")  # sampled evenly; everything else by its logarithm
 
 
-def groups_of(spec: StudySpec, layers: Sequence[LayerShape]) -> dict[str, str]:
-    """The group of each layer."""
-    many = len(layers) > LAYERS_ON_THEIR_OWN
-    kind = spec.search.groups or ("stage" if many else "layer")
-    return {layer.name: group_of(layer.name, kind) for layer in layers}
+@dataclass(frozen=True)
+class Space:
+    """The searched values of one study on one network."""
 
+    spec: StudySpec
+    layers: tuple[LayerShape, ...] = ()
+    costs: tuple[LayerCost, ...] = ()  # the layers' sensitivity, where it was measured
 
-def has_pull(spec: StudySpec) -> bool:
-    """Whether the regularizer is at work: always in the paper's form, else only where a strength is given."""
-    return spec.search.form == "paper" or (spec.search.form == "sharpened" and spec.search.space.strength is not None)
+    @property
+    def groups(self) -> dict[str, str]:
+        """The group of each layer."""
+        many = len(self.layers) > LAYERS_ON_THEIR_OWN
+        kind = self.spec.search.groups or ("stage" if many else "layer")
+        return {layer.name: group_of(layer.name, kind) for layer in self.layers}
 
+    @property
+    def has_pull(self) -> bool:
+        """Whether the regularizer is at work: always in the paper's form, else only where a strength is given."""
+        form, strength = self.spec.search.form, self.spec.search.space.strength
+        return form == "paper" or (form == "sharpened" and strength is not None)
 
-def ranges(spec: StudySpec, layers: Sequence[LayerShape] = ()) -> dict[str, Range]:
-    """The range of each searched number."""
-    space, form = spec.search.space, spec.search.form
-    values = {
-        "spread": space.spread,
-        "learning_rate": space.learning_rate,
-        "latent_learning_rate": space.latent_learning_rate,
-        "frozen_learning_rate": space.frozen_learning_rate,
-    }
-    if has_pull(spec):
-        values |= {"strength": space.strength or STRENGTH, "pull_start": space.pull_start}
-    if form == "paper":
-        values["hold_from"] = space.hold_from
-    else:
-        values["rise"] = space.rise
-    if form == "sharpened":
-        values |= {"sharpness": space.sharpness, "sharpness_first": space.sharpness_first}
-    return values | _ranges_of_groups(spec, layers)
+    def ranges(self) -> dict[str, Range]:
+        """The range of each searched number."""
+        space, form = self.spec.search.space, self.spec.search.form
+        values = {
+            "spread": space.spread,
+            "learning_rate": space.learning_rate,
+            "latent_learning_rate": space.latent_learning_rate,
+            "frozen_learning_rate": space.frozen_learning_rate,
+        }
+        if self.has_pull:
+            values |= {"strength": space.strength or STRENGTH, "pull_start": space.pull_start}
+        if form == "paper":
+            values["hold_from"] = space.hold_from
+        else:
+            values["rise"] = space.rise
+        if form == "sharpened":
+            values |= {"sharpness": space.sharpness, "sharpness_first": space.sharpness_first}
+        return values | self._ranges_of_groups()
 
+    def _ranges_of_groups(self) -> dict[str, Range]:
+        space = self.spec.search.space
+        groups = list(dict.fromkeys(self.groups.values()))
+        if len(groups) < 2:
+            return {}  # a group alone is beside nobody
+        is_sharpened = self.spec.search.form == "sharpened"
+        widths = {PULL: space.own * self.has_pull, SHARP: space.own * is_sharpened, DENSITY: space.split}
+        return {prefix + group: (-width, width) for prefix, width in widths.items() if width for group in groups}
 
-def _ranges_of_groups(spec: StudySpec, layers: Sequence[LayerShape]) -> dict[str, Range]:
-    space = spec.search.space
-    groups = list(dict.fromkeys(groups_of(spec, layers).values()))
-    if len(groups) < 2:
-        return {}  # one group beside itself
-    own = {PULL: space.own * has_pull(spec), SHARP: space.own * (spec.search.form == "sharpened"), DENSITY: space.split}
-    return {prefix + group: (-width, width) for prefix, width in own.items() if width for group in groups}
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """What is searched and is no number."""
+        return {"growth": self.spec.search.space.growth} if self.has_pull else {}
 
+    def first_guess(self) -> dict[str, Any]:
+        """The values that did well before, moved into the ranges of this study; all layers alike."""
+        known = {
+            "strength": 100.0 if self.spec.search.form == "paper" else 0.001,
+            "hold_from": 0.5,
+            "rise": 0.5,
+            "sharpness": 1000.0,
+            "sharpness_first": 2.0,
+            "spread": 0.6,
+            "learning_rate": 0.01,
+            "latent_learning_rate": 0.02,
+            "frozen_learning_rate": 0.005,
+        }
+        numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in self.ranges().items()}
+        return numbers | {name: options[0] for name, options in self.choices().items()}
 
-def choices(spec: StudySpec) -> dict[str, tuple[str, ...]]:
-    """What is searched and is no number."""
-    return {"growth": spec.search.space.growth} if has_pull(spec) else {}
+    def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
+        """Values for the first candidates: the known ones for the target and the first point of the grid.
 
+        Where splits are searched, the known one is that of the layers' sensitivity; the target's next two trials are
+        the even split and the one by the layers' size. `planned` is the sparsity of a candidate.
+        """
+        guess = self.first_guess()
+        guesses = {0: guess, 1: guess}
+        if self._splits:
+            for number, weighting in ((2, uniform_weighting(self.layers)), (4, erdos_renyi_weighting(self.layers))):
+                guesses[number] = guess | self.densities_of(weighting, planned(number))
+        return guesses
 
-def first_guess(spec: StudySpec, layers: Sequence[LayerShape] = ()) -> dict[str, Any]:
-    """The values that did well before, moved into the ranges of this study; all layers alike."""
-    known = {
-        "strength": 100.0 if spec.search.form == "paper" else 0.001,
-        "pull_start": 0.0,
-        "hold_from": 0.5,
-        "rise": 0.5,
-        "sharpness": 1000.0,
-        "sharpness_first": 2.0,
-        "spread": 0.6,
-        "learning_rate": 0.01,
-        "latent_learning_rate": 0.02,
-        "frozen_learning_rate": 0.005,
-    }
-    numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in ranges(spec, layers).items()}
-    return numbers | {name: options[0] for name, options in choices(spec).items()}
+    @property
+    def _splits(self) -> bool:
+        return any(name.startswith(DENSITY) for name in self.ranges())
 
+    def _best_known(self, sparsity: float) -> dict[str, float]:
+        """The weighting that splits are searched around, one number a group."""
+        known = sparing_weighting(self.costs, self.layers, sparsity) if self.costs else uniform_weighting(self.layers)
+        by_group = grouped(known, self.groups)
+        return {layer: by_group[group] for layer, group in self.groups.items()}
 
-def first_guesses(
-    spec: StudySpec, layers: Sequence[LayerShape], spared: Mapping[str, float] | None = None
-) -> dict[int, dict[str, Any]]:
-    """Values for the first candidates: the known ones twice, for the target and the first point of the grid.
+    def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
+        """A weighting as searched values: each group's mean beside the best known, cut to the range."""
+        known = self._best_known(0.5 if sparsity is None else sparsity)
+        beside = grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
+        mean = sum(beside.values()) / len(beside)
+        width = self.spec.search.space.split
+        return {DENSITY + group: min(max(value - mean, -width), width) for group, value in beside.items()}
 
-    Where splits are searched, the target's next two trials try those known to be good: by the layers' size, and by
-    their sensitivity (`spared`, a weighting).
-    """
-    guess = first_guess(spec, layers)
-    guesses = {0: guess, 1: guess}
-    if spec.search.space.split and layers:
-        weightings = [erdos_renyi_weighting(layers), *([spared] if spared else [])]
-        for number, weighting in enumerate(weightings, start=1):
-            guesses[2 * number] = guess | densities_of(spec, layers, weighting)
-    return guesses
+    def sample(self, trial: optuna.Trial, sparsity: float, seed: int) -> Candidate:
+        """The candidate of one trial."""
+        numbers = {
+            name: trial.suggest_float(name, low, high, log=is_logarithmic(name))
+            for name, (low, high) in self.ranges().items()
+        }
+        others = {name: trial.suggest_categorical(name, options) for name, options in self.choices().items()}
+        return self.candidate(numbers | others, sparsity, seed)
 
+    def candidate(self, values: Values, sparsity: float, seed: int) -> Candidate:
+        """Values by name -> the candidate that they describe."""
+        spec = self.spec
+        alpha = spec.search.alpha or default_alpha(spec.search.form)
+        if isinstance(alpha, Tracked) and "rise" in values:
+            alpha = alpha.model_copy(update={"rise": values["rise"]})
+        return Candidate(
+            sparsity=sparsity,
+            form=spec.search.form,
+            split=self._split(values, sparsity),
+            spread=values["spread"],
+            alpha=alpha,
+            hold_from=values.get("hold_from", 1.0),
+            strength=self._strength(values, 0.0),
+            layer_strength=self._of_layers(PULL, values, lambda own: self._strength(values, own)),
+            sharpness=_sharpness(values, 0.0),
+            layer_sharpness=self._of_layers(SHARP, values, lambda own: _sharpness(values, own)),
+            learning_rate=values["learning_rate"],
+            latent_learning_rate=values["latent_learning_rate"],
+            frozen_learning_rate=values["frozen_learning_rate"],
+            epochs=spec.train.epochs,
+            frozen_epochs=spec.train.frozen_epochs,
+            distillation=spec.train.distillation,
+            temperature=spec.train.temperature,
+            seed=seed,
+        )
 
-def densities_of(spec: StudySpec, layers: Sequence[LayerShape], weighting: Mapping[str, float]) -> dict[str, float]:
-    """A weighting as searched values: the mean of each group, their mean set to 0, cut to the range."""
-    wanted = {name: ends for name, ends in ranges(spec, layers).items() if name.startswith(DENSITY)}
-    by_group = grouped(weighting, groups_of(spec, layers))
-    mean = sum(by_group.values()) / len(by_group)
-    return {
-        name: min(max(by_group[name.removeprefix(DENSITY)] - mean, low), high) for name, (low, high) in wanted.items()
-    }
+    def _split(self, values: Values, sparsity: float) -> dict[str, float]:
+        if not self._splits:
+            return {}
+        known = self._best_known(sparsity)
+        weighting = {layer: known[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
+        return split_of_weighting(self.layers, weighting, sparsity)
 
+    def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
+        """The schedules of the layers that have their own."""
+        owns = {layer: values.get(prefix + group, 0.0) for layer, group in self.groups.items()}
+        return {layer: schedule(own) for layer, own in owns.items() if own}
 
-def sample(
-    trial: optuna.Trial, spec: StudySpec, sparsity: float, seed: int, layers: Sequence[LayerShape] = ()
-) -> Candidate:
-    """The candidate of one trial."""
-    numbers = {
-        name: trial.suggest_float(name, low, high, log=is_logarithmic(name))
-        for name, (low, high) in ranges(spec, layers).items()
-    }
-    others = {name: trial.suggest_categorical(name, options) for name, options in choices(spec).items()}
-    return candidate_of(numbers | others, spec, sparsity, seed, layers)
-
-
-def is_logarithmic(name: str) -> bool:
-    """Whether a value is sampled by its logarithm; a group's own values are logarithms already."""
-    return name not in _EVEN and not name.startswith((DENSITY, PULL, SHARP))
-
-
-def candidate_of(
-    values: Values, spec: StudySpec, sparsity: float, seed: int, layers: Sequence[LayerShape] = ()
-) -> Candidate:
-    """Values by name -> the candidate that they describe."""
-    form = spec.search.form
-    groups = groups_of(spec, layers)
-    alpha = spec.search.alpha or default_alpha(form)
-    if isinstance(alpha, Tracked) and "rise" in values:
-        alpha = alpha.model_copy(update={"rise": values["rise"]})
-    fixed: dict[str, Any] = {
-        "form": form,
-        "alpha": alpha,
-        "epochs": spec.train.epochs,
-        "frozen_epochs": spec.train.frozen_epochs,
-        "distillation": spec.train.distillation,
-        "temperature": spec.train.temperature,
-    }
-    return Candidate(
-        sparsity=sparsity,
-        seed=seed,
-        split=_split(values, spec, sparsity, layers),
-        spread=values["spread"],
-        hold_from=values.get("hold_from", 1.0),
-        strength=_strength(values, spec, 0.0),
-        layer_strength=_of_layers(PULL, values, groups, lambda own: _strength(values, spec, own)),
-        sharpness=_sharpness(values, 0.0),
-        layer_sharpness=_of_layers(SHARP, values, groups, lambda own: _sharpness(values, own)),
-        learning_rate=values["learning_rate"],
-        latent_learning_rate=values["latent_learning_rate"],
-        frozen_learning_rate=values["frozen_learning_rate"],
-        **fixed,
-    )
-
-
-def _of_layers(
-    prefix: str, values: Values, groups: Mapping[str, str], schedule: Callable[[float], Schedule]
-) -> dict[str, Schedule]:
-    """The schedules of the layers that have their own."""
-    return {layer: schedule(values[prefix + group]) for layer, group in groups.items() if values.get(prefix + group)}
-
-
-def _strength(values: Values, spec: StudySpec, own: float) -> Schedule:
-    """λ's way to its strength: straight, by equal factors, or in one step as in the paper's recipes."""
-    if "strength" not in values:
-        return Constant(value=0.0)
-    last, start = values["strength"] * _factor(own), values["pull_start"]
-    if values["growth"] == "step":
-        return Steps(value=last / STEP, factors=((start * spec.train.epochs, STEP),))
-    if values["growth"] == "exponential":
-        return Ramp(first=last / STEP, last=last, start=start, growth="exponential")
-    return Ramp(first=0.0, last=last, start=start)
+    def _strength(self, values: Values, own: float) -> Schedule:
+        """λ's way to its strength: straight, by equal factors, or in one step as in the paper's recipes."""
+        if "strength" not in values:
+            return Constant(value=0.0)
+        last, start = values["strength"] * math.exp(own), values["pull_start"]
+        if values["growth"] == "step":
+            return Steps(value=last / STEP, factors=((start * self.spec.train.epochs, STEP),))
+        if values["growth"] == "exponential":
+            return Ramp(first=last / STEP, last=last, start=start, growth="exponential")
+        return Ramp(first=0.0, last=last, start=start)
 
 
 def _sharpness(values: Values, own: float) -> Schedule:
     if "sharpness" not in values:
         return Constant(value=1.0)
-    return sharpened(values["sharpness"] * _factor(own), values["sharpness_first"])
+    return sharpened(values["sharpness"] * math.exp(own), values["sharpness_first"])
 
 
-def _factor(own: float) -> float:
-    return math.exp(own)
-
-
-def _split(values: Values, spec: StudySpec, sparsity: float, layers: Sequence[LayerShape]) -> dict[str, float]:
-    groups = groups_of(spec, layers)
-    if not any(name.startswith(DENSITY) for name in values):
-        return {}
-    return split_of_weighting(layers, {name: values[DENSITY + group] for name, group in groups.items()}, sparsity)
+def is_logarithmic(name: str) -> bool:
+    """Whether a value is sampled by its logarithm; a group's own values are logarithms already."""
+    return name not in _EVEN and not name.startswith((DENSITY, PULL, SHARP))

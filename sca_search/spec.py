@@ -212,7 +212,7 @@ class SpaceSpec(_Table):
     latent_learning_rate: PositiveRange = (0.01, 0.1)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
     # Half-width of each group's logarithm of density beside the others'; 0 splits the zeros evenly.
-    split: NonNegativeFloat = 0.0
+    split: NonNegativeFloat = 1.0
     # Half-width of the logarithm of each group's own strength or sharpness beside the others'; 0: the same for all.
     own: NonNegativeFloat = 0.7
 

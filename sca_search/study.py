@@ -27,10 +27,11 @@ from sca_search.search import (
     storage_errors,
     work,
 )
+from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.workers import run_processes, threads_of
-from sca_search.workshop import given_prior, guesses, make_task, take_prior, warm_start
+from sca_search.workshop import given_prior, make_space, make_task, take_prior, warm_start
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,11 @@ def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -
         except StopRequestedError:
             return Finished({}, stopped=True)
         take_prior(run, spec, task)
-        study = open_study(run, spec, task.layer_shapes)
+        space = make_space(run, spec, task, start)
+        study = open_study(run, space)
         stopped = False
         try:
-            _run_trials(run, spec, task, start, study, audience)
+            _run_trials(run, space, task, start, study, audience)
             _run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
@@ -80,10 +82,11 @@ def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -
 
 
 def _run_trials(
-    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
+    run: RunFolder, space: Space, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
 ) -> None:
+    spec = space.spec
     with storage_errors(run):
-        waiting = fill_queue(study, spec, guesses(run, spec, task, start))
+        waiting = fill_queue(study, space)
     audience.on_queue(waiting, len(rows(study)) - waiting)
     clock = Clock(spec.search.time_budget, spec.search.refits)
 
@@ -97,7 +100,7 @@ def _run_trials(
     if spec.search.workers > 1 and waiting > 1:
         run_processes(run, spec, waiting, listener, clock.trial_fits)
     else:
-        objective = Objective(run, spec, task, start, listener, given_prior(run, spec, task))
+        objective = Objective(run, space, task, start, listener, given_prior(run, spec, task))
         work(study, objective, lambda: has_waiting(study) and clock.trial_fits())
 
 

@@ -6,6 +6,7 @@ re-estimated; the network is measured.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -34,6 +35,8 @@ from sca_search.ternary import (
 )
 
 NO_RUNGS = Rungs()
+# Enough for normalisation statistics to compare candidates by; the end uses the whole split.
+RUNG_BATCHES = 8
 
 
 def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress) -> WarmStart:
@@ -144,7 +147,8 @@ class _Training:
         copy = self.task.model_with(
             state | {f"{name}.weight": trits for name, trits in self._exact_trits().trits.items()}
         )
-        reestimate_normalisation(copy, self.task.data.train.batches(EVALUATION_BATCH, seed=0))
+        batches = self.task.data.train.batches(EVALUATION_BATCH, seed=0)
+        reestimate_normalisation(copy, islice(batches, RUNG_BATCHES))
         return self.task.validate(copy)
 
     def _strength_unit(self) -> float:

@@ -20,7 +20,7 @@ from sca_search.run_folder import RunFolder
 from sca_search.search import Listener, Objective, open_study, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
-from sca_search.workshop import given_prior, make_task, warm_start
+from sca_search.workshop import given_prior, make_space, make_task, warm_start
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
@@ -116,8 +116,9 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
         task = make_task(spec)
         torch.set_num_threads(threads_of(spec, task))
         start = warm_start(run, spec, task, Progress())
-        objective = Objective(run, spec, task, start, listener, given_prior(run, spec, task))
-        study = open_study(run, spec, task.layer_shapes)
+        space = make_space(run, spec, task, start)
+        objective = Objective(run, space, task, start, listener, given_prior(run, spec, task))
+        study = open_study(run, space)
         work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
     except StopRequestedError:
         pass

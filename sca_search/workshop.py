@@ -3,13 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sca_search.allocation import split_of_weighting, uniform_weighting
+from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighting
 from sca_search.correction import Observation
 from sca_search.data import load_data
 from sca_search.exact import Floor
@@ -21,8 +20,8 @@ from sca_search.models import build_model
 from sca_search.prior import alpha_for_sparsity
 from sca_search.prior_file import read_prior, write_prior
 from sca_search.run_folder import RunFolder
-from sca_search.sensitivity import LayerCost, measure_sensitivity, sparing_weighting
-from sca_search.space import first_guess, first_guesses
+from sca_search.sensitivity import measure_sensitivity
+from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import latents, ternarize
@@ -123,19 +122,17 @@ def layer_costs(run: RunFolder, task: Task, start: WarmStart) -> list[LayerCost]
     return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
 
 
-def guesses(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> dict[int, dict[str, Any]]:
-    """Values for the study's first candidates; sensitivity is only asked where it matters."""
-    if not spec.search.space.split:
-        return first_guesses(spec, task.layer_shapes)
-    costs = layer_costs(run, task, start)
-    spared = sparing_weighting(costs, task.layer_shapes, typical_sparsity(spec.goal))
-    return first_guesses(spec, task.layer_shapes, spared)
+def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> Space:
+    """What the study searches; the layers' sensitivity is only asked where it matters."""
+    has_split = spec.search.space.split and len(task.layer_shapes) > 1
+    costs = layer_costs(run, task, start) if has_split else []
+    return Space(spec, task.layer_shapes, tuple(costs))
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     """The prior's α a layer on the network as it is initialised, for the target."""
     torch.manual_seed(spec.seed)
     model = task.make_model()
-    spread = first_guess(spec)["spread"]
+    spread = Space(spec).first_guess()["spread"]
     ternarize(model, task.spreads(spread))
     return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}
