@@ -1,2 +1,293 @@
-def report(cells):
-    pass
+"""Cells of `search.py` -> tables and figures in RESULTS.md.
+
+A contender's network is picked on the validation split, from all that it trained; what counts is that network's test
+accuracy. So the front is the validation front, and its hypervolume is measured with the test accuracies of its
+networks: a front that only looks good on the validation split does not stay so.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from report import RESULTS, ROOT, provenance, table, write_section
+
+from sca_search.results import hypervolume, pareto_front, trial_frame
+
+Cell = dict[str, Any]
+# Below the dense network by so many points, and at so many zeros, a network counts nothing.
+POINTS_BELOW, LEAST_SPARSITY = 0.05, 0.3
+FIXED = (0.9, 0.97, 0.99)
+NAMES = {"digits": "the digits", "mnist": "20,000 images of MNIST", "cifar10": "10,000 images of CIFAR-10"}
+
+
+def report(cells: Path) -> None:
+    """Writes every section that there are cells for."""
+    found: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for file in sorted((cells / "search").glob("*/*/*/seed-*/cell.json")):
+        cell = json.loads(file.read_text())
+        found[cell["data"], "front" if cell["target"] is None else "targets"].append(cell)
+    for (data, part), group in found.items():
+        _write(data, part, group)
+
+
+def _write(data: str, part: str, cells: list[Cell]) -> None:
+    if part == "front":
+        title = f"Search of the whole front on {NAMES[data]}"
+        text = f"{_front_table(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
+    else:
+        title = f"Search at one sparsity on {NAMES[data]}"
+        text = f"{_target_table(cells)}\n\n{_target_words(cells)}"
+    write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{provenance()}")
+
+
+def area(cell: Cell, epochs: float = float("inf"), accuracy: str = "test_accuracy") -> float:
+    """The hypervolume in points × sparsity after some epochs, by the accuracy named."""
+    rows = [
+        {
+            "trial": number,
+            "state": "complete",
+            "sparsity": point["sparsity"],
+            "accuracy": point["accuracy"],
+            "loss": point["loss"],
+            "test_accuracy": point["test_accuracy"],
+        }
+        for number, point in enumerate(cell["points"])
+        if point["epochs"] <= epochs
+    ]
+    if not rows:
+        return 0.0
+    front = pareto_front(trial_frame(rows))
+    dense = cell["dense_test"] if accuracy == "test_accuracy" else cell["dense"]
+    counted = front.assign(accuracy=front[accuracy].astype(float))
+    return 100 * hypervolume(_upper(counted), accuracy=dense - POINTS_BELOW, sparsity=LEAST_SPARSITY)
+
+
+def _upper(front: pd.DataFrame) -> pd.DataFrame:
+    """What of a validation front is also a front by the accuracy given."""
+    return pareto_front(front.assign(trial=range(len(front)), state="complete", loss=0.0))
+
+
+def _by_contender(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell["contender"]].append(cell)
+    return groups
+
+
+def _front_table(cells: list[Cell]) -> str:
+    groups = _by_contender(cells)
+    stock = _best_stock(groups)
+    rows = []
+    for name, group in sorted(groups.items(), key=lambda item: -_median(item[1], area)):
+        rows.append(
+            [
+                name,
+                str(len(group)),
+                _spread([area(cell) for cell in group]),
+                _spread([area(cell, accuracy="accuracy") for cell in group]),
+                _share_needed(group, stock),
+                *(_spread([_lost_at(cell, sparsity) for cell in group], "+") for sparsity in FIXED),
+            ]
+        )
+    headings = ["contender", "seeds", "hypervolume, test", "hypervolume, validation", "epochs to the best stock one's"]
+    return table([*headings, *(f"points at {sparsity:g}" for sparsity in FIXED)], rows)
+
+
+def _best_stock(groups: dict[str, list[Cell]]) -> dict[int, float]:
+    """The final validation hypervolume of the best stock contender, a seed."""
+    stock = {name: group for name, group in groups.items() if name.startswith("stock")}
+    if not stock:
+        return {}
+    best = max(stock.values(), key=lambda group: _median(group, lambda cell: area(cell, accuracy="accuracy")))
+    return {cell["seed"]: area(cell, accuracy="accuracy") for cell in best}
+
+
+def _share_needed(group: list[Cell], stock: dict[int, float]) -> str:
+    """After which share of the epochs a contender has what the best stock one ends with."""
+    shares = []
+    for cell in group:
+        if cell["seed"] not in stock:
+            continue
+        reached = [
+            point["epochs"] / cell["budget"]
+            for point in cell["points"]
+            if area(cell, point["epochs"], "accuracy") >= stock[cell["seed"]]
+        ]
+        shares.append(min(reached, default=float("inf")))
+    if not shares:
+        return ""
+    middle = statistics.median(shares)
+    return "never" if middle == float("inf") else f"{middle:.2f} ({min(shares):.2f}–{_shown(max(shares))})"
+
+
+def _shown(share: float) -> str:
+    return "never" if share == float("inf") else f"{share:.2f}"
+
+
+def _lost_at(cell: Cell, sparsity: float) -> float:
+    """Test accuracy against dense, in points, of the network picked on validation with at least these zeros."""
+    near = [point for point in cell["points"] if point["sparsity"] >= sparsity - 0.001]
+    if not near:
+        return float("nan")
+    best = max(near, key=lambda point: (point["accuracy"], -point["loss"]))
+    return 100 * (best["test_accuracy"] - cell["dense_test"])
+
+
+def _front_words(cells: list[Cell]) -> str:
+    budget = cells[0]["budget"]
+    return (
+        f"Each contender spends {budget} epochs beside the shared dense warm start. Medians over seeds, lowest and "
+        f"highest in brackets. Hypervolume in points × sparsity above (dense − {100 * POINTS_BELOW:g} points, "
+        f"s = {LEAST_SPARSITY:g}), of the validation front, measured on the test split and on validation; the "
+        "epochs are the share of the whole after which the validation hypervolume is that of the best stock "
+        "contender's end; points at a sparsity are test accuracy against dense of the network that validation picks "
+        "at that sparsity or above. All contenders train with the same teacher but the one that says labels only."
+    )
+
+
+def _target_table(cells: list[Cell]) -> str:
+    rows = []
+    for target in sorted({cell["target"] for cell in cells}):
+        groups = _by_contender(cell for cell in cells if cell["target"] == target)
+        baseline = {cell["seed"]: _picked(cell) for cell in groups.get("straight-through", [])}
+        for name, group in sorted(groups.items(), key=lambda item: -statistics.fmean(map(_picked, item[1]))):
+            gaps = [_picked(cell) - baseline[cell["seed"]] for cell in group if cell["seed"] in baseline]
+            rows.append(
+                [
+                    f"{target:g}",
+                    name,
+                    str(len(group)),
+                    _mean([_picked(cell) for cell in group]),
+                    _mean([_average(cell) for cell in group]),
+                    _mean(gaps) if gaps else "",
+                    f"{_worst(group, lambda point: abs(point['before'] - target)):.2f}",
+                    f"{_worst(group, lambda point: point['moved']):.3f}",
+                ]
+            )
+    headings = [
+        "target",
+        "contender",
+        "seeds",
+        "picked network, points",
+        "all networks, points",
+        "picked, beside straight-through",
+        "off before the exact step, points",
+        "moved by it, %",
+    ]
+    return table(headings, rows)
+
+
+def _target_words(cells: list[Cell]) -> str:
+    return (
+        f"Each contender spends its epochs on one sparsity ({cells[0]['budget']} epochs a study, the grid's trials "
+        "left out). Test accuracy against the dense network in points, mean ± standard deviation over seeds: of the "
+        "network that validation picks, and of all networks at the target. The last two columns are the worst seen."
+    )
+
+
+def _worst(cells: list[Cell], of: Callable[[dict[str, Any]], float]) -> float:
+    return 100 * max(of(point) for cell in cells for point in _at_target(cell))
+
+
+def _at_target(cell: Cell) -> list[dict[str, Any]]:
+    return [point for point in cell["points"] if abs(point["sparsity"] - cell["target"]) <= 0.001]
+
+
+def _picked(cell: Cell) -> float:
+    best = max(_at_target(cell), key=lambda point: (point["accuracy"], -point["loss"]))
+    return 100 * float(best["test_accuracy"] - cell["dense_test"])
+
+
+def _average(cell: Cell) -> float:
+    return statistics.fmean(100 * (point["test_accuracy"] - cell["dense_test"]) for point in _at_target(cell))
+
+
+def _median(cells: list[Cell], of: Callable[[Cell], float]) -> float:
+    return statistics.median(map(of, cells))
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "none"
+    return f"{statistics.median(known):{sign}.2f} ({min(known):{sign}.2f}–{max(known):{sign}.2f})"
+
+
+def _mean(values: list[float]) -> str:
+    return f"{statistics.fmean(values):+.2f} ± {statistics.pstdev(values):.2f}"
+
+
+def _picture(data: str, cells: list[Cell]) -> str:
+    """Median hypervolume over epochs, its range shaded, as an SVG drawn here: no browser is needed for it."""
+    file = ROOT / "docs" / f"search-{data}.svg"
+    file.write_text(_svg(_by_contender(cells), cells[0]["budget"]), encoding="utf-8")
+    return f"![Hypervolume over epochs](../docs/{file.name})"
+
+
+_COLOURS = (
+    "#1b6ca8",
+    "#d1495b",
+    "#66a182",
+    "#edae49",
+    "#7a5195",
+    "#8d6e63",
+    "#546e7a",
+    "#00897b",
+    "#c2185b",
+    "#9e9d24",
+)
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _LEGEND = 860, 420, 60, 40, 230
+
+
+def _svg(groups: dict[str, list[Cell]], budget: int) -> str:
+    steps = [budget * step / 50 for step in range(51)]
+    curves = {
+        name: [sorted(area(cell, epochs, "accuracy") for cell in group) for epochs in steps]
+        for name, group in groups.items()
+    }
+    top = max(values[-1] for curve in curves.values() for values in curve) * 1.05
+    ranked = sorted(curves, key=lambda name: -statistics.median(curves[name][-1]))
+    right = _WIDTH - _LEGEND
+
+    def x(epochs: float) -> float:
+        return _LEFT + (right - _LEFT) * epochs / budget
+
+    def y(value: float) -> float:
+        return (_HEIGHT - _BOTTOM) * (1 - value / top) + 10
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+    ]
+    for tick in range(5):
+        value = top * tick / 4
+        parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
+        epochs = budget * tick / 4
+        parts.append(f'<text x="{x(epochs):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle">{epochs:.0f}</text>')
+    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">epochs spent</text>')
+    for number, name in enumerate(ranked):
+        colour = _COLOURS[number % len(_COLOURS)]
+        low = [(x(epochs), y(values[0])) for epochs, values in zip(steps, curves[name], strict=True)]
+        high = [(x(epochs), y(values[-1])) for epochs, values in zip(steps, curves[name], strict=True)]
+        middle = [(x(e), y(statistics.median(values))) for e, values in zip(steps, curves[name], strict=True)]
+        parts.append(f'<polygon points="{_points(low + high[::-1])}" fill="{colour}" opacity="0.10"/>')
+        dash = "" if number < len(_COLOURS) else ' stroke-dasharray="5 3"'
+        parts.append(f'<polyline points="{_points(middle)}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        height, from_x = 20 + 18 * number, right + 12
+        parts.append(
+            f'<line x1="{from_x}" x2="{from_x + 20}" y1="{height}" y2="{height}" stroke="{colour}" '
+            f'stroke-width="3"{dash}/>'
+        )
+        parts.append(f'<text x="{right + 38}" y="{height + 4}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _points(corners: list[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)

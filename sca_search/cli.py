@@ -225,13 +225,15 @@ def show_command(
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:
-    from sca_search.display import better_lines, front_table, result_lines
+    from sca_search.display import better_lines, front_table, result_lines, rung_lines, sensitivity_table
     from sca_search.results import read_csv
 
     frame = read_csv(run.trials_file)
-    _out.print(front_table(frame, spec.goal))
-    summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None
-    for line in [*(result_lines(summary) if summary else []), *better_lines(frame, spec.goal)]:
+    summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
+    sensitivity = sensitivity_table(summary.get("sensitivity", []))
+    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal)]:
+        _out.print(table)
+    for line in [*rung_lines(summary), *result_lines(summary), *better_lines(frame, spec.goal)]:
         _out.print(line, highlight=False)
 
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need o
     from sca_search.task import Epoch
 
 
+_SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
+_SHOWN_LAYERS = 8
+
+
 class StudyDisplay:
     """Keeps what the study has told and draws it: a line a trial under way, the best so far, the time left."""
 
@@ -135,6 +139,8 @@ def _running_line(who: str, planned: float, epoch: "Epoch | None") -> Text:
 
 def _trial_line(row: dict[str, Any], finished: int, total: int) -> Text:
     head = f"[{finished}/{total}] trial {row['trial']}: "
+    if row["state"] == "paused":
+        return Text(head + f"paused after {row['epochs']:.0f} epochs, others of its sparsity are better", style="dim")
     if row["state"] != "complete":
         return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
@@ -197,6 +203,33 @@ def better_lines(frame: pd.DataFrame, goal: GoalSpec) -> list[str]:
         f"Trial {best['trial']} is no less accurate with more zeros: {best['accuracy']:.2%} at {best['sparsity']:.1%}. "
         "A higher target may cost nothing."
     ]
+
+
+def rung_lines(summary: dict[str, Any]) -> list[str]:
+    """How well the looks on the way foretold the end."""
+    told = [
+        f"{rung['rank_correlation']:.2f} after {epoch} epochs ({rung['trials']} trials)"
+        for epoch, rung in summary.get("rungs", {}).items()
+    ]
+    return [f"Rank correlation of the loss on the way with the loss at the end: {', '.join(told)}"] if told else []
+
+
+def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
+    """What rounding one layer costs, the most sensitive first; None where it was not measured."""
+    if not costs:
+        return None
+    losses = {(cost["layer"], round(cost["sparsity"], 3)): cost["loss"] for cost in costs}
+    layers = list(dict.fromkeys(cost["layer"] for cost in costs))
+    shown = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
+    table = Table(title="Validation loss added by rounding one layer alone, untrained", title_justify="left")
+    for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in shown)):
+        table.add_column(heading, justify="left" if heading == "layer" else "right")
+    ranked = sorted(layers, key=lambda layer: -losses[layer, shown[-1]]) if shown else layers
+    for layer in ranked[:_SHOWN_LAYERS]:
+        table.add_row(layer, *(f"{losses[layer, sparsity]:+.4f}" for sparsity in shown))
+    if len(ranked) > _SHOWN_LAYERS:
+        table.add_row(f"… {len(ranked) - _SHOWN_LAYERS} more in sensitivity.json")
+    return table
 
 
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:

@@ -14,8 +14,9 @@ from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.files import atomic_path, write_json_atomic
 from sca_search.goal import chosen_trial, described
+from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.results import hypervolume, pareto_front, write_csv
+from sca_search.results import hypervolume, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.search import keep
@@ -62,6 +63,8 @@ def summarize(
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
         "failed": int((frame["state"] == "failed").sum()),
+        "paused": int((frame["state"] == "paused").sum()),
+        "rungs": _rungs(spec, frame),
         "hypervolume": hypervolume(pareto_front(frame), accuracy=start.score.accuracy - 0.05, sparsity=0.3),
         "seconds": round(seconds, 1),
         "versions": versions(),
@@ -73,6 +76,16 @@ def summarize(
         summary |= _chosen(run, frame, trial, task, start)
     write_json_atomic(run.summary_file, summary)
     return summary
+
+
+def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """How well each rung foretold the end."""
+    finished = [
+        {str(name): value for name, value in row.items() if pd.notna(value)}
+        for row in measured(frame).to_dict("records")
+    ]
+    told = {epoch: foretelling(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
+    return {str(epoch): {"rank_correlation": found[0], "trials": found[1]} for epoch, found in told.items() if found}
 
 
 def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart) -> dict[str, object]:

@@ -51,7 +51,7 @@ def test_three_faults_are_shown_at_once(run, tmp_path: Path) -> None:
     assert_refused(
         run("a.toml"),
         "a.toml: search.trials must be at least 1, got 0",
-        "a.toml: search.form must be 'sharpened' or 'paper', got 'round'",
+        "a.toml: search.form must be 'sharpened', 'paper' or 'straight-through', got 'round'",
         "a.toml: train.epochs must be a whole number, got 'many'",
     )
 

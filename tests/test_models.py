@@ -17,6 +17,7 @@ from sca_search.models import MODELS, Shape, build_model
 
 NATIVE: dict[str, tuple[Shape, int]] = {
     "lenet-small": ((1, 8, 8), 10),
+    "lenet-medium": ((1, 28, 28), 10),
     "lenet": ((1, 28, 28), 10),
     "vgg-s": ((3, 32, 32), 10),
     "vgg-variate": ((3, 32, 32), 10),
@@ -28,6 +29,8 @@ NATIVE: dict[str, tuple[Shape, int]] = {
 # (first layer, between first and last, last layer with its bias, BatchNorm scales and shifts)
 COUNTS = {
     "lenet-small": (16 * 25, 32 * 16 * 25 + 32 * 2 * 2 * 64, 64 * 10 + 10, 2 * (16 + 32 + 64)),
+    # two poolings make 7×7 of 28×28
+    "lenet-medium": (16 * 25, 32 * 16 * 25 + 32 * 7 * 7 * 128, 128 * 10 + 10, 2 * (16 + 32 + 128)),
     "lenet": (32 * 25, 64 * 32 * 25 + 64 * 7 * 7 * 512, 512 * 10 + 10, 2 * (32 + 64 + 512)),
     "vgg-s": (
         3 * 128 * 9,
@@ -65,6 +68,7 @@ COUNTS = {
 # the same middle figures written out, so that a slip in the arithmetic above shows
 BETWEEN = {
     "lenet-small": 20_992,
+    "lenet-medium": 213_504,
     "lenet": 1_656_832,
     "vgg-s": 12_959_744,
     "vgg-variate": 841_472,
@@ -136,7 +140,9 @@ def test_output_has_one_logit_a_class(name: str) -> None:
     assert output_shape(name, shape, classes) == (2, classes)
 
 
-@pytest.mark.parametrize("name", ["lenet-small", "lenet", "vgg-s", "vgg-variate", "resnet20", "alexnet"])
+@pytest.mark.parametrize(
+    "name", ["lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "alexnet"]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_grey_and_colour_are_both_taken(name: str, channels: int) -> None:
     assert output_shape(name, (channels, 64, 72), 7) == (2, 7)
@@ -155,7 +161,7 @@ def test_small_networks_compute_finite_logits_and_gradients(name: str) -> None:
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["lenet-small", "lenet"]),
+    name=st.sampled_from(["lenet-small", "lenet-medium", "lenet"]),
     channels=st.integers(1, 4),
     height=st.integers(4, 40),
     width=st.integers(4, 40),
@@ -211,6 +217,7 @@ def test_only_the_last_weight_layer_has_a_bias(name: str) -> None:
     ("name", "expected"),
     [
         ("lenet-small", ["conv1", "conv2", "fc1", "fc2"]),
+        ("lenet-medium", ["conv1", "conv2", "fc1", "fc2"]),
         ("lenet", ["conv1", "conv2", "fc1", "fc2"]),
         ("vgg-s", ["conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2"]),
         ("vgg-variate", ["conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2"]),
@@ -232,6 +239,7 @@ def test_resnet20_names_follow_stage_and_block() -> None:
     ("name", "expected"),
     [
         ("lenet-small", ["fc2"]),
+        ("lenet-medium", ["fc2"]),
         ("lenet", ["fc2"]),
         ("vgg-s", ["fc1", "fc2"]),
         ("vgg-variate", ["fc2"]),
@@ -285,6 +293,7 @@ def test_unknown_name_offers_the_nearest() -> None:
     ("name", "least"),
     [
         ("lenet-small", 4),
+        ("lenet-medium", 4),
         ("lenet", 4),
         ("vgg-s", 8),
         ("vgg-variate", 8),

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -80,6 +81,37 @@ def test_ramp_that_stops_at_once_is_its_last_value():
     assert [Ramp(first=1, last=5, stop=0).at(epoch, 10) for epoch in (0, 10)] == [5, 5]
 
 
+@pytest.mark.parametrize("schedule", [Ramp(first=1, last=5), Ramp(first=1, last=5, growth="exponential")])
+def test_a_training_without_epochs_is_at_its_end(schedule):
+    assert schedule.at(0, 0) == 5
+
+
+def test_tracked_sparsity_rises_as_a_cubic_by_hand():
+    # Four of eight epochs: 1 - (1 - epoch/4)³.
+    shares = [Tracked(rise=0.5).share_at(epoch, 8) for epoch in (0, 1, 2, 3, 4, 6, 8)]
+    assert shares == [0, 37 / 64, 7 / 8, 63 / 64, 1, 1, 1]
+
+
+def test_tracked_sparsity_holds_at_once_without_a_rise():
+    assert [Tracked().share_at(epoch, 8) for epoch in (0, 0.1, 8)] == [1, 1, 1]
+    assert Tracked(rise=0.5).share_at(0, 0) == 1
+
+
+def test_a_rise_over_the_whole_training_ends_with_it():
+    assert [Tracked(rise=1.0).share_at(epoch, 2) for epoch in (0, 1, 2)] == [0, 7 / 8, 1]
+
+
+@quick
+@given(st.floats(0, 1), st.integers(1, 100))
+def test_tracked_sparsity_never_falls_and_slows_down(rise, epochs):
+    shares = [Tracked(rise=rise).share_at(epochs * step / 40, epochs) for step in range(41)]
+    steps = [after - before for before, after in pairwise(shares)]
+    assert shares[-1] == 1
+    assert all(0 <= share <= 1 for share in shares)
+    assert all(step >= 0 for step in steps)
+    assert all(after <= before + 1e-12 for before, after in pairwise(steps)) or rise == 0
+
+
 ramps = st.builds(
     lambda first, last, ends, growth: Ramp(first=first, last=last, start=min(ends), stop=max(ends), growth=growth),
     st.floats(0.01, 100),
@@ -122,6 +154,7 @@ def test_tables_name_their_kind():
     assert read("{ kind = 'prior' }", ALPHA) == FromPrior()
     assert read("{ kind = 'tracked' }", ALPHA) == Tracked(every=1)
     assert read("{ kind = 'tracked', every = 5 }", ALPHA) == Tracked(every=5)
+    assert read("{ kind = 'tracked', rise = 0.5 }", ALPHA) == Tracked(every=1, rise=0.5)
 
 
 ALL = [
@@ -144,7 +177,7 @@ def test_schedules_print_what_they_are():
     assert repr(ALL[0]) == "Constant(kind='constant', value=0.25)"
     assert repr(ALL[1]) == "Steps(kind='steps', value=1.0, factors=((3.0, 0.1),))"
     assert repr(ALL[2]) == "Ramp(kind='ramp', first=0.0, last=2.0, start=0.0, stop=0.5, growth='linear')"
-    assert repr(ALL[3]) == "Tracked(kind='tracked', every=3)"
+    assert repr(ALL[3]) == "Tracked(kind='tracked', every=3, rise=0.0)"
     assert repr(ALL[4]) == "FromPrior(kind='prior')"
 
 
@@ -208,6 +241,12 @@ def test_tracked_looks_at_whole_steps(every):
         read(f"{{ kind = 'tracked', every = {every} }}", ALPHA)
 
 
+@pytest.mark.parametrize("rise", ["-0.1", "1.1", "nan", "'slow'"])
+def test_a_rise_is_a_share_of_the_training(rise):
+    with pytest.raises(ValidationError, match="rise"):
+        read(f"{{ kind = 'tracked', rise = {rise} }}", ALPHA)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -216,6 +255,7 @@ def test_tracked_looks_at_whole_steps(every):
         "{ kind = 'steps', value = 1, factors = [[2, true]] }",
         "{ kind = 'ramp', first = true, last = 2 }",
         "{ kind = 'tracked', every = true }",
+        "{ kind = 'tracked', rise = true }",
     ],
 )
 def test_true_is_no_number(line):

