@@ -7,11 +7,12 @@ epochs are used up.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 
 from sca_search.candidate import Candidate
@@ -183,11 +184,21 @@ def _raw(bench: Bench, trial: optuna.Trial) -> Candidate:
     )
 
 
-def ours(**changed: Any) -> Contender:
-    """A study of this package, `changed` in parts of its spec (dotted keys)."""
+def no_prior(bench: Bench) -> None:
+    """The first guess with each layer's α drawn at random; only the exact step brings it to its sparsity."""
+    random = np.random.default_rng(bench.spec.seed)
+    for sparsity in _sparsities(bench):
+        alphas = {layer: Constant(value=float(random.uniform(0.0, 2.0))) for layer in bench.task.ternary_layers}
+        bench.train(bench.candidate(sparsity, layer_alpha=alphas))
+
+
+def ours(changed: Mapping[str, Any] | None = None, moved_to_training: bool = False) -> Contender:
+    """A study of this package, `changed` in parts of its spec (dotted keys), or its frozen epochs trained instead."""
 
     def contend(bench: Bench) -> None:
-        spec = _changed(bench.spec, changed)
+        epochs = bench.spec.train.epochs + bench.spec.train.frozen_epochs
+        unfrozen = {"train.epochs": epochs, "train.frozen_epochs": 0} if moved_to_training else {}
+        spec = _changed(bench.spec, {**(changed or {}), **unfrozen})
         run = RunFolder(bench.folder)
         run.path.mkdir(parents=True, exist_ok=True)
         space = make_space(run, spec, bench.task, bench.start)

@@ -25,6 +25,7 @@ from contenders import (
     Contender,
     SpentError,
     bisection,
+    no_prior,
     ours,
     rows_of,
     stock,
@@ -44,7 +45,14 @@ from sca_search.workshop import make_task, warm_start
 
 CONTENDERS: dict[str, Contender] = {
     "ours": ours(),
-    "ours, paper's form": ours(**{"search.form": "paper"}),
+    "ours, paper's form": ours({"search.form": "paper"}),
+    "ours, paper's form, no correction": ours({"search.form": "paper", "search.correction": False}),
+    "ours, no prior": no_prior,
+    "ours, even split": ours({"search.space.split": 0.0}),
+    "ours, halving": ours({"search.keep": 0.5}),
+    "ours, no frozen phase": ours(moved_to_training=True),
+    "ours, random sampler": ours({"search.sampler": "random"}),
+    "ours, GP sampler": ours({"search.sampler": "gp"}),
     "stock random": stock(lambda seed: RandomSampler(seed=seed)),
     "stock TPE": stock(lambda seed: TPESampler(seed=seed)),
     "stock NSGA-II": stock(lambda seed: NSGAIISampler(seed=seed)),
@@ -163,6 +171,7 @@ def _study(arguments: argparse.Namespace, seed: int, target: float | None) -> tu
             "seed": seed,
             "target_sparsity": target,
             "front": True if target is None else None,
+            "grid": None if target is None else False,  # as for the others, all epochs go to the target
             "data_dir": arguments.data_dir,
             # Candidates that are stopped early leave room for others.
             "trials": 4 * trials,

@@ -165,8 +165,8 @@ def _target_table(cells: list[Cell]) -> str:
                     _mean([_picked(cell) for cell in group]),
                     _mean([_average(cell) for cell in group]),
                     _mean(gaps) if gaps else "",
-                    f"{_worst(group, lambda point: abs(point['before'] - target)):.2f}",
-                    f"{_worst(group, lambda point: point['moved']):.3f}",
+                    f"{_worst(group, lambda point, wanted: abs(point['before'] - wanted)):.2f}",
+                    f"{_worst(group, lambda point, _: point['moved']):.3f}",
                 ]
             )
     headings = [
@@ -190,8 +190,8 @@ def _target_words(cells: list[Cell]) -> str:
     )
 
 
-def _worst(cells: list[Cell], of: Callable[[dict[str, Any]], float]) -> float:
-    return 100 * max(of(point) for cell in cells for point in _at_target(cell))
+def _worst(cells: list[Cell], of: Callable[[dict[str, Any], float], float]) -> float:
+    return 100 * max(of(point, cell["target"]) for cell in cells for point in _at_target(cell))
 
 
 def _at_target(cell: Cell) -> list[dict[str, Any]]:

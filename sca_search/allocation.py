@@ -17,6 +17,10 @@ from sca_search.errors import SpecError
 
 # Parts into which a layer's way from dense to its floor is cut when zeros are handed out.
 _STRETCHES = 100
+# Loss by one layer alone from which an untrained network is too broken to tell how much worse it gets.
+_BROKEN = 0.25
+# The loss that a network's non-zeros are worth where the measurement says nothing, times 1 / density.
+_EVENNESS = 0.001
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,13 @@ def sparing_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape], 
     Each layer's loss is made convex in its zeros (slopes fitted to rise), so that handing zeros to the flattest
     stretch first, until the budget is used up, is the exact optimum.
     """
-    stretches = sorted((slope, layer.name, zeros) for layer in layers for slope, zeros in _stretches(layer, costs))
-    left = sparsity * sum(layer.weights for layer in layers)
+    weights = sum(layer.weights for layer in layers)
+    stretches = sorted(
+        (slope, layer.name, zeros)
+        for layer in layers
+        for slope, zeros in _stretches(layer, costs, layer.weights / weights)
+    )
+    left = sparsity * weights
     given = dict.fromkeys((layer.name for layer in layers), 0.0)
     for _, name, zeros in stretches:
         taken = min(left, zeros)
@@ -105,20 +114,40 @@ def sparing_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape], 
     return weighting_of_split(layers, {layer.name: given[layer.name] / layer.weights for layer in layers})
 
 
-def _stretches(layer: LayerShape, costs: Sequence[LayerCost]) -> list[tuple[float, float]]:
+def _stretches(layer: LayerShape, costs: Sequence[LayerCost], share: float) -> list[tuple[float, float]]:
     """(loss a zero, zeros) of short stretches of a layer's zeros, the losses a zero rising.
 
     Between two sparsities measured, the loss follows a monotone cubic in the logarithm of the density: straight lines
     would let every layer stop at the same points of the grid.
     """
-    points = [(cost.sparsity, cost.loss) for cost in costs if cost.layer == layer.name]
-    measured = np.array([-np.log(max(1.0 - sparsity, layer.least_density)) for sparsity, _ in points])
-    losses = PchipInterpolator(measured, [loss for _, loss in points])
-    depths = np.unique(np.concatenate([np.linspace(measured[0], measured[-1], _STRETCHES + 1), measured]))
-    zeros = np.diff(-np.expm1(-depths)) * layer.weights
-    slopes = np.diff(losses(depths)) / zeros
+    densities, losses = map(np.array, _damage(layer, costs))
+    depths = -np.log(densities)
+    # Where nothing is lost, or nothing but noise is seen, the even split should come out.
+    smooth = PchipInterpolator(depths, losses + _EVENNESS * share / densities)
+    fine = np.unique(np.concatenate([np.linspace(depths[0], depths[-1], _STRETCHES + 1), depths]))
+    zeros = np.diff(-np.expm1(-fine)) * layer.weights
+    slopes = np.diff(smooth(fine)) / zeros
     rising = IsotonicRegression().fit_transform(np.arange(len(slopes)), slopes, sample_weight=zeros)
     return list(zip(rising.tolist(), zeros.tolist(), strict=True))
+
+
+def _damage(layer: LayerShape, costs: Sequence[LayerCost]) -> tuple[list[float], list[float]]:
+    """Densities from full to the layer's floor, and the loss that each stands for.
+
+    An untrained network's loss stops growing when its answers are chance, the harm done to it does not: from where a
+    layer alone costs `_BROKEN`, and beyond what was measured, the loss grows at least as the non-zeros dwindle.
+    """
+    measured = sorted((1.0 - cost.sparsity, cost.loss) for cost in costs if cost.layer == layer.name)[::-1]
+    densities, losses = [measured[0][0]], [measured[0][1]]
+    for density, loss in measured[1:]:
+        grown = losses[-1] * densities[-1] / density
+        losses.append(max(loss, grown) if losses[-1] > _BROKEN else loss)
+        densities.append(density)
+    while densities[-1] > layer.least_density * 1.000001:  # 1 - 0.99 is a little more than 0.01
+        density = max(densities[-1] / 2, layer.least_density)
+        losses.append(max(losses[-1], 0.0) * densities[-1] / density)
+        densities.append(density)
+    return densities, losses
 
 
 def _densities(layers: Sequence[LayerShape], weighting: Mapping[str, float], log_factor: float) -> list[float]:

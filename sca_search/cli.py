@@ -59,6 +59,9 @@ def run_command(
         float | None, _option(_GOAL, "Instead: the sparsest model with at least this validation accuracy, say 0.98.")
     ] = None,
     front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
+    grid: Annotated[
+        bool | None, _option(_GOAL, "Let every other trial draw the front around the target (default), or none.")
+    ] = None,
     data: Annotated[
         str | None, _option(_WHAT, "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH or npz:PATH.")
     ] = None,

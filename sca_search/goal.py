@@ -1,6 +1,7 @@
 """What a study is after: which sparsity each trial is planned at, and which trial is chosen in the end.
 
-`target_sparsity`: every other trial at the target, the others on a grid; chosen is the most accurate at the target.
+`target_sparsity`: every other trial at the target, the others on a grid (or none there); chosen is the most accurate
+at the target.
 `min_accuracy`: trials between the sparsest that passed and the next that did not; chosen is the sparsest that passed.
 `front`: trials on the grid; chosen is the sparsest within half a point of the most accurate.
 """
@@ -25,7 +26,7 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
         return None
     if goal.target_sparsity is None:
         return GRID[candidate % len(GRID)]
-    if candidate % 2 == 0:
+    if candidate % 2 == 0 or not goal.grid:
         return goal.target_sparsity
     grid = [sparsity for sparsity in GRID if abs(sparsity - goal.target_sparsity) > 0.005]
     return grid[candidate // 2 % len(grid)]

@@ -25,8 +25,7 @@ def measure_sensitivity(task: Task, start: WarmStart) -> list[LayerCost]:
     dense = _score(task, task.model_with(start.state))
     costs = []
     for layer in task.layer_shapes:
-        sparsest = 1.0 - layer.least_density
-        for sparsity in [*(sparsity for sparsity in GRID if sparsity < sparsest), sparsest]:
+        for sparsity in (sparsity for sparsity in GRID if sparsity <= 1.0 - layer.least_density):
             rounded = _score(task, _with_trits(task.model_with(start.state), layer.name, sparsity))
             cost = LayerCost(layer.name, sparsity, rounded.loss - dense.loss, dense.accuracy - rounded.accuracy)
             costs.append(cost)

@@ -118,9 +118,11 @@ class Space:
         the even split and the one by the layers' size. `planned` is the sparsity of a candidate.
         """
         guess = self.first_guess()
-        guesses = {0: guess, 1: guess}
+        second, third = (2, 4) if self.spec.goal.grid else (1, 2)
+        guesses = {0: guess} | ({1: guess} if self.spec.goal.grid else {})
         if self._splits:
-            for number, weighting in ((2, uniform_weighting(self.layers)), (4, erdos_renyi_weighting(self.layers))):
+            known = ((second, uniform_weighting(self.layers)), (third, erdos_renyi_weighting(self.layers)))
+            for number, weighting in known:
                 guesses[number] = guess | self.densities_of(weighting, planned(number))
         return guesses
 

@@ -37,6 +37,7 @@ FLAGS = {
     "target_sparsity": "goal.target_sparsity",
     "min_accuracy": "goal.min_accuracy",
     "front": "goal.front",
+    "grid": "goal.grid",
     "data": "data.name",
     "data_dir": "data.dir",
     "image_size": "data.image_size",
@@ -145,11 +146,13 @@ class GoalSpec(_Table):
     target_sparsity: ShareBelowOne | None = None  # the most accurate model at this sparsity
     min_accuracy: Annotated[PositiveFloat, Field(le=1)] | None = None  # the sparsest model with this accuracy
     front: bool = False  # the whole front
+    grid: bool = True  # every other trial of a target draws the front around it; else all are at the target
 
     @model_validator(mode="before")
     @classmethod
     def _half_by_default(cls, given: Any) -> Any:
-        return {"target_sparsity": 0.5} if given == {} else given
+        is_open = isinstance(given, dict) and not given.keys() & set(GOALS)
+        return {"target_sparsity": 0.5} | given if is_open else given
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -270,8 +273,9 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     """The spec of a study file and the flags that were given (those that are not None)."""
     values = read_toml(study_file) if study_file else {}
     by_flag: dict[str, str] = {}
-    if any(flags.get(goal) is not None for goal in GOALS):
-        values.pop("goal", None)  # a goal on the command line stands instead of the file's
+    if any(flags.get(goal) is not None for goal in GOALS) and isinstance(values.get("goal"), dict):
+        for goal in GOALS:
+            values["goal"].pop(goal, None)  # a goal on the command line stands instead of the file's
     for flag, value in flags.items():
         if value is not None:
             key = FLAGS[flag]

@@ -146,6 +146,109 @@ def test_prior_puts_alpha_at_the_quantile_and_leaves_it_there():
     assert control.alphas() == kept
 
 
+@pytest.mark.parametrize("late", [Ramp(first=0, last=1, start=0.5), Steps(value=0, factors=())])
+def test_alpha_of_a_late_pull_is_set_when_the_pull_begins(late):
+    """Until then Θ is free to move, and the prior speaks of where it is when it is pulled. No pull: nothing to set."""
+    model = network("paper")
+    first = {name: numpy_alpha(theta, 0.6) for name, theta in numpy_latents(model).items()}
+    control = SparsityControl(model, candidate(form="paper", strength=late))
+    found = first
+    for step, epoch in enumerate((2.5, 5, 5.1, 7.5, 10)):
+        disturb(model, step)
+        if epoch <= 5 and isinstance(late, Ramp):
+            found = {name: numpy_alpha(theta, 0.6) for name, theta in numpy_latents(model).items()}
+        control.update(epoch)
+        assert control.alphas() == pytest.approx(found, rel=1e-5)
+    control.finish()
+    assert control.alphas() == pytest.approx(found, rel=1e-5)
+
+
+def test_only_the_layer_whose_pull_is_late_waits_with_its_alpha():
+    model = network("paper")
+    early = numpy_alpha(numpy_latents(model)["1"], 0.6)
+    plan = candidate(form="paper", strength=0.5, layer_strength={"4": Ramp(first=0, last=1, start=0.5)})
+    control = SparsityControl(model, plan)
+    disturb(model, 1)
+    control.update(5)
+    late = numpy_alpha(numpy_latents(model)["4"], 0.6)
+    disturb(model, 2)
+    control.update(6)
+    assert control.alphas() == pytest.approx({"1": early, "4": late}, rel=1e-5)
+
+
+def test_prior_is_asked_for_what_the_candidate_asks():
+    """Where earlier trials say that asking for more reaches the plan."""
+    model = network("paper")
+    thetas = numpy_latents(model)
+    control = SparsityControl(model, candidate(form="paper", asked={"4": 0.75}, split={"4": 0.7}))
+    expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.75)}
+    assert control.alphas() == pytest.approx(expected, rel=1e-6)
+
+
+def test_tracked_sparsity_rises_to_its_plan_by_hand():
+    """A rise over 8 of 10 epochs: 1 - (1 - epoch/8)³ of the planned 0.6."""
+    model = network()
+    control = SparsityControl(model, candidate(alpha=Tracked(rise=0.8), sharpness=2000.0))
+    assert control.alphas() == {"1": 0.0, "4": 0.0}
+    for epoch, share in ((2, 37 / 64), (4, 7 / 8), (6, 63 / 64), (8, 1), (10, 1)):
+        disturb(model, epoch)
+        control.update(epoch)
+        expected = {name: numpy_alpha(theta, 0.6 * share) for name, theta in numpy_latents(model).items()}
+        assert control.alphas() == pytest.approx(expected, rel=1e-5)
+        assert sparsity(model).zeros == sum(math.floor(0.6 * share * size + 0.5) for size in SIZES.values())
+
+
+def test_finish_has_the_whole_plan_however_long_the_rise():
+    model = network()
+    control = SparsityControl(model, candidate(alpha=Tracked(rise=1.0, every=1000), sharpness=2000.0))
+    control.finish()
+    assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
+
+
+def test_control_goes_on_as_a_training_left_it():
+    """α of the prior belongs to the weights that the training began with, not to those it goes on from."""
+    model = network("paper")
+    control = SparsityControl(model, candidate(form="paper"))
+    control.unit = 0.25
+    alphas, unit = control.alphas(), control.unit
+    disturb(model, 1)
+    again = SparsityControl(model, candidate(form="paper"))
+    assert again.alphas() != alphas
+    again.go_on(unit, alphas)
+    again.update(3)
+    assert again.alphas() == alphas
+    assert again.strength == 0.25 * 0.5
+
+
+# Holding
+
+
+def test_weights_are_held_in_the_plans_proportion():
+    """Half-way from 0.5 to the end, 1 - ½³ = 7/8: so many of the planned zeros, and so many of the others."""
+    model = network("paper")
+    control = SparsityControl(model, candidate(form="paper", hold_from=0.5, split={"4": 0.9}))
+    control.update(5)
+    assert {(w.held_below, w.held_above) for w in ternary_weights(model).values()} == {(0.0, math.inf)}
+    control.update(7.5)
+    one_pass(model)
+    for name, share, size in (("1", 0.6, 240), ("4", 0.9, 120)):
+        soft = ternary_weights(model)[name].take_soft().detach().numpy()
+        assert int((soft == 0).sum()) == math.floor(7 / 8 * share * size + 0.5)
+        assert int((np.abs(soft) == 1).sum()) == size - math.floor((1 - 7 / 8 * (1 - share)) * size + 0.5)
+
+
+def test_at_the_end_every_weight_is_held():
+    model = network("paper")
+    SparsityControl(model, candidate(form="paper", hold_from=0.5)).finish()
+    assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
+    for name, theta in numpy_latents(model).items():
+        ordered = np.sort(np.abs(theta).ravel())
+        least = ordered[math.floor(0.6 * SIZES[name] + 0.5)]  # of those that are not zero
+        trits = np.where(np.abs(theta) >= least, np.sign(theta), 0.0)
+        soft = ternary_weights(model)[name].soft(latents(model)[name]).detach().numpy()
+        np.testing.assert_array_equal(soft, trits)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.97])
 def test_tracked_alpha_keeps_the_planned_zeros_at_every_look(share):
     """Sharp enough, rounding leaves in each layer exactly the zeros that the plan has there."""

@@ -248,6 +248,15 @@ def test_faults_of_file_and_flags_come_together(study):
         ("search.space.pull_start = [0, 1]", "search.space.pull_start", r"must be below 1(\.0)?, got 1"),
         ("search.space.strength = [1, inf]", "search.space.strength", r"must be a finite number, got inf"),
         ("train.learning_rate_steps = [[1, 0]]", "train.learning_rate_steps", r"must be above 0(\.0)?, got 0"),
+        ("search.keep = 0", "search.keep", r"must be above 0(\.0)?, got 0"),
+        ("search.keep = 1.5", "search.keep", r"must be at most 1(\.0)?, got 1\.5"),
+        ("search.rungs = 0.5", "search.rungs", r"must be a list, got 0\.5"),
+        ("search.rungs = [0.5, 2]", "search.rungs", r"must be at most 1(\.0)?, got 2"),
+        ("search.sampler = 'grid'", "search.sampler", r"must be 'tpe', 'gp', 'nsga2' or 'random', got 'grid'"),
+        ("search.space.growth = 'cubic'", "search.space.growth", r"must be 'linear', .* or 'step', got 'cubic'"),
+        ("search.space.rise = [0, 1]", "search.space.rise", r"must be below 1(\.0)?, got 1"),
+        ("search.space.own = -1", "search.space.own", r"must be at least 0(\.0)?, got -1"),
+        ("search.alpha = { kind = 'tracked', rise = 2 }", "search.alpha.rise", r"must be at most 1(\.0)?, got 2"),
     ],
 )
 def test_a_fault_is_one_sentence(study, line, key, rule):
@@ -493,6 +502,19 @@ def test_base_name_says_data_network_and_target(data, target, name):
 def test_base_name_is_one_plain_folder_whatever_the_data(data):
     name = resolve(None, {"data": data}).base_name
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)
+
+
+@pytest.mark.parametrize(
+    ("line", "growths"), [("'step'", ("step",)), ("['linear', 'exponential']", ("linear", "exponential"))]
+)
+def test_growths_are_one_or_several(study, line, growths):
+    assert resolve(study(f"search.space.growth = {line}"), {}).search.space.growth == growths
+
+
+def test_no_growth_at_all_is_refused(study):
+    path = study("search.space.growth = []")
+    (sentence,) = faults(path)
+    assert sentence.startswith(f"{path}: search.space.growth ")
 
 
 def test_default_ranges_are_in_order():

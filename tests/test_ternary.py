@@ -27,6 +27,7 @@ from sca_search.ternary import (
     soft_weight,
     soft_weights,
     sparsity,
+    straight_through,
     ternarize,
     ternary_weights,
     threshold_of_alpha,
@@ -294,6 +295,81 @@ def test_alpha_2_gives_zeros_and_no_nan_in_the_sharpened_form():
     model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
     assert soft_weights(model)["0"].tolist() == [[0, 0, 0, 0]]
     assert latents(model)["0"].grad.tolist() == [[0, 0, 0, 0]]
+
+
+# The straight-through form
+
+
+@quick
+@given(thetas, st.floats(0, 3, width=32))
+def test_straight_through_is_trits_forwards_and_1_backwards(theta, threshold):
+    latent = torch.tensor(theta, requires_grad=True)
+    soft = straight_through(latent, threshold)
+    trits = np.where(np.abs(theta) > threshold, np.sign(theta), 0.0)
+    assert soft.tolist() == trits.tolist()
+    upstream = torch.linspace(-1, 2, len(theta))
+    (soft * upstream).sum().backward()
+    assert torch.equal(latent.grad, upstream)
+
+
+@quick
+@given(thetas, alphas)
+def test_a_straight_through_layer_rounds_at_the_border_of_alpha(theta, alpha):
+    model = ternary_linear(theta, form="straight-through", alpha=alpha)
+    trits = np.where(np.abs(theta) > threshold_of_alpha(alpha), np.sign(theta), 0.0)
+    assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
+    with rounded(model):
+        assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
+    assert sparsity(model).zeros == int((trits == 0).sum())
+
+
+def test_a_straight_through_layers_task_gradient_ignores_the_rounding():
+    rng = np.random.default_rng(0)
+    theta, x, y = rng.normal(size=5), rng.normal(size=(7, 5)), rng.normal(size=7)
+    model = ternary_linear(theta, form="straight-through", alpha=2 * np.tanh(0.5) ** 2)
+    (model(torch.from_numpy(x)).squeeze(1) - torch.from_numpy(y)).square().sum().backward()
+    trits = np.where(np.abs(theta) > 0.5, np.sign(theta), 0.0)
+    expected = 2 * x.T @ (x @ trits - y)
+    np.testing.assert_allclose(latents(model)["0"].grad.numpy().ravel(), expected, rtol=1e-10)
+
+
+def test_an_infinite_basin_leaves_a_straight_through_layer_nothing():
+    assert not straight_through(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
+
+
+# Weights that are held
+
+
+@quick
+@given(thetas, st.sampled_from(["paper", "sharpened"]), st.floats(0.01, 0.5), st.floats(0.5, 2))
+def test_held_weights_are_trits_without_a_gradient_and_the_others_as_before(theta, form, below, above):
+    sharpness = 3.0 if form == "sharpened" else 1.0
+    free = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
+    held = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
+    weight = ternary_weights(held)["0"]
+    weight.held_below, weight.held_above = below, above
+    softs, slopes = [], []
+    for model in (free, held):
+        used = model[0].weight
+        softs.append(used.detach().numpy().ravel())
+        (used.sum() + ternary_weights(model)["0"].wdr()).backward()
+        slopes.append(latents(model)["0"].grad.numpy().ravel())
+    magnitude = np.abs(np.array(theta))
+    at_zero, at_one = magnitude < below, magnitude > above
+    expected = np.where(at_zero, 0.0, np.where(at_one, np.sign(theta), softs[0]))
+    assert softs[1].tolist() == expected.tolist()
+    assert slopes[1].tolist() == np.where(at_zero | at_one, 0.0, slopes[0]).tolist()
+
+
+def test_held_weights_by_hand():
+    model = ternary_linear([0.1, -0.29, 0.3, 0.7, -0.71, 3.0])
+    weight = ternary_weights(model)["0"]
+    weight.held_below, weight.held_above = 0.3, 0.7
+    soft = model[0].weight
+    assert soft.detach().numpy().ravel().tolist() == pytest.approx([0, 0, math.tanh(0.3), math.tanh(0.7), -1, 1])
+    soft.sum().backward()
+    slope = [0, 0, 1 - math.tanh(0.3) ** 2, 1 - math.tanh(0.7) ** 2, 0, 0]
+    assert latents(model)["0"].grad.numpy().ravel().tolist() == pytest.approx(slope)
 
 
 # Θ from a dense weight

@@ -15,9 +15,9 @@ from sca_search.exact import Floor
 from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
 from sca_search.layers import choose_layers, weight_layers
 from sca_search.schedule import Ramp, Tracked
-from sca_search.space import candidate_of, first_guess
+from sca_search.space import Space
 from sca_search.spec import StudySpec
-from sca_search.task import Epoch, Progress, Task
+from sca_search.task import Epoch, PausedError, Progress, Rungs, Task
 from sca_search.ternary import bake, latents, ternarize
 from sca_search.train import _Training, train_candidate, train_dense
 from sca_search.workshop import make_task
@@ -423,7 +423,7 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
 
     torch.manual_seed(chosen.seed)
     training = _Training(chosen, task, start, Progress(look))
-    settled = training.run()
+    settled = training.run(Rungs())
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [
         *(("ternary", n, 3) for n in (1, 2, 3)),
         *(("frozen", n, 2) for n in (1, 2)),
@@ -455,7 +455,8 @@ def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
     spec = StudySpec.model_validate({"train": {"epochs": 8, "frozen_epochs": 0}, "search": {"form": form}})
     whole = make_task(spec)
     start = train_dense(whole, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
-    settled = train(whole, start, candidate_of(first_guess(spec), spec, sparsity, seed=0))
+    space = Space(spec)
+    settled = train(whole, start, space.candidate(space.first_guess(), sparsity, seed=0))
     assert settled.sparsity_before == pytest.approx(sparsity, abs=0.01)
     assert settled.moved_share < 0.005
     assert settled.score.accuracy > 0.5

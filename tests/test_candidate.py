@@ -1,0 +1,142 @@
+"""A candidate: what each layer gets of it, when weights are held, and that it reads back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sca_search.candidate import Candidate, default_alpha, sharpened
+from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
+
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def candidate(**changes):
+    given_settings = {
+        "sparsity": 0.6,
+        "strength": 0.5,
+        "sharpness": sharpened(),
+        "learning_rate": 0.01,
+        "latent_learning_rate": 0.02,
+        "epochs": 10,
+        "frozen_epochs": 0,
+        "frozen_learning_rate": 0.005,
+    }
+    return Candidate(**given_settings | changes)
+
+
+# Holding
+
+
+def test_held_share_by_hand():
+    # From epoch 2 of 10 on: 1 - (1 - (epoch - 2) / 8)³.
+    chosen = candidate(hold_from=0.2)
+    shares = [chosen.held_share(epoch) for epoch in (0, 2, 4, 6, 8, 10)]
+    assert shares == pytest.approx([0, 0, 37 / 64, 7 / 8, 63 / 64, 1])
+
+
+def test_nothing_is_held_before_the_end_unless_asked_for():
+    assert [candidate().held_share(epoch) for epoch in (0, 5, 10)] == [0, 0, 0]
+
+
+def test_holding_from_the_first_step_on():
+    assert [candidate(hold_from=0.0).held_share(epoch) for epoch in (0, 5, 10)] == [0, 7 / 8, 1]
+
+
+def test_a_training_without_epochs_holds_everything_or_nothing():
+    assert candidate(epochs=0, hold_from=0.5).held_share(0) == 1
+    assert candidate(epochs=0).held_share(0) == 0
+
+
+@quick
+@given(st.floats(0, 1), st.integers(1, 50))
+def test_held_share_never_falls(hold_from, epochs):
+    chosen = candidate(hold_from=hold_from, epochs=epochs)
+    shares = [chosen.held_share(epochs * step / 40) for step in range(41)]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] == (0 if hold_from == 1 else 1)
+
+
+# Layers
+
+
+def test_a_layer_has_its_own_or_the_candidates():
+    own = Ramp(first=0.0, last=4.0)
+    chosen = candidate(
+        split={"fc1": 0.9},
+        asked={"conv2": 0.65},
+        alpha=FromPrior(),
+        layer_alpha={"fc1": Tracked()},
+        layer_strength={"fc1": own},
+        layer_sharpness={"fc1": 7.0},
+    )
+    assert [chosen.sparsity_of(layer) for layer in ("conv2", "fc1")] == [0.6, 0.9]
+    assert [chosen.asked_of(layer) for layer in ("conv2", "fc1")] == [0.65, 0.9]
+    assert [chosen.alpha_of(layer) for layer in ("conv2", "fc1")] == [FromPrior(), Tracked()]
+    assert [chosen.strength_of(layer, 5) for layer in ("conv2", "fc1")] == [0.5, 2.0]
+    assert [chosen.sharpness_of(layer, 10) for layer in ("conv2", "fc1")] == [100.0, 7.0]
+
+
+@pytest.mark.parametrize("form", ["paper", "straight-through"])
+def test_only_the_sharpened_form_has_a_sharpness(form):
+    chosen = candidate(form=form, layer_sharpness={"fc1": 7.0})
+    assert [chosen.sharpness_of(layer, 10) for layer in ("conv2", "fc1")] == [1.0, 1.0]
+
+
+def test_alpha_stands_still_in_the_papers_form_and_follows_in_the_others():
+    assert default_alpha("paper") == FromPrior()
+    assert default_alpha("sharpened") == default_alpha("straight-through") == Tracked()
+
+
+def test_sharpness_grows_by_equal_factors():
+    # From 2 to 32 in the first half of 8 epochs: doubled in each.
+    ramp = sharpened(last=32.0, first=2.0, stop=0.5)
+    assert [ramp.at(epoch, 8) for epoch in (0, 1, 2, 3, 4, 8)] == pytest.approx([2, 4, 8, 16, 32, 32])
+
+
+# The record
+
+
+def test_a_candidate_reads_back_from_its_record():
+    chosen = candidate(
+        form="paper",
+        split={"fc1": 0.9},
+        asked={"fc1": 0.92},
+        hold_from=0.5,
+        layer_strength={"fc1": Ramp(first=0.1, last=4.0, growth="exponential")},
+        layer_alpha={"fc1": Tracked(rise=0.5)},
+        seed=2**31 - 1,
+    )
+    assert Candidate.model_validate(chosen.model_dump(mode="json")) == chosen
+    assert Candidate.model_validate_json(chosen.model_dump_json()) == chosen
+
+
+def test_plain_numbers_are_constant_schedules():
+    assert candidate(strength=0.5).strength == Constant(value=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sparsity": 1.0}, "less than 1"),
+        ({"sparsity": -0.1}, "greater than or equal to 0"),
+        ({"split": {"fc1": 1.0}}, "less than 1"),
+        ({"asked": {"fc1": 1.0}}, "less than 1"),
+        ({"epochs": -1}, "greater than or equal to 0"),
+        ({"hold_from": 1.1}, "less than or equal to 1"),
+        ({"learning_rate": 0.0}, "greater than 0"),
+        ({"learning_rate": float("nan")}, "finite number"),
+        ({"form": "rounded"}, "'paper', 'sharpened' or 'straight-through'"),
+        ({"epohcs": 3}, "epohcs"),
+    ],
+)
+def test_impossible_candidates_are_refused(changes, says):
+    with pytest.raises(ValidationError, match=says):
+        candidate(**changes)
+
+
+def test_a_candidate_may_have_no_epochs():
+    chosen = candidate(epochs=0, strength=Ramp(first=0.0, last=3.0))
+    assert chosen.strength_of("fc1", 0) == 3.0
+    assert chosen.sharpness_of("fc1", 0) == 100.0

@@ -1,0 +1,265 @@
+"""Successive halving: rungs, who goes on, and how well rungs foretell; every figure by hand."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sca_search.halving import (
+    LEAST_COMPARED,
+    RungScore,
+    comparable,
+    foretelling,
+    goes_on,
+    promoted,
+    relative_losses,
+    rung_epochs,
+)
+
+quick = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+def scores(*losses, sparsity=0.9):
+    """Trainings of one sparsity, numbered from 0."""
+    return [RungScore(number, sparsity, loss) for number, loss in enumerate(losses)]
+
+
+# Rungs
+
+
+@pytest.mark.parametrize(
+    ("shares", "epochs", "expected"),
+    [
+        ((0.25, 0.5), 20, (5, 10)),
+        ((0.5, 0.25), 20, (5, 10)),
+        ((0.25, 0.5), 3, (1, 2)),  # 0.75 and 1.5; a half goes to the even one
+        ((0.25, 0.5), 2, (1,)),  # half an epoch is none
+        ((0.25, 0.5), 1, ()),
+        ((0.25, 0.5), 0, ()),
+        ((0.5, 0.51), 4, (2,)),  # each once
+        ((0.0, 1.0), 10, ()),  # no rung at the start or the end
+        ((0.04, 0.96), 10, ()),
+        ((), 10, ()),
+    ],
+)
+def test_rungs_by_hand(shares, epochs, expected):
+    assert rung_epochs(shares, epochs) == expected
+
+
+@quick
+@given(st.lists(st.floats(0, 1), max_size=6), st.integers(0, 300))
+def test_rungs_rise_and_lie_within_the_training(shares, epochs):
+    rungs = rung_epochs(shares, epochs)
+    assert list(rungs) == sorted(set(rungs))
+    assert all(0 < epoch < epochs for epoch in rungs)
+
+
+# Who is compared
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        # Densities: 0.03 beside 0.02, 0.045, 0.0199, 0.0451 and 0.1.
+        (0.97, 0.97, True),
+        (0.97, 0.98, True),
+        (0.97, 0.955, True),
+        (0.97, 0.9801, False),
+        (0.97, 0.9549, False),
+        (0.97, 0.9, False),
+        (0.5, 0.3, True),  # 0.5 and 0.7: a factor of 1.4
+        (0.5, 0.0, False),
+        (0.0, 0.3, True),
+    ],
+)
+def test_comparable_are_densities_within_half_as_much_again(one, other, expected):
+    first, second = RungScore(0, one, 1.0), RungScore(1, other, 1.0)
+    assert comparable(first, second) is expected
+    assert comparable(second, first) is expected
+
+
+# Who goes on
+
+
+@pytest.mark.parametrize(
+    ("keep", "going_on"),
+    [
+        (0.2, [0]),  # the best of five
+        (0.25, [0, 1]),  # 1.25 of five, rounded up
+        (0.5, [0, 1, 2]),
+        (0.6, [0, 1, 2]),
+        (1.0, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_the_best_share_goes_on_by_hand(keep, going_on):
+    seen = scores(0.1, 0.2, 0.3, 0.4, 0.5)
+    assert [mine.candidate for mine in seen if goes_on(mine, seen, keep)] == going_on
+
+
+def test_a_training_is_not_compared_with_itself():
+    """At its rung it is among those seen, with the score that it has now or one of before."""
+    others = scores(0.1, 0.2, 0.3)
+    mine = RungScore(3, 0.9, 0.15)
+    assert goes_on(mine, others, 0.5)
+    assert goes_on(mine, [*others, mine], 0.5)
+    assert goes_on(mine, [*others, RungScore(3, 0.9, 0.01)], 0.5)
+
+
+def test_too_few_to_compare_with_let_everybody_go_on():
+    worst = RungScore(9, 0.9, 5.0)
+    assert LEAST_COMPARED == 3
+    assert goes_on(worst, [], 0.1)
+    assert goes_on(worst, scores(0.1), 0.1)
+    assert not goes_on(worst, scores(0.1, 0.2), 0.1)
+
+
+def test_only_comparable_sparsities_count():
+    """Denser networks are better, which says nothing of a sparse one."""
+    denser = scores(0.01, 0.02, 0.03, 0.04, sparsity=0.5)
+    mine = RungScore(7, 0.97, 0.9)
+    assert goes_on(mine, denser, 0.1)
+    assert goes_on(mine, [*denser, RungScore(8, 0.98, 1.5), RungScore(9, 0.96, 2.0)], 0.34)
+    assert not goes_on(mine, [*denser, RungScore(8, 0.98, 0.8), RungScore(9, 0.96, 0.7)], 0.34)
+
+
+def test_equal_losses_are_no_better():
+    seen = scores(0.3, 0.3, 0.3, 0.3)
+    assert all(goes_on(mine, seen, 0.25) for mine in seen)
+
+
+@quick
+@given(st.lists(st.floats(0, 10), min_size=3, max_size=12, unique=True), st.floats(0.01, 1))
+def test_as_many_go_on_as_the_share_says_and_they_are_the_best(losses, keep):
+    seen = scores(*losses)
+    going_on = [mine.loss for mine in seen if goes_on(mine, seen, keep)]
+    wanted = math.ceil(keep * len(losses))
+    assert sorted(going_on) == sorted(losses)[:wanted]
+
+
+@quick
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0.05, 1), st.floats(0, 1))
+def test_a_larger_share_never_stops_who_went_on(losses, keep, more):
+    seen = scores(*losses)
+    larger = keep + (1 - keep) * more
+    assert all(goes_on(mine, seen, larger) for mine in seen if goes_on(mine, seen, keep))
+
+
+# Promotion
+
+
+def test_paused_are_promoted_once_they_belong_to_the_best_by_hand():
+    paused = [RungScore(1, 0.9, 0.4), RungScore(2, 0.9, 0.3)]
+    # Two of four go on: 0.1 and 0.2 have; both are worse.
+    assert promoted(paused, [*paused, *scores(0.1), RungScore(3, 0.9, 0.2)], 0.5) == []
+    # Two worse ones later, three of six: 0.3 is the third.
+    worse = [RungScore(4, 0.9, 0.9), RungScore(5, 0.9, 0.8)]
+    assert promoted(paused, [*paused, *scores(0.1), RungScore(3, 0.9, 0.2), *worse], 0.5) == [2]
+
+
+def test_the_best_is_promoted_first():
+    paused = [RungScore(5, 0.9, 0.3), RungScore(6, 0.9, 0.1), RungScore(7, 0.9, 0.2)]
+    worse = [RungScore(number, 0.9, 1.0) for number in range(5)]
+    assert promoted(paused, [*paused, *worse], 0.5) == [6, 7, 5]
+
+
+def test_nobody_paused_is_nobody_promoted():
+    assert promoted([], scores(0.1, 0.2, 0.3), 0.5) == []
+
+
+# Losses beside those of comparable trainings
+
+
+def test_relative_losses_by_hand():
+    told = [
+        {"planned_sparsity": 0.9, "loss": math.e**2},
+        {"planned_sparsity": 0.91, "loss": math.e**4},
+        {"planned_sparsity": 0.5, "loss": math.e**-7},  # alone at its sparsity
+    ]
+    # Logarithms 2 and 4 have the mean 3.
+    assert relative_losses(told) == pytest.approx([-1, 1, 0])
+
+
+def test_a_paused_training_is_compared_at_its_last_rung_with_all_that_came_there():
+    told = [
+        {"planned_sparsity": 0.9, "rung.5": math.e**9, "rung.10": math.e**1},
+        {"planned_sparsity": 0.9, "rung.5": math.e**8, "rung.10": math.e**3, "loss": math.e**-1},
+        {"planned_sparsity": 0.9, "rung.5": math.e**7},
+        {"planned_sparsity": 0.9, "loss": math.e**-3},  # finished, without rungs
+    ]
+    # 0 at rung 10: 1 beside the mean of 1 and 3. 1 at the end: -1 beside the mean of -1 and -3.
+    # 2 at rung 5: 7 beside the mean of 9, 8 and 7. 3 at the end.
+    assert relative_losses(told) == pytest.approx([-1, 1, -1, -1])
+
+
+@pytest.mark.parametrize(
+    "silent", [{}, {"planned_sparsity": 0.9}, {"loss": 0.3}, {"planned_sparsity": None, "loss": 1}]
+)
+def test_who_tells_nothing_has_no_relative_loss(silent):
+    told = [silent, {"planned_sparsity": 0.9, "loss": 0.5}, {"planned_sparsity": 0.9, "loss": 0.5}]
+    first, *others = relative_losses(told)
+    assert math.isnan(first)
+    assert others == [0, 0]
+
+
+def test_a_loss_of_0_is_the_best_and_finite():
+    best, worst = relative_losses([{"planned_sparsity": 0.9, "loss": 0.0}, {"planned_sparsity": 0.9, "loss": 1.0}])
+    assert best < 0 < worst
+    assert math.isfinite(best)
+
+
+@quick
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=10))
+def test_relative_losses_of_one_sparsity_sum_to_0_and_keep_their_order(losses):
+    relative = relative_losses([{"planned_sparsity": 0.9, "loss": loss} for loss in losses])
+    assert math.fsum(relative) == pytest.approx(0, abs=1e-9)
+    by_loss = sorted(range(len(losses)), key=losses.__getitem__)
+    assert [relative[each] for each in by_loss] == sorted(relative)
+
+
+# How well rungs foretell
+
+
+def finished(*pairs, sparsity=0.9):
+    return [{"planned_sparsity": sparsity, "rung.5": at_rung, "loss": at_end} for at_rung, at_end in pairs]
+
+
+def test_foretelling_is_spearmans_rank_correlation_by_hand():
+    # Ranks 1 2 3 4 against 2 1 4 3: Σd² = 4, 1 - 6·4 / (4·15) = 0.6.
+    rows = finished((0.1, 0.3), (0.2, 0.25), (0.3, 0.9), (0.4, 0.8))
+    correlation, count = foretelling(rows, 5)
+    assert correlation == pytest.approx(0.6)
+    assert count == 4
+
+
+@pytest.mark.parametrize(("ends", "expected"), [((1, 2, 3, 4, 5), 1.0), ((5, 4, 3, 2, 1), -1.0)])
+def test_foretelling_of_the_same_and_of_the_opposite_order(ends, expected):
+    rows = finished(*zip((0.1, 0.2, 0.4, 0.8, 1.6), ends, strict=True))
+    assert foretelling(rows, 5) == (pytest.approx(expected), 5)
+
+
+def test_sparsity_alone_makes_no_rung_foretell():
+    """Sparser ones lose more at both; within a sparsity, here, the order turns round."""
+    dense = finished((1, 8), (2, 2), (8, 1), sparsity=0.5)
+    sparse = finished((100, 1600), (400, 400), (1600, 100), sparsity=0.97)
+    # Beside their own, in powers of 2: dense -4/3 -1/3 5/3 and 5/3 -1/3 -4/3, sparse -2 0 2 and 2 0 -2.
+    # Ranks of all: 2 3 5 1 4 6 and 5 3 2 6 4 1, Σd² = 68, 1 - 6·68 / (6·35).
+    correlation, count = foretelling([*dense, *sparse], 5)
+    assert correlation == pytest.approx(1 - 408 / 210)
+    assert count == 6
+
+
+def test_only_trainings_that_tell_of_both_count():
+    rows = finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.4, 0.4))
+    paused = {"planned_sparsity": 0.9, "rung.5": 9.0}
+    other_rung = {"planned_sparsity": 0.9, "rung.10": 9.0, "loss": 0.01}
+    unplanned = {"rung.5": 9.0, "loss": 0.01}
+    assert foretelling([*rows, paused, other_rung, unplanned], 5) == (pytest.approx(1.0), 4)
+    assert foretelling([*rows[:3], paused, other_rung, unplanned], 5) is None
+
+
+def test_too_few_comparable_ones_foretell_nothing():
+    assert foretelling([], 5) is None
+    assert foretelling(finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), 5) is None
+    apart = [*finished((0.1, 0.1), (0.2, 0.2), sparsity=0.5), *finished((0.3, 0.3), (0.4, 0.4), sparsity=0.97)]
+    assert foretelling(apart, 5) is None
