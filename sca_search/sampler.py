@@ -51,31 +51,34 @@ class PlannedSampler(BaseSampler):
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._begin(trial.number)
         self._view = view_of(study) if self._centre else None
-        self._inner.before_trial(self._seen(study), trial)
+        self._inner.before_trial(*self._seen(study, trial))
 
-    def _seen(self, study: Study) -> Study:
-        return study if self._view is None else self._view
+    def _seen(self, study: Study, trial: FrozenTrial) -> tuple[Study, FrozenTrial]:
+        """What the inner sampler sees: the view, in which the last trial stands for the one under way."""
+        return (study, trial) if self._view is None else (self._view, self._view.get_trials(deepcopy=False)[-1])
 
     @property
     def _is_starting(self) -> bool:
-        return self._view is not None and len(self._view.get_trials(deepcopy=False)) < STARTUP
+        return self._view is not None and len(self._view.get_trials(deepcopy=False)) - 1 < STARTUP
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         if self._is_starting:
             return {}
-        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(self._seen(study), trial)
+        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(*self._seen(study, trial))
         return space
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        values: dict[str, Any] = self._inner.sample_relative(self._seen(study), trial, search_space)
+        if self._is_starting:
+            return {}
+        values: dict[str, Any] = self._inner.sample_relative(*self._seen(study, trial), search_space)
         return values
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
         if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._centre:
             return around(self._centre[name], distribution, self._random)
-        return self._inner.sample_independent(self._seen(study), trial, name, distribution)
+        return self._inner.sample_independent(*self._seen(study, trial), name, distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         if self._view is None:
@@ -86,7 +89,10 @@ class PlannedSampler(BaseSampler):
 
 
 def view_of(study: Study) -> Study:
-    """The trials so far with one value each, to be minimized: the logarithm of the loss beside comparable trials'."""
+    """The trials so far with one value each, to be minimized: the logarithm of the loss beside comparable trials'.
+
+    One more is under way in it, since samplers leave notes at the trial that they sample for.
+    """
     trials = [
         trial for trial in study.get_trials(deepcopy=False) if trial.state in {TrialState.COMPLETE, TrialState.PRUNED}
     ]
@@ -98,6 +104,7 @@ def view_of(study: Study) -> Study:
             if math.isfinite(value)
         ]
     )
+    view.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING))
     return view
 
 
@@ -130,7 +137,6 @@ def _gaussian_process(seed: int) -> BaseSampler:
 INNER: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": _tree_parzen,
     "gp": _gaussian_process,
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed, population_size=STARTUP),
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
 }
 """Optuna's samplers that may be asked, by name."""

@@ -228,7 +228,7 @@ class SearchSpec(_Table):
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
     # Which layers share what is searched a layer; None: each its own, or by stage where there are many.
     groups: Literal["layer", "stage", "all"] | None = None
-    sampler: Literal["tpe", "gp", "nsga2", "random"] = "tpe"  # which of Optuna's ours asks
+    sampler: Literal["tpe", "gp", "random"] = "tpe"  # which of Optuna's ours asks
     correction: bool = True  # what trials reach corrects what later ones ask the prior for
     prior: Folder | None = None  # a file with what another study of this network reached
     # Shares of the training at which a candidate is compared with others of its sparsity; the best `keep` go on.

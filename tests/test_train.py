@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from sca_search.candidate import Candidate, sharpened
+from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.data import DataSet, Split
-from sca_search.errors import DivergenceError
+from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import Floor
 from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
 from sca_search.layers import choose_layers, weight_layers
@@ -469,6 +470,207 @@ def test_moved_share_is_the_distance_to_the_plan(task, start):
     missing = abs(zeros - round(settled.sparsity_before * ALL_TERNARY))
     assert missing > 0
     assert settled.moved_share * ALL_TERNARY == pytest.approx(missing, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened", "straight-through"])
+def test_a_candidate_without_epochs_settles_where_it_starts(task, start, form):
+    """The largest weights of the dense network stay: a tracked or prior α divides them at the plan."""
+    chosen = papers(epochs=0) if form == "paper" else candidate(epochs=0, form=form)
+    settled = train(task, start, chosen)
+    assert settled.history == ()
+    for name, trits in trits_of(settled.model).items():
+        dense = start.state[f"{name}.weight"].numpy()
+        assert (np.sign(trits.numpy()) * dense >= 0).all()
+        assert np.abs(dense[trits.numpy() == 0]).max() <= np.abs(dense[trits.numpy() != 0]).min()
+    assert sum(count.zeros for count in settled.counts.values()) == math.floor(0.9 * ALL_TERNARY + 0.5)
+
+
+def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
+    """Tracked and sharp, each layer has its planned zeros before any weight is moved."""
+    settled = train(task, start, candidate(split={"conv2": 0.95}, sharpness=2000.0, exact=False))
+    zeros = {name: float((trits == 0).double().mean()) for name, trits in trits_of(settled.model).items()}
+    assert settled.reached == pytest.approx(zeros, abs=1e-6)
+    assert settled.reached == pytest.approx({"conv2": 0.95, "fc1": 0.9}, abs=1e-3)
+    assert settled.moved_share == 0
+
+
+# Rungs: a training that is looked at on its way, paused, and gone on with
+
+
+FORMS = {
+    "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10), "hold_from": 0.3},
+    "late": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10, start=0.6)},
+    "sharpened": {"alpha": Tracked(rise=0.5)},
+    "straight-through": {"form": "straight-through", "distillation": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """200 digits: 4 batches an epoch."""
+    return digits_task(200)
+
+
+@pytest.fixture(scope="module")
+def few_start(few):
+    return train_dense(few, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+
+
+class PausesOnce:
+    """Stops a training the first time it comes to each rung, and remembers the scores."""
+
+    def __init__(self):
+        self.scores = {}
+
+    def __call__(self, epoch, score):
+        is_new = epoch not in self.scores
+        self.scores[epoch] = score
+        return not is_new
+
+
+def train_with_pauses(task, start, chosen, rungs, checkpoint):
+    """Every pause throws all but the checkpoint away."""
+    pauses, told = PausesOnce(), []
+    while True:
+        torch.rand(5)  # what else the process did in between
+        try:
+            settled = train_candidate(chosen, task, start, Progress(told.append), Rungs(rungs, pauses, checkpoint))
+        except PausedError:
+            assert checkpoint.exists()
+        else:
+            return settled, pauses.scores, told
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, tmp_path):
+    chosen = candidate(**FORMS[form], epochs=3, frozen_epochs=1, seed=3)
+    whole = train(few, few_start, chosen)
+    paused, scores, told = train_with_pauses(few, few_start, chosen, (1, 2), tmp_path / "a" / "checkpoint.safetensors")
+    assert list(scores) == [1, 2]
+    assert states_equal(paused.model.state_dict(), whole.model.state_dict())
+    assert (paused.score, paused.moved_share, paused.reached) == (whole.score, whole.moved_share, whole.reached)
+    assert (paused.alphas, paused.unit) == (whole.alphas, whole.unit)
+    assert tuple(told) == whole.history  # no epoch twice, none left out
+
+
+@pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
+def test_the_learning_rates_course_goes_on_after_a_pause(few, few_start, steps, tmp_path):
+    task = replace(few, learning_rate_steps=steps)
+    chosen = candidate(epochs=3)
+    paused, _, _ = train_with_pauses(task, few_start, chosen, (2,), tmp_path / "checkpoint.safetensors")
+    assert states_equal(paused.model.state_dict(), train(task, few_start, chosen).model.state_dict())
+
+
+def test_dropout_goes_on_with_its_own_random_numbers_after_a_pause(tmp_path):
+    task = digits_task(100, model={"dropout": 0.3})
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    chosen = candidate(epochs=2)
+    paused, _, _ = train_with_pauses(task, start, chosen, (1,), tmp_path / "checkpoint.safetensors")
+    assert states_equal(paused.model.state_dict(), train(task, start, chosen).model.state_dict())
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_rungs_that_are_passed_do_not_disturb_the_training(few, few_start, form):
+    chosen = candidate(**FORMS[form], epochs=2)
+    passed = train_candidate(chosen, few, few_start, Progress(), Rungs((1,)))
+    assert states_equal(passed.model.state_dict(), train(few, few_start, chosen).model.state_dict())
+
+
+def test_a_pause_leaves_a_checkpoint_of_its_epoch(few, few_start, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    told = []
+    with pytest.raises(PausedError):
+        train_candidate(candidate(epochs=3), few, few_start, Progress(told.append), Rungs((2,), lambda *_: False, path))
+    kept = load_checkpoint(path)
+    assert kept.epoch == 2
+    assert [epoch.epoch for epoch in told] == [1, 2]
+    assert kept.alphas.keys() == TERNARY_WEIGHTS.keys()
+    thetas = {name: kept.model[f"{name}.parametrizations.weight.original"] for name in TERNARY_WEIGHTS}
+    assert {name: theta.numel() for name, theta in thetas.items()} == TERNARY_WEIGHTS
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pause_without_a_place_for_its_checkpoint_writes_nothing(few, few_start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PausedError):
+        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs((1,), lambda *_: False))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, Checkpoint(1, 1.0, {}, {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
+    with pytest.raises(RunError, match=f"^{path}: must fit the study's network"):
+        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs((1,), checkpoint=path))
+
+
+def batch_norm(x, statistics, weights, name):
+    """In double precision, with the statistics given; then the rectifier."""
+    mean, variance = statistics
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    gain, shift = weights[f"{name}.weight"].double(), weights[f"{name}.bias"].double()
+    normal = (x - mean.view(shape)) / (variance.view(shape) + 1e-5).sqrt()
+    return (normal * gain.view(shape) + shift.view(shape)).clamp(min=0)
+
+
+def lenet_logits(weights, images, statistics):
+    """The small LeNet by hand. `statistics` says mean and variance for a normalisation's name and input."""
+    x = images.double()
+    for number in (1, 2):
+        x = nn.functional.conv2d(x, weights[f"conv{number}.weight"].double(), padding=2)
+        x = batch_norm(x, statistics(f"bn{number}", x), weights, f"bn{number}")
+        x = nn.functional.max_pool2d(x, 2)
+    x = x.flatten(1) @ weights["fc1.weight"].double().T
+    x = batch_norm(x, statistics("bn3", x), weights, "bn3")
+    return x @ weights["fc2.weight"].double().T + weights["fc2.bias"].double()
+
+
+def score_with_new_statistics(weights, data):
+    """Accuracy and loss on validation, with the mean over shuffled batches of 256 of each batch's statistics."""
+    seen = {}
+
+    def of_the_batch(name, x):
+        dims = [0, *range(2, x.ndim)]
+        seen.setdefault(name, []).append((x.mean(dims), x.var(dims, unbiased=True)))
+        return x.mean(dims), x.var(dims, unbiased=False)
+
+    for images, _ in data.train.batches(256, seed=0):
+        lenet_logits(weights, images, of_the_batch)
+    mean = {name: [torch.stack(parts).mean(0) for parts in zip(*each, strict=True)] for name, each in seen.items()}
+    logits = lenet_logits(weights, data.val.images, lambda name, _: mean[name]).numpy()
+    labels = data.val.labels.numpy()
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+    return (logits.argmax(1) == labels).mean(), loss.mean()
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, form):
+    """Zeros counted out to the plan over all layers, rounded, statistics estimated anew: by hand, from Θ."""
+    chosen = candidate(**FORMS[form], epochs=2)
+    expected, told = [], []
+
+    def passes(_epoch, score):
+        thetas = {name: latent.detach().double() for name, latent in latents(training.model).items()}
+        borders = {
+            name: 0.0 if form == "paper" else math.atanh(math.sqrt(alpha / 2))
+            for name, alpha in training.control.alphas().items()
+        }
+        beyond = np.concatenate([(thetas[name].abs() - borders[name]).numpy().ravel() for name in thetas])
+        last_zero = np.sort(beyond)[math.floor(0.9 * ALL_TERNARY + 0.5) - 1]
+        weights = dict(training.model.state_dict())
+        for name, theta in thetas.items():
+            weights[f"{name}.weight"] = torch.where(theta.abs() - borders[name] <= last_zero, 0.0, theta.sign())
+        expected.append(score_with_new_statistics(weights, task.data))
+        told.append((score.accuracy, score.loss))
+        return True
+
+    torch.manual_seed(chosen.seed)
+    training = _Training(chosen, task, start, Progress())
+    training.run(Rungs((1,), passes))
+    assert len(told) == 1
+    # A few logits may change places in single precision.
+    assert told[0][0] == pytest.approx(expected[0][0], abs=1.5 / len(task.data.val))
+    assert told[0][1] == pytest.approx(expected[0][1], rel=1e-3)
 
 
 # Without normalisation
