@@ -239,12 +239,13 @@ class Objective:
         layers = self.task.layer_shapes
         candidate = self.space.sample(trial, sparsity, seed=derived_seed(self.spec.seed, number))
         if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
-            trial.set_user_attr("asked", self._asked(trial.study, candidate))
+            trial.set_user_attr("asked", self.asked(trial.study, candidate))
         asked = trial.user_attrs["asked"]
         plan = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
         return candidate if asked == plan else candidate.model_copy(update={"asked": asked})
 
-    def _asked(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
+    def asked(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
+        """The sparsity to ask the prior for, a layer."""
         seen = [*self.given, *observations(study)] if self.spec.search.correction else []
         return {
             layer.name: asked_for(

@@ -2,13 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.interpolate import PchipInterpolator
 
 from sca_search.allocation import (
+    LayerCost,
     LayerShape,
     erdos_renyi_weighting,
+    group_of,
+    grouped,
+    sparing_weighting,
     split_of_weighting,
     uniform_weighting,
     weighting_of_split,
@@ -95,3 +101,145 @@ def test_a_sparsity_beyond_the_floors_is_refused_with_the_highest_possible() -> 
     layers = [LayerShape("a", (10, 10), 10), LayerShape("b", (10, 10), 10)]
     with pytest.raises(SpecError, match=r"the highest possible is 0\.90000"):
         split_of_weighting(layers, uniform_weighting(layers), 0.95)
+
+
+# Groups
+
+
+def test_a_layers_group_is_itself_its_stage_or_all() -> None:
+    assert [group_of("stage1.0.conv1", kind) for kind in ("layer", "stage", "all")] == [
+        "stage1.0.conv1",
+        "stage1",
+        "all",
+    ]
+    assert group_of("conv2", "stage") == "conv2"
+
+
+def test_a_groups_weighting_is_the_mean_of_its_layers() -> None:
+    groups = {"stage1.0": "stage1", "stage1.1": "stage1", "fc": "fc"}
+    assert grouped({"stage1.0": 1.0, "fc": -3.0, "stage1.1": 2.0}, groups) == {"stage1": 1.5, "fc": -3.0}
+
+
+# The split that loses least, by an independent brute force
+
+GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+EQUAL = [LayerShape("a", (10, 10)), LayerShape("b", (10, 10))]
+UNEQUAL = [LayerShape("a", (20, 20)), LayerShape("b", (10, 10))]
+
+
+def costs(grid: tuple[float, ...] = GRID, **losses: list[float]) -> list[LayerCost]:
+    return [
+        LayerCost(name, s, loss, 0.0) for name, values in losses.items() for s, loss in zip(grid, values, strict=True)
+    ]
+
+
+def minorant(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of the largest convex function below a curve."""
+    corners: list[tuple[float, float]] = []
+    for point in zip(x, y, strict=True):
+        while len(corners) > 1:
+            (x0, y0), (x1, y1) = corners[-2:]
+            if (y1 - y0) * (point[0] - x0) < (point[1] - y0) * (x1 - x0):
+                break
+            corners.pop()
+        corners.append(point)
+    return tuple(map(np.array, zip(*corners, strict=True)))
+
+
+def lost_by(layer: LayerShape, losses: list[float], share: float) -> tuple[np.ndarray, np.ndarray]:
+    """A layer's loss by its zeros: a monotone cubic in the logarithm of the density, and 0.001 · share / density."""
+    densities = 1 - np.array(GRID)
+    cubic = PchipInterpolator(-np.log(densities), np.array(losses) + 0.001 * share / densities)
+    fine = np.geomspace(1, 0.01, 3000)
+    return minorant((1 - fine) * layer.weights, cubic(-np.log(fine)))
+
+
+def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: float) -> tuple[float, float]:
+    """How much more our split of two layers loses than the best of many, and what that one loses."""
+    split = split_of_weighting(layers, sparing_weighting(costs(**losses), layers, sparsity), sparsity)
+    total = sum(layer.weights for layer in layers)
+    curves = [lost_by(layer, losses[layer.name], layer.weights / total) for layer in layers]
+
+    def lost(zeros: np.ndarray) -> np.ndarray:
+        return np.interp(zeros, *curves[0]) + np.interp(sparsity * total - zeros, *curves[1])
+
+    first, second = (0.99 * layer.weights for layer in layers)
+    possible = np.linspace(max(0.0, sparsity * total - second), min(first, sparsity * total), 4000)
+    best = float(lost(possible).min())
+    return float(lost(np.array(split["a"] * layers[0].weights))) - best, best
+
+
+@pytest.mark.parametrize("layers", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("sparsity", [0.1, 0.5, 0.75, 0.9, 0.97])
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"a": [0, 0, 0.001, 0.01, 0.04, 0.1, 0.2], "b": [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]},
+        {"a": [0, 0, 0, 0, 0, 0, 0.2], "b": [0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11]},
+        {"a": [0.1, 0.02, 0.01, 0.02, 0.05, 0.1, 0.2], "b": [0, 0, 0, 0, 0, 0, 0]},  # a falls at first
+        {"a": [0, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2], "b": [0, 0, 0, 0.2, 0.2, 0.2, 0.2]},  # neither is convex
+    ],
+    ids=["rising", "free", "falling", "steps"],
+)
+def test_no_other_split_loses_less(layers, sparsity: float, losses: dict[str, list[float]]) -> None:
+    more, best = regret(layers, losses, sparsity)
+    assert more <= 1e-4 + 0.005 * best
+
+
+rising_losses = st.lists(st.floats(0, 0.04), min_size=7, max_size=7).map(lambda steps: np.cumsum(steps).tolist())
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(rising_losses, rising_losses, st.floats(0.05, 0.97), st.sampled_from([EQUAL, UNEQUAL]))
+def test_no_other_split_loses_less_by_any_rising_losses(a, b, sparsity: float, layers) -> None:
+    more, best = regret(layers, {"a": a, "b": b}, sparsity)
+    assert more <= 1e-4 + 0.005 * best
+
+
+@pytest.mark.parametrize("sparsity", [0.2, 0.5, 0.9, 0.97])
+@pytest.mark.parametrize("layers", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+def test_where_nothing_is_lost_the_even_split_comes_out(layers, sparsity: float) -> None:
+    free = costs(a=[0.0] * 7, b=[0.0] * 7)
+    split = split_of_weighting(layers, sparing_weighting(free, layers, sparsity), sparsity)
+    # To a hundredth of the way from full to the floor, in logarithms: 0.046.
+    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.parametrize("sparsity", [0.2, 0.5, 0.9, 0.97])
+def test_layers_that_lose_alike_are_split_evenly(sparsity: float) -> None:
+    alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
+    split = split_of_weighting(EQUAL, sparing_weighting(costs(a=alike, b=alike), EQUAL, sparsity), sparsity)
+    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
+
+
+@given(st.floats(0.05, 0.97))
+def test_the_more_sensitive_layer_stays_denser(sparsity: float) -> None:
+    known = costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24], b=[0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.024])
+    split = split_of_weighting(EQUAL, sparing_weighting(known, EQUAL, sparsity), sparsity)
+    assert split["a"] < split["b"]
+
+
+def test_a_loss_that_stops_at_chance_does_not_make_a_layer_free() -> None:
+    """From 0.9 on both answer by chance; a is broken there, b breaks only then: a must not get the zeros."""
+    known = costs(a=[0, 0.5, 1.5, 2.3, 2.3, 2.3, 2.3], b=[0, 0.0, 0.0, 0.01, 0.1, 1.5, 2.3])
+    for sparsity in (0.5, 0.8, 0.9):
+        split = split_of_weighting(EQUAL, sparing_weighting(known, EQUAL, sparsity), sparsity)
+        assert split["a"] < sparsity < split["b"]
+
+
+def test_zeros_go_beyond_what_was_measured_down_to_the_floors() -> None:
+    """Ten thousand weights with a floor of one: measured to 0.99, asked for 0.999."""
+    layers = [LayerShape("a", (100, 100)), LayerShape("b", (100, 100))]
+    alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
+    split = split_of_weighting(layers, sparing_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
+    assert overall(layers, split) == pytest.approx(0.999, abs=1e-9)
+    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.1)
+
+
+def test_a_layer_too_small_to_be_measured_far_keeps_its_floor() -> None:
+    """Twenty weights of which ten must stay: measured at no zeros and at half."""
+    layers = [LayerShape("a", (100, 100)), LayerShape("b", (4, 5), 10)]
+    known = [*costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]), *costs((0.0, 0.5), b=[0.0, 0.0])]
+    split = split_of_weighting(layers, sparing_weighting(known, layers, 0.95), 0.95)
+    assert overall(layers, split) == pytest.approx(0.95, abs=1e-9)
+    assert split["b"] <= 0.5 + 1e-9

@@ -1,27 +1,35 @@
-"""Sensitivity: trits of one layer by hand, and the split that loses least."""
+"""Sensitivity: trits of one layer by hand, and what rounding one layer costs."""
 
-import itertools
+import math
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sca_search.allocation import LayerShape, split_of_weighting
-from sca_search.sensitivity import LayerCost, measure_sensitivity, scaled_trits, sparing_weighting
+from sca_search.allocation import LayerCost
+from sca_search.exact import Floor
+from sca_search.sensitivity import GRID, measure_sensitivity, scaled_trits
 from sca_search.spec import resolve
-from sca_search.task import Progress
+from sca_search.task import Progress, Task, WarmStart
 from sca_search.train import train_dense
 from sca_search.workshop import make_task
 
-LAYERS = [LayerShape("a", (10, 10)), LayerShape("b", (10, 10))]
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return make_task(resolve(None, {}))
 
 
-def costs(losses: dict[str, list[float]], grid: tuple[float, ...] = (0.0, 0.5, 0.99)) -> list[LayerCost]:
-    return [
-        LayerCost(name, s, loss, 0.0) for name, values in losses.items() for s, loss in zip(grid, values, strict=True)
-    ]
+@pytest.fixture(scope="module")
+def start(task: Task) -> WarmStart:
+    return train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+
+
+@pytest.fixture(scope="module")
+def measured(task: Task, start: WarmStart) -> list[LayerCost]:
+    return measure_sensitivity(task, start)
 
 
 def test_scaled_trits_by_hand() -> None:
@@ -32,54 +40,51 @@ def test_scaled_trits_by_hand() -> None:
     assert not scaled_trits(torch.zeros(2, 2), 0.5).any()
 
 
-@pytest.mark.parametrize(
-    ("sparsity", "expected"),
-    [
-        # a's first 50 zeros are free; then b's cost 5/50 = 0.1 each, a's next 10/49 = 0.20, b's next 15/49 = 0.31.
-        (0.25, {"a": 0.5, "b": 0.0}),
-        (0.5, {"a": 0.5, "b": 0.5}),
-        (0.6, {"a": 0.7, "b": 0.5}),
-        (0.9, {"a": 0.99, "b": 0.81}),
-    ],
-)
-def test_zeros_go_where_they_cost_least(sparsity: float, expected: dict[str, float]) -> None:
-    known = costs({"a": [0, 0, 10], "b": [0, 5, 20]})
-    split = split_of_weighting(LAYERS, sparing_weighting(known, LAYERS, sparsity), sparsity)
-    assert split == pytest.approx(expected, abs=1e-6)
+def test_every_ternary_layer_is_measured_at_every_sparsity_of_the_grid(measured: list[LayerCost]) -> None:
+    assert [(cost.layer, cost.sparsity) for cost in measured] == [(n, s) for n in ("conv2", "fc1") for s in GRID]
 
 
-def test_a_layer_whose_loss_falls_at_first_gets_zeros_first() -> None:
-    # All trits and no zeros cost b more than half zeros do.
-    known = costs({"a": [0, 1, 10], "b": [5, 1, 20]})
-    split = split_of_weighting(LAYERS, sparing_weighting(known, LAYERS, 0.25), 0.25)
-    assert split == pytest.approx({"a": 0.0, "b": 0.5}, abs=1e-6)
+def test_sparsities_beyond_a_layers_floor_are_not_measured(task: Task, start: WarmStart) -> None:
+    """At least 8 of a channel's 400 weights of conv2 and of 128 of fc1 must stay: 0.98 and 0.9375 are possible."""
+    floored = replace(task, floor=Floor(per_layer=1, per_channel=8))
+    costs = measure_sensitivity(floored, start)
+    assert [cost.sparsity for cost in costs if cost.layer == "conv2"] == [s for s in GRID if s <= 0.98]
+    assert [cost.sparsity for cost in costs if cost.layer == "fc1"] == [s for s in GRID if s <= 0.9375]
 
 
-@given(
-    st.lists(st.floats(0, 1), min_size=3, max_size=3),
-    st.lists(st.floats(0, 1), min_size=3, max_size=3),
-    st.floats(0.05, 0.95),
-)
-def test_no_other_split_loses_less_by_convex_costs(first: list[float], second: list[float], sparsity: float) -> None:
-    """Against every split on a fine grid, for losses whose slopes rise."""
-    grid = (0.0, 0.3, 0.6, 0.99)
-    losses = {name: [0.0, *itertools.accumulate(sorted(steps))] for name, steps in (("a", first), ("b", second))}
-    # Equal lengths of the stretches make rising steps rising slopes; the last is longer, so give it more.
-    losses = {name: [*values[:3], values[3] + 1.0] for name, values in losses.items()}
-    split = split_of_weighting(LAYERS, sparing_weighting(costs(losses, grid), LAYERS, sparsity), sparsity)
-
-    def lost(a: float) -> float:
-        return float(np.interp(a, grid, losses["a"]) + np.interp(2 * sparsity - a, grid, losses["b"]))
-
-    possible = [a for a in np.linspace(0, 0.99, 100) if 0 <= 2 * sparsity - a <= 0.99]
-    assert lost(split["a"]) <= min(map(lost, possible)) + 1e-6
-
-
-def test_digits_lose_more_the_sparser_a_layer_is() -> None:
-    task = make_task(resolve(None, {}))
-    start = train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
-    measured = measure_sensitivity(task, start)
-    assert {cost.layer for cost in measured} == {"conv2", "fc1"}
+def test_digits_lose_more_the_sparser_a_layer_is(measured: list[LayerCost]) -> None:
     for layer in ("conv2", "fc1"):
-        loss = {round(cost.sparsity, 2): cost.loss for cost in measured if cost.layer == layer}
+        loss = {cost.sparsity: cost.loss for cost in measured if cost.layer == layer}
         assert loss[0.5] < loss[0.95] < loss[0.99]
+
+
+def test_cost_is_the_difference_to_the_dense_network(task: Task, start: WarmStart, measured: list[LayerCost]) -> None:
+    """One layer's trits put in by numpy, both networks in evaluation mode after a pass over the training split."""
+    (cost,) = [each for each in measured if (each.layer, each.sparsity) == ("fc1", 0.9)]
+    dense = start.state["fc1.weight"].numpy()
+    border = np.sort(np.abs(dense).ravel())[math.floor(0.9 * dense.size + 0.5) - 1]
+    kept = np.abs(dense) > border
+    trits = np.where(kept, np.sign(dense) * np.abs(dense[kept]).mean(), 0).astype(np.float32)
+    figures = []
+    for state in (start.state, start.state | {"fc1.weight": torch.from_numpy(trits)}):
+        model = task.model_with(state)
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                module.momentum = None  # a mean over all batches
+                module.reset_running_stats()
+        with torch.no_grad():
+            for images, _ in islice(task.data.train.batches(256, seed=0), 8):
+                model.train()(images)
+            logits = model.eval()(task.data.val.images).double().numpy()
+        labels = task.data.val.labels.numpy()
+        losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+        figures.append((losses.mean(), (logits.argmax(1) == labels).mean()))
+    (dense_loss, dense_accuracy), (loss, accuracy) = figures
+    assert cost.loss == pytest.approx(loss - dense_loss, abs=1e-4)
+    assert cost.accuracy == pytest.approx(dense_accuracy - accuracy, abs=1e-6)
+
+
+def test_measuring_leaves_the_start_alone(task: Task, start: WarmStart) -> None:
+    before = {name: value.clone() for name, value in start.state.items()}
+    measure_sensitivity(task, start)
+    assert all(torch.equal(start.state[name], before[name]) for name in before)
