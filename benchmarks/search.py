@@ -132,7 +132,9 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
     if result.exists():
         return
     began = time.monotonic()
-    spec, trials = _study(arguments, seed, target)
+    trials = arguments.trials or STUDIES[arguments.data][1]
+    # Candidates that are stopped early leave room for others.
+    spec = study_of(arguments.data, seed, arguments.data_dir, target, 4 * trials)
     task = make_task(spec)
     dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
     dense.path.mkdir(parents=True, exist_ok=True)
@@ -162,9 +164,15 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
     )
 
 
-def _study(arguments: argparse.Namespace, seed: int, target: float | None) -> tuple[StudySpec, int]:
-    values, trials = STUDIES[arguments.data]
-    trials = arguments.trials or trials
+def study_of(
+    data: str,
+    seed: int,
+    data_dir: Path | None,
+    target: float | None = None,
+    trials: int = 16,
+    form: str = "sharpened",
+) -> StudySpec:
+    """The study on one of the data sets, for a target or the whole front."""
     spec = resolve(
         None,
         {
@@ -172,15 +180,15 @@ def _study(arguments: argparse.Namespace, seed: int, target: float | None) -> tu
             "target_sparsity": target,
             "front": True if target is None else None,
             "grid": None if target is None else False,  # as for the others, all epochs go to the target
-            "data_dir": arguments.data_dir,
-            # Candidates that are stopped early leave room for others.
-            "trials": 4 * trials,
+            "data_dir": data_dir,
+            "trials": trials,
+            "form": form,
         },
     )
     merged = spec.model_dump()
-    for table, entries in values.items():
+    for table, entries in STUDIES[data][0].items():
         merged[table] |= entries
-    return StudySpec.model_validate(merged), trials
+    return StudySpec.model_validate(merged)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+"""What pays and what does not: one change at a time of the first guess, at equal epochs, chosen on validation alone.
+
+    python benchmarks/variants.py digits --seeds 5 --sparsities 0.9 0.97 0.99
+    python benchmarks/variants.py mnist --data-dir DIR --seeds 2 --sparsities 0.99 --variants "first guess" "even split"
+
+Every training is kept below --cells and not done again.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from report import RESULTS, provenance, table, write_section
+from search import STUDIES, study_of
+
+from sca_search.candidate import Candidate
+from sca_search.files import write_json_atomic
+from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.run_folder import RunFolder
+from sca_search.space import Space
+from sca_search.spec import StudySpec
+from sca_search.task import Progress, Task, WarmStart
+from sca_search.train import train_candidate
+from sca_search.workshop import make_space, make_task, warm_start
+
+# Name -> searched values and fields of the candidate that differ from the first guess; `form` is the study's.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "first guess": {},
+    "even split": {"split": {}},
+    "β to 100": {"sharpness": 100.0},
+    "β to 300": {"sharpness": 300.0},
+    "β to 3000": {"sharpness": 3000.0},
+    "β from 5": {"sharpness_first": 5.0},
+    "sparsity from the start": {"rise": 0.0},
+    "Θ's rate 0.05": {"latent_learning_rate": 0.05},
+    "Θ's rate 0.1, sparsity from the start": {"latent_learning_rate": 0.1, "rise": 0.0},
+    "spread 0.3": {"spread": 0.3},
+    "spread 0.9": {"spread": 0.9},
+    "no teacher": {"distillation": 0.0},
+    "only the teacher": {"distillation": 1.0},
+    "temperature 8": {"temperature": 8.0},
+    "a third of the epochs frozen": {"frozen_share": 1 / 3},
+    "regularizer on top, strength 0.1": {"strength": {"kind": "ramp", "first": 0.0, "last": 0.1}},
+    "straight-through": {"form": "straight-through", "rise": 0.0},
+    "straight-through, even split": {"form": "straight-through", "rise": 0.0, "split": {}},
+    "straight-through, even split, no teacher": {
+        "form": "straight-through",
+        "rise": 0.0,
+        "split": {},
+        "distillation": 0.0,
+    },
+    "paper's form": {"form": "paper"},
+    "paper's form, nothing held": {"form": "paper", "hold_from": 1.0},
+    "paper's form, nothing held, strength 10": {"form": "paper", "hold_from": 1.0, "strength": 10.0},
+    "paper's form, nothing held, strength 1000": {"form": "paper", "hold_from": 1.0, "strength": 1000.0},
+    "paper's form, late pull": {"form": "paper", "pull_start": 0.5},
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    for seed in range(arguments.seeds):
+        for sparsity in arguments.sparsities:
+            for name in arguments.variants:
+                _cell(arguments, seed, sparsity, name)
+        _report(arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.9, 0.97, 0.99])
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
+    return parser.parse_args()
+
+
+def _file(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) -> Path:
+    folder = arguments.cells / "variants" / arguments.data / f"s{sparsity:g}" / f"seed-{seed}"
+    return Path(folder / f"{list(VARIANTS).index(name):02d}.json")
+
+
+def _cell(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) -> None:
+    file = _file(arguments, seed, sparsity, name)
+    if file.exists():
+        return
+    spec = study_of(arguments.data, seed, arguments.data_dir, form=VARIANTS[name].get("form", "sharpened"))
+    task = make_task(spec)
+    dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
+    dense.path.mkdir(parents=True, exist_ok=True)
+    start = warm_start(dense, spec, task, Progress())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(file, _measured(spec, task, start, dense, sparsity, name))
+
+
+def _measured(
+    spec: StudySpec, task: Task, start: WarmStart, dense: RunFolder, sparsity: float, name: str
+) -> dict[str, Any]:
+    space = make_space(dense, spec, task, start)
+    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start, Progress())
+    test = task.data.read_test().batches(EVALUATION_BATCH)
+    found = {
+        "variant": name,
+        "loss": settled.score.loss,
+        "accuracy": settled.score.accuracy - start.score.accuracy,
+        "rounding_gap": settled.soft_accuracy - settled.rounded_accuracy,
+        "test_accuracy": score(settled.model, test).accuracy - score(task.model_with(start.state), test).accuracy,
+    }
+    print(sparsity, name, f"loss {found['loss']:.4f}, test {100 * found['test_accuracy']:+.2f} points", flush=True)
+    return found
+
+
+def _candidate(space: Space, sparsity: float, changed: dict[str, Any]) -> Candidate:
+    guess = space.first_guess()
+    values = {name: value for name, value in changed.items() if name in guess}
+    fields = {name: value for name, value in changed.items() if name not in guess and name != "frozen_share"}
+    candidate = space.candidate(guess | values, sparsity, seed=1000 + space.spec.seed)
+    epochs = candidate.epochs + candidate.frozen_epochs
+    if "frozen_share" in changed:
+        frozen = max(1, round(changed["frozen_share"] * epochs))
+        fields |= {"epochs": epochs - frozen, "frozen_epochs": frozen}
+    return Candidate.model_validate(candidate.model_dump() | fields)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    blocks = []
+    for sparsity in arguments.sparsities:
+        rows = {name: _read(arguments, sparsity, name) for name in arguments.variants}
+        known = {name: cells for name, cells in rows.items() if cells}
+        ranked = sorted(known.items(), key=lambda item: statistics.fmean(cell["loss"] for cell in item[1]))
+        lines = [[name, str(len(cells)), *_figures(cells)] for name, cells in ranked]
+        headings = [
+            "variant",
+            "seeds",
+            "validation loss",
+            "validation, points",
+            "lost by rounding, points",
+            "test, points",
+        ]
+        blocks.append(f"At a sparsity of {sparsity:g}:\n\n{table(headings, lines)}")
+    name = f"variants on {arguments.data}"
+    words = (
+        "One change at a time of the first guess, equal epochs, best validation loss first; mean ± standard deviation "
+        "over seeds; points of accuracy against the dense network. Lost by rounding: soft against rounded accuracy at "
+        "the end of training, before the frozen phase."
+    )
+    text = f"## What pays and what does not, on {arguments.data}\n\n{words}\n\n" + "\n\n".join(blocks)
+    write_section(RESULTS, name, f"{text}\n\n{provenance()}")
+
+
+def _read(arguments: argparse.Namespace, sparsity: float, name: str) -> list[dict[str, Any]]:
+    files = [_file(arguments, seed, sparsity, name) for seed in range(arguments.seeds)]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
+def _figures(cells: list[dict[str, Any]]) -> list[str]:
+    losses = [cell["loss"] for cell in cells]
+    points = [[100 * cell[key] for cell in cells] for key in ("accuracy", "rounding_gap", "test_accuracy")]
+    return [
+        f"{statistics.fmean(losses):.4f} ± {statistics.pstdev(losses):.4f}",
+        *(f"{statistics.fmean(values):+.2f} ± {statistics.pstdev(values):.2f}" for values in points),
+    ]
+
+
+if __name__ == "__main__":
+    main()
