@@ -94,8 +94,8 @@ def _report(landings: list[Landing], seeds: int) -> None:
         "## Where rounding lands, in the paper's form\n\n"
         f"{table(headings, cells)}\n\n"
         "Digits; distance of the sparsity by rounding alone from the plan, before the exact step, the worst of "
-        f"{seeds} seeds. The fifth trial follows four of an ordinary study, pulls from 0.3 of its epochs on and holds no weight "
-        f"before the end; corrected: asked for what those four say.  \n{provenance()}"
+        f"{seeds} seeds. The fifth trial follows four of an ordinary study, pulls from 0.3 of its epochs on and holds "
+        f"no weight before the end; corrected: asked for what those four say.  \n{provenance()}"
     )
     write_section(RESULTS, "landing", text)
 

@@ -112,7 +112,7 @@ def _measured(
         "rounding_gap": settled.soft_accuracy - settled.rounded_accuracy,
         "test_accuracy": score(settled.model, test).accuracy - score(task.model_with(start.state), test).accuracy,
     }
-    print(sparsity, name, f"loss {found['loss']:.4f}, test {100 * found['test_accuracy']:+.2f} points", flush=True)
+    print(sparsity, name, f"validation loss {settled.score.loss:.4f}", flush=True)
     return found
 
 

@@ -123,8 +123,10 @@ def test_a_groups_weighting_is_the_mean_of_its_layers() -> None:
 # The split that loses least, by an independent brute force
 
 GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
-EQUAL = [LayerShape("a", (10, 10)), LayerShape("b", (10, 10))]
-UNEQUAL = [LayerShape("a", (20, 20)), LayerShape("b", (10, 10))]
+# One of 110 weights must stay, and one of 420.
+EQUAL = [LayerShape("a", (10, 11)), LayerShape("b", (10, 11))]
+UNEQUAL = [LayerShape("a", (20, 21)), LayerShape("b", (10, 11))]
+BEYOND = {110: [1 / 110], 420: [0.005, 0.0025, 1 / 420]}  # densities beyond those measured: halves, then the floor
 
 
 def costs(grid: tuple[float, ...] = GRID, **losses: list[float]) -> list[LayerCost]:
@@ -147,10 +149,15 @@ def minorant(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lost_by(layer: LayerShape, losses: list[float], share: float) -> tuple[np.ndarray, np.ndarray]:
-    """A layer's loss by its zeros: a monotone cubic in the logarithm of the density, and 0.001 · share / density."""
-    densities = 1 - np.array(GRID)
-    cubic = PchipInterpolator(-np.log(densities), np.array(losses) + 0.001 * share / densities)
-    fine = np.geomspace(1, 0.01, 3000)
+    """A layer's loss by its zeros: a monotone cubic in the logarithm of the density, and 0.001 · share / density.
+
+    Beyond what was measured the loss grows as the non-zeros dwindle.
+    """
+    beyond = np.array(BEYOND[layer.weights])
+    densities = np.concatenate([1 - np.array(GRID), beyond])
+    grown = np.concatenate([losses, losses[-1] * 0.01 / beyond])
+    cubic = PchipInterpolator(-np.log(densities), grown + 0.001 * share / densities)
+    fine = np.geomspace(1, 1 / layer.weights, 3000)
     return minorant((1 - fine) * layer.weights, cubic(-np.log(fine)))
 
 
@@ -163,7 +170,7 @@ def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: f
     def lost(zeros: np.ndarray) -> np.ndarray:
         return np.interp(zeros, *curves[0]) + np.interp(sparsity * total - zeros, *curves[1])
 
-    first, second = (0.99 * layer.weights for layer in layers)
+    first, second = (layer.weights - 1 for layer in layers)
     possible = np.linspace(max(0.0, sparsity * total - second), min(first, sparsity * total), 4000)
     best = float(lost(possible).min())
     return float(lost(np.array(split["a"] * layers[0].weights))) - best, best
@@ -228,8 +235,8 @@ def test_a_loss_that_stops_at_chance_does_not_make_a_layer_free() -> None:
 
 
 def test_zeros_go_beyond_what_was_measured_down_to_the_floors() -> None:
-    """Ten thousand weights with a floor of one: measured to 0.99, asked for 0.999."""
-    layers = [LayerShape("a", (100, 100)), LayerShape("b", (100, 100))]
+    """5,000 weights with a floor of one: measured to 0.99, asked for 0.999."""
+    layers = [LayerShape("a", (50, 100)), LayerShape("b", (50, 100))]
     alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
     split = split_of_weighting(layers, sparing_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
     assert overall(layers, split) == pytest.approx(0.999, abs=1e-9)
@@ -238,7 +245,7 @@ def test_zeros_go_beyond_what_was_measured_down_to_the_floors() -> None:
 
 def test_a_layer_too_small_to_be_measured_far_keeps_its_floor() -> None:
     """Twenty weights of which ten must stay: measured at no zeros and at half."""
-    layers = [LayerShape("a", (100, 100)), LayerShape("b", (4, 5), 10)]
+    layers = [LayerShape("a", (50, 100)), LayerShape("b", (4, 5), 10)]
     known = [*costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]), *costs((0.0, 0.5), b=[0.0, 0.0])]
     split = split_of_weighting(layers, sparing_weighting(known, layers, 0.95), 0.95)
     assert overall(layers, split) == pytest.approx(0.95, abs=1e-9)
