@@ -214,16 +214,17 @@ def ours(changed: Mapping[str, Any] | None = None, moved_to_training: bool = Fal
             )
 
         work(study, objective, fits)
-        for row in rows(study):
-            bench.spent += int(row["epochs"])  # type: ignore[call-overload]
-            if row["state"] == "complete":
-                bench.points.append(_point(bench, run, row))
+        finished = {row["trial"]: row for row in rows(study) if row["state"] == "complete"}
+        for trial in study.get_trials(deepcopy=False):
+            bench.spent += int(trial.user_attrs.get("epochs", 0))
+            if trial.number in finished:
+                bench.points.append(_point(bench, run, finished[trial.number]))
 
     return contend
 
 
 def _point(bench: Bench, run: RunFolder, row: dict[str, Any]) -> Point:
-    state, _ = load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")
+    state = load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")[0]
     return Point(
         epochs=bench.spent,
         planned=row["planned_sparsity"],
