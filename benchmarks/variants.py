@@ -34,6 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "β to 300": {"sharpness": 300.0},
     "β to 3000": {"sharpness": 3000.0},
     "β from 5": {"sharpness_first": 5.0},
+    "β rises from 0.3 on": {"sharpness_start": 0.3},
+    "β rises from 0.3 on, sparsity from the start": {"sharpness_start": 0.3, "rise": 0.0},
+    "β rises from 0.5 on, sparsity from the start": {"sharpness_start": 0.5, "rise": 0.0},
     "sparsity from the start": {"rise": 0.0},
     "Θ's rate 0.05": {"latent_learning_rate": 0.05},
     "Θ's rate 0.1, sparsity from the start": {"latent_learning_rate": 0.1, "rise": 0.0},
@@ -83,7 +86,7 @@ def _arguments() -> argparse.Namespace:
 
 def _file(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) -> Path:
     folder = arguments.cells / "variants" / arguments.data / f"s{sparsity:g}" / f"seed-{seed}"
-    return Path(folder / f"{list(VARIANTS).index(name):02d}.json")
+    return Path(folder / f"{name.replace(' ', '-')}.json")
 
 
 def _cell(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) -> None:

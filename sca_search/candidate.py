@@ -71,9 +71,9 @@ class Candidate(BaseModel):
         return self.layer_sharpness.get(layer, self.sharpness).at(epoch, self.epochs)
 
 
-def sharpened(last: float = 100.0, first: float = 2.0, stop: float = 0.9) -> Ramp:
+def sharpened(last: float = 100.0, first: float = 2.0, start: float = 0.0, stop: float = 0.9) -> Ramp:
     """β from soft to nearly a step, exponentially: equal factors in equal times."""
-    return Ramp(first=first, last=last, stop=stop, growth="exponential")
+    return Ramp(first=first, last=last, start=start, stop=stop, growth="exponential")
 
 
 def default_alpha(form: Form) -> FromPrior | Tracked:

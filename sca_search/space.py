@@ -39,7 +39,7 @@ LAYERS_ON_THEIR_OWN = 6
 # Prefixes of the values that a group of layers has of its own: how dense it is, how strongly it is pulled, how sharp
 # it gets, beside the others.
 DENSITY, PULL, SHARP = "density.", "pull.", "sharp."
-_EVEN = ("pull_start", "hold_from", "rise")  # sampled evenly; everything else by its logarithm
+_EVEN = ("pull_start", "hold_from", "rise", "sharpness_start")  # sampled evenly; everything else by its logarithm
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,11 @@ class Space:
         else:
             values["rise"] = space.rise
         if form == "sharpened":
-            values |= {"sharpness": space.sharpness, "sharpness_first": space.sharpness_first}
+            values |= {
+                "sharpness": space.sharpness,
+                "sharpness_first": space.sharpness_first,
+                "sharpness_start": space.sharpness_start,
+            }
         return values | self._ranges_of_groups()
 
     def _ranges_of_groups(self) -> dict[str, Range]:
@@ -207,7 +211,7 @@ class Space:
 def _sharpness(values: Values, own: float) -> Schedule:
     if "sharpness" not in values:
         return Constant(value=1.0)
-    return sharpened(values["sharpness"] * math.exp(own), values["sharpness_first"])
+    return sharpened(values["sharpness"] * math.exp(own), values["sharpness_first"], values["sharpness_start"])
 
 
 def is_logarithmic(name: str) -> bool:

@@ -208,7 +208,8 @@ class SpaceSpec(_Table):
     growth: Growths = ("linear", "exponential", "step")  # how λ gets from pull_start to its strength
     hold_from: HoldRange = (0.3, 1.0)  # the paper's form: when weights begin to be rounded for good
     sharpness: PositiveRange = (100.0, 3000.0)  # sharpened: β at the end
-    sharpness_first: PositiveRange = (1.0, 8.0)  # and at the start
+    sharpness_first: PositiveRange = (1.0, 8.0)  # and until it begins to rise
+    sharpness_start: ShareRange = (0.0, 0.5)  # when it does
     rise: ShareRange = (0.0, 0.7)  # share of the training in which a tracked sparsity climbs to its plan
     spread: Spread = (0.3, 0.9)
     learning_rate: PositiveRange = (0.003, 0.02)

@@ -190,7 +190,7 @@ def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: f
 )
 def test_no_other_split_loses_less(layers, sparsity: float, losses: dict[str, list[float]]) -> None:
     more, best = regret(layers, losses, sparsity)
-    assert more <= 1e-4 + 0.005 * best
+    assert more <= 1e-4 + 0.01 * best  # as finely as zeros are handed out
 
 
 rising_losses = st.lists(st.floats(0, 0.04), min_size=7, max_size=7).map(lambda steps: np.cumsum(steps).tolist())
@@ -200,7 +200,7 @@ rising_losses = st.lists(st.floats(0, 0.04), min_size=7, max_size=7).map(lambda 
 @given(rising_losses, rising_losses, st.floats(0.05, 0.97), st.sampled_from([EQUAL, UNEQUAL]))
 def test_no_other_split_loses_less_by_any_rising_losses(a, b, sparsity: float, layers) -> None:
     more, best = regret(layers, {"a": a, "b": b}, sparsity)
-    assert more <= 1e-4 + 0.005 * best
+    assert more <= 1e-4 + 0.01 * best  # as finely as zeros are handed out
 
 
 @pytest.mark.parametrize("sparsity", [0.2, 0.5, 0.9, 0.97])

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from sca_search.goal import chosen_trial, planned_ahead, planned_between, typical_sparsity, unmet
+from sca_search.goal import GRID, chosen_trial, planned_ahead, planned_between, typical_sparsity, unmet
 from sca_search.results import trial_frame
 from sca_search.spec import GoalSpec
 
@@ -23,9 +23,15 @@ def frame(*points: tuple[float, float]) -> pd.DataFrame:
 
 
 def test_plan_of_the_front_is_the_grid_over_and_over() -> None:
-    planned = [planned_ahead(FRONT, number) for number in range(28)]
-    assert planned[:4] == [0.9, 0.0, 0.97, 0.7]
-    assert planned[14:] == planned[:14]
+    planned = [planned_ahead(FRONT, number) for number in range(2 * len(GRID))]
+    assert planned == [*GRID, *GRID]
+    assert {0.0, 0.5, 0.9, 0.97, 0.99} <= set(GRID)
+    assert len(set(GRID)) == len(GRID)
+
+
+def test_without_the_grid_every_trial_is_at_the_target() -> None:
+    goal = GoalSpec(target_sparsity=0.7, grid=False)
+    assert [planned_ahead(goal, number) for number in range(6)] == [0.7] * 6
 
 
 def test_highest_sparsity_is_not_planned_ahead_and_starts_at_nine_tenths() -> None:

@@ -93,6 +93,7 @@ FLAG_VALUES = {
     "target_sparsity": 0.125,
     "min_accuracy": 0.75,
     "front": True,
+    "grid": False,
     "data": "mnist",
     "data_dir": Path("some/where"),
     "image_size": 48,
@@ -252,7 +253,7 @@ def test_faults_of_file_and_flags_come_together(study):
         ("search.keep = 1.5", "search.keep", r"must be at most 1(\.0)?, got 1\.5"),
         ("search.rungs = 0.5", "search.rungs", r"must be a list, got 0\.5"),
         ("search.rungs = [0.5, 2]", "search.rungs", r"must be at most 1(\.0)?, got 2"),
-        ("search.sampler = 'grid'", "search.sampler", r"must be 'tpe', 'gp', 'nsga2' or 'random', got 'grid'"),
+        ("search.sampler = 'grid'", "search.sampler", r"must be 'tpe', 'gp' or 'random', got 'grid'"),
         ("search.space.growth = 'cubic'", "search.space.growth", r"must be 'linear', .* or 'step', got 'cubic'"),
         ("search.space.rise = [0, 1]", "search.space.rise", r"must be below 1(\.0)?, got 1"),
         ("search.space.own = -1", "search.space.own", r"must be at least 0(\.0)?, got -1"),
@@ -337,7 +338,7 @@ def test_an_unknown_key_is_offered_the_nearest(study, line, key, nearest):
 
 def test_an_unknown_key_far_from_all_is_shown_the_known_ones(study):
     path = study("goal.xyz = 1")
-    known = "goal.front, goal.min_accuracy, goal.target_sparsity"
+    known = "goal.front, goal.grid, goal.min_accuracy, goal.target_sparsity"
     assert faults(path)[0] == f"{path}: unknown key 'goal.xyz': known are {known}"
 
 
@@ -452,7 +453,7 @@ def test_what_is_written_resolves_to_the_same(tmp_path_factory, table):
 
 def test_what_is_written_names_every_key_that_has_a_value():
     written = tomllib.loads(resolve(None, {"target_sparsity": 0.75}).to_toml())
-    assert written["goal"] == {"target_sparsity": 0.75, "front": False}
+    assert written["goal"] == {"target_sparsity": 0.75, "front": False, "grid": True}
     assert written["search"]["trials"] == StudySpec().search.trials
     assert "time_budget" not in written["search"]
 

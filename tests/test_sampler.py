@@ -1,0 +1,358 @@
+"""The sampler: its random state, what the inner one is shown, and where values are drawn at the start."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.testing.pytest_samplers import (
+    BasicSamplerTestCase,
+    MultiObjectiveSamplerTestCase,
+    RelativeSamplerTestCase,
+)
+from optuna.trial import TrialState, create_trial
+
+from sca_search.sampler import INNER, STARTUP, PlannedSampler, around, derived_seed, view_of
+
+quick = settings(max_examples=100, deadline=None, derandomize=True)
+X, Y = FloatDistribution(0, 1), FloatDistribution(1e-3, 1, log=True)
+CENTRE = {"x": 0.3, "y": 0.1}
+
+
+def two_objectives(sampler=None):
+    return optuna.create_study(directions=["maximize"] * 2, sampler=sampler)
+
+
+def proposals(trials, sampler_of, study=None):
+    """What is proposed for each of some trials; the sampler may be another object for each."""
+    study = study or two_objectives()
+    proposed = []
+    for number in range(trials):
+        study.sampler = sampler_of(number)
+        trial = study.ask({"x": X, "y": Y})
+        proposed.append((trial.params["x"], trial.params["y"]))
+        trial.set_user_attr("planned_sparsity", 0.9)
+        trial.set_user_attr("loss", 1 + trial.params["x"])
+        study.tell(trial, (1 - trial.params["x"], trial.params["y"]))
+    return proposed
+
+
+def both(seed):
+    """The sampler with and without a centre."""
+    return [lambda _number: PlannedSampler(seed), lambda _number: PlannedSampler(seed, CENTRE)]
+
+
+# Random state: 12 trials, so that the last four come out of the fitted model and not of pure chance
+
+
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+def test_same_seed_and_number_give_the_same_proposal_in_a_new_object(make):
+    one = make(0)
+    assert proposals(12, lambda _: one) == proposals(12, make)
+
+
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+def test_what_a_sampler_drew_before_does_not_matter(make):
+    used = make(0)
+    proposals(7, lambda _: used)
+    assert proposals(12, lambda _: used) == proposals(12, make)
+
+
+def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
+    program = (
+        "import json, optuna; from optuna.distributions import FloatDistribution as F;"
+        "from sca_search.sampler import PlannedSampler;\n"
+        "for centre in (None, {'x': 0.3, 'y': 0.1}):\n"
+        " study = optuna.create_study(directions=['maximize'] * 2, sampler=PlannedSampler(5, centre))\n"
+        " trials = [study.ask({'x': F(0, 1), 'y': F(1e-3, 1, log=True)}).params for _ in range(3)]\n"
+        " print(json.dumps([[trial['x'], trial['y']] for trial in trials]))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    for values, make in zip(printed, both(5), strict=True):
+        assert [tuple(each) for each in values] == proposals(3, make)
+
+
+@pytest.mark.parametrize("centre", [None, CENTRE], ids=["plain", "centred"])
+def test_different_numbers_and_seeds_propose_different_points(centre):
+    many = [point for seed in range(4) for point in proposals(8, lambda _, seed=seed: PlannedSampler(seed, centre))]
+    assert len(set(many)) == 32
+
+
+def test_a_sampler_seeded_once_would_repeat_itself_after_a_resumption():
+    """Why there is one of our own: a plain one made anew for the third trial proposes the first point again."""
+    plain = proposals(3, lambda _: TPESampler(seed=5))
+    assert plain[0] == plain[2]
+    ours = proposals(3, lambda _: PlannedSampler(5))
+    assert ours[0] != ours[2]
+
+
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+def test_two_workers_on_one_study_propose_different_points(make):
+    study = two_objectives()
+    asked = []
+    for worker in (make(0), make(1)):
+        study.sampler = worker
+        asked.append(study.ask({"x": X}).params["x"])
+    assert asked[0] != asked[1]
+
+
+@quick
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=3))
+def test_derived_seed_is_a_seed_and_depends_on_every_part(parts):
+    seed = derived_seed(*parts)
+    assert 0 <= seed < 2**31
+    assert isinstance(seed, int)
+    assert seed == derived_seed(*parts)
+    for place in range(len(parts)):
+        changed = [*parts[:place], parts[place] + 1, *parts[place + 1 :]]
+        assert derived_seed(*changed) != seed
+
+
+# Around the first guess
+
+
+@quick
+@given(
+    st.floats(-5, 5),
+    st.floats(0, 5),
+    st.floats(0, 1),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_values_around_a_centre_lie_in_the_range(low, width, share, log, seed):
+    ends = (math.exp(low), math.exp(low + width)) if log else (low, low + width)
+    distribution = FloatDistribution(*ends, log=log)
+    centre = min(max(ends[0] + share * (ends[1] - ends[0]), ends[0]), ends[1])
+    value = around(centre, distribution, np.random.default_rng(seed))
+    assert ends[0] <= value <= ends[1]
+
+
+@pytest.mark.parametrize(("distribution", "scale"), [(X, float), (Y, math.log)], ids=["even", "log"])
+def test_values_around_the_middle_are_normal_with_a_fifth_of_the_range(distribution, scale):
+    low, high = scale(distribution.low or 1e-300), scale(distribution.high)
+    low = 0.0 if distribution is X else low
+    middle = (low + high) / 2
+    centre = middle if distribution is X else math.exp(middle)
+    random = np.random.default_rng(0)
+    drawn = np.array([scale(around(centre, distribution, random)) for _ in range(4000)])
+    shares = (drawn - middle) / (high - low)
+    # Cut at 2.5 standard deviations: σ² (1 - 2 · 2.5 φ(2.5) / (2Φ(2.5) - 1)), φ(2.5) = 0.01753, Φ(2.5) = 0.99379.
+    assert shares.std() == pytest.approx(0.2 * math.sqrt(1 - 5 * 0.01753 / 0.98758), rel=0.04)
+    assert shares.mean() == pytest.approx(0, abs=0.01)
+
+
+def test_a_range_of_one_value_gives_it():
+    assert around(0.4, FloatDistribution(0.4, 0.4), np.random.default_rng(0)) == 0.4
+
+
+def test_first_trials_are_drawn_around_the_guess():
+    """Of many studies, the first trial: as near to the centre as a fifth of the range says, and not at it."""
+    first = [proposals(1, lambda _, seed=seed: PlannedSampler(seed, CENTRE))[0] for seed in range(150)]
+    x = np.array([point[0] for point in first])
+    y = np.log([point[1] for point in first])
+    assert np.median(x) == pytest.approx(0.3, abs=0.06)
+    assert np.median(y) == pytest.approx(math.log(0.1), abs=0.06 * math.log(1000))
+    assert 0.12 < x.std() < 0.22
+    assert 0.12 < y.std() / math.log(1000) < 0.22
+
+
+def test_a_choice_and_what_has_no_centre_are_left_to_the_inner_sampler():
+    study = two_objectives(PlannedSampler(0, {"x": 0.3}, make=lambda seed: Noting(seed, [])))
+    trial = study.ask()
+    assert trial.suggest_float("y", 1e-3, 1, log=True) == 0.5
+    assert trial.suggest_categorical("growth", ["linear", "step"]) == 0.5 or True
+    assert trial.suggest_float("x", 0, 1) != 0.5
+
+
+# What the inner sampler sees
+
+
+def told(study, params, state=TrialState.COMPLETE, **attributes):
+    values = (0.5, 0.5) if state == TrialState.COMPLETE else None
+    distributions = {name: {"x": X, "y": Y}[name] for name in params}
+    study.add_trial(
+        create_trial(params=params, distributions=distributions, values=values, state=state, user_attrs=attributes)
+    )
+
+
+def seen_values(view):
+    return {trial.params["x"]: trial.value for trial in view.get_trials(states=(TrialState.COMPLETE,))}
+
+
+def test_view_is_the_loss_beside_comparable_trials_by_hand():
+    study = two_objectives()
+    e = math.e
+    told(study, {"x": 0.1}, planned_sparsity=0.9, loss=e**2)
+    told(study, {"x": 0.2}, planned_sparsity=0.9, loss=e**4)
+    told(study, {"x": 0.3}, planned_sparsity=0.5, loss=e**-5)  # alone at its sparsity
+    told(study, {"x": 0.4}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": e**7})
+    told(study, {"x": 0.5}, planned_sparsity=0.9, loss=e**3, **{"rung.5": e**5})
+    # The logarithms 2, 4 and 3 have the mean 3; at the rung, 7 and 5 have the mean 6.
+    assert seen_values(view_of(study)) == pytest.approx({0.1: -1, 0.2: 1, 0.3: 0, 0.4: 1, 0.5: 0})
+
+
+def test_view_has_one_objective_to_be_minimized():
+    assert [direction.name for direction in view_of(two_objectives()).directions] == ["MINIMIZE"]
+
+
+def test_view_leaves_out_what_tells_nothing():
+    study = two_objectives()
+    told(study, {"x": 0.1}, planned_sparsity=0.9, loss=1.0)
+    told(study, {"x": 0.2}, TrialState.FAIL, planned_sparsity=0.9)
+    told(study, {"x": 0.3}, TrialState.PRUNED, planned_sparsity=0.9)
+    told(study, {"x": 0.4}, TrialState.COMPLETE)
+    study.enqueue_trial({"x": 0.5}, user_attrs={"planned_sparsity": 0.9})
+    study.ask({"x": X})
+    assert seen_values(view_of(study)) == {0.1: 0}
+
+
+def test_view_keeps_params_and_their_distributions():
+    study = two_objectives()
+    told(study, {"x": 0.25, "y": 0.5}, planned_sparsity=0.9, loss=1.0)
+    (trial,) = view_of(study).get_trials(states=(TrialState.COMPLETE,))
+    assert (trial.params, trial.distributions) == ({"x": 0.25, "y": 0.5}, {"x": X, "y": Y})
+
+
+class Noting(BaseSampler):
+    """Notes every call and answers with what was agreed."""
+
+    def __init__(self, seed, notes):
+        self.seed = seed
+        self.notes = notes
+
+    def infer_relative_search_space(self, study, trial):
+        self.notes.append(("infer", study))
+        return {"x": X}
+
+    def sample_relative(self, study, trial, search_space):
+        self.notes.append(("relative", study, search_space))
+        return {"x": 0.25}
+
+    def sample_independent(self, study, trial, name, distribution):
+        self.notes.append(("independent", study, name, distribution))
+        return distribution.choices[0] if isinstance(distribution, CategoricalDistribution) else 0.5
+
+    def before_trial(self, study, trial):
+        self.notes.append(("before", study, self.seed))
+
+    def after_trial(self, study, trial, state, values):
+        self.notes.append(("after", study, state, values))
+
+    def reseed_rng(self):
+        self.notes.append(("reseed",))
+
+
+def test_without_a_centre_every_question_goes_to_the_inner_sampler_of_the_trial():
+    notes = []
+    sampler = PlannedSampler(3, make=lambda seed: Noting(seed, notes))
+    study = optuna.create_study(sampler=sampler)
+    study.tell(study.ask(), 1.0)
+    notes.clear()
+    trial = study.ask()
+    assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 1e-3, 1, log=True)) == (0.25, 0.5)
+    study.tell(trial, 2.0)
+    sampler.reseed_rng()
+    assert notes == [
+        ("before", study, derived_seed(3, 1)),
+        ("infer", study),
+        ("relative", study, {"x": X}),
+        ("independent", study, "y", Y),
+        ("after", study, TrialState.COMPLETE, [2.0]),
+        ("reseed",),
+    ]
+
+
+def centred_study(finished, notes):
+    study = two_objectives(PlannedSampler(3, CENTRE, make=lambda seed: Noting(seed, notes)))
+    for number in range(finished):
+        told(study, {"x": (number + 1) / 16}, planned_sparsity=0.9, loss=math.exp(number))
+    return study
+
+
+def test_the_inner_sampler_is_asked_once_enough_has_been_told():
+    few, enough = centred_study(STARTUP - 1, []), centred_study(STARTUP, [])
+    assert few.ask({"x": X}).params["x"] != 0.25
+    assert enough.ask({"x": X}).params["x"] == 0.25
+
+
+def test_the_inner_sampler_is_shown_the_view_and_not_the_study():
+    notes = []
+    study = centred_study(STARTUP, notes)
+    trial = study.ask()
+    assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 1e-3, 1, log=True)) == (0.25, 0.5)
+    shown = [seen for kind, seen, *_ in notes if kind in {"infer", "relative", "independent"}]
+    assert len(shown) == 3
+    mean = (STARTUP - 1) / 2
+    for view in shown:
+        assert view is not study
+        expected = {(number + 1) / 16: number - mean for number in range(STARTUP)}
+        assert seen_values(view) == pytest.approx(expected)
+    study.tell(trial, (0.5, 0.5))
+    assert not any(note[0] == "after" for note in notes)
+
+
+def test_a_paused_trial_counts_towards_the_start():
+    study = centred_study(STARTUP - 1, [])
+    told(study, {"x": 0.9}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": 2.0})
+    assert study.ask({"x": X}).params["x"] == 0.25
+
+
+def test_sampler_wraps_any_other():
+    one = proposals(4, lambda _: PlannedSampler(1, make=lambda seed: RandomSampler(seed=seed)))
+    assert one == proposals(4, lambda number: RandomSampler(seed=derived_seed(1, number)))
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_every_inner_sampler_by_name_proposes_points_in_range(name):
+    study = two_objectives()
+    made = proposals(STARTUP + 2, lambda _: PlannedSampler(2, CENTRE, INNER[name]), study)
+    assert all(0 <= x <= 1 and 1e-3 <= y <= 1 for x, y in made)
+    assert len(set(made)) == STARTUP + 2
+
+
+def test_the_fitted_sampler_prefers_where_losses_are_low():
+    """Twenty trials whose loss is the distance from 0.8: proposals come nearer to it than the centre is."""
+    study = two_objectives()
+    for number in range(20):
+        x = (number + 0.5) / 20
+        told(study, {"x": x}, planned_sparsity=0.9, loss=0.01 + abs(x - 0.8))
+    proposed = []
+    for seed in range(15):
+        study.sampler = PlannedSampler(seed, {"x": 0.1})
+        proposed.append(study.ask({"x": X}).params["x"])
+    assert np.median(np.abs(np.array(proposed) - 0.8)) < 0.2
+
+
+# Optuna's own kit
+
+
+class TestPlannedSampler(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+    """The sampler without a centre forwards everything."""
+
+    @pytest.fixture
+    def sampler(self):
+        return lambda: PlannedSampler(0)
+
+
+class TestPlannedSamplerOfRelativeSampling(RelativeSamplerTestCase):
+    """The kit asks for joint samples after one trial, so the inner sampler must not begin with random ones."""
+
+    @pytest.fixture
+    def sampler(self):
+        return lambda: PlannedSampler(0, make=lambda seed: TPESampler(seed=seed, n_startup_trials=0))
+
+
+class TestPlannedSamplerAroundACentre(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+    """As studies use it; the kit's trials tell no loss, so that they stay at the start."""
+
+    @pytest.fixture
+    def sampler(self):
+        return lambda: PlannedSampler(0, {"x": 0.5, "a": 0.5, "b": 0.5})
