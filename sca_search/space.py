@@ -105,7 +105,7 @@ class Space:
             "strength": 100.0 if self.spec.search.form == "paper" else 0.001,
             "hold_from": 0.5,
             "rise": 0.5,
-            "sharpness": 1000.0,
+            "sharpness": 300.0,
             "sharpness_first": 2.0,
             "spread": 0.6,
             "learning_rate": 0.01,
