@@ -1,8 +1,7 @@
-"""What a study tries: the plan, the space, the sampler, and the queue of waiting trials."""
+"""A study: its plan, the queue of waiting trials, rungs and promotion, what it keeps, and its clock."""
 
 import json
-import subprocess
-import sys
+import math
 import time
 from collections.abc import Iterator
 from itertools import count, islice
@@ -10,33 +9,46 @@ from itertools import count, islice
 import numpy as np
 import optuna
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import FloatDistribution
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.testing.pytest_samplers import (
-    BasicSamplerTestCase,
-    MultiObjectiveSamplerTestCase,
-    RelativeSamplerTestCase,
-)
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
+from safetensors.torch import load_file
 
 from sca_search.candidate import Candidate
-from sca_search.errors import StorageError
+from sca_search.correction import Observation
+from sca_search.errors import RunError, StorageError
 from sca_search.goal import GRID, planned_ahead
+from sca_search.halving import RungScore
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
-from sca_search.sampler import ReseededSampler, derived_seed
-from sca_search.schedule import FromPrior, Ramp, Tracked
-from sca_search.search import Clock, fill_queue, open_study, put_back, rows, storage_errors
-from sca_search.space import STRENGTH, candidate_of, first_guess, ranges, sample
-from sca_search.spec import GoalSpec, SpaceSpec, StudySpec
+from sca_search.sampler import PlannedSampler
+from sca_search.search import (
+    Clock,
+    Listener,
+    Objective,
+    fill_queue,
+    has_waiting,
+    observations,
+    open_study,
+    promote,
+    put_back,
+    rows,
+    rung_scores,
+    storage_errors,
+    work,
+)
+from sca_search.space import Space
+from sca_search.spec import GoalSpec, StudySpec
+from sca_search.task import Progress
+from sca_search.train import train_candidate, train_dense
+from sca_search.workshop import make_task
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 
 
-def spec_of(target=0.5, seed=0, **search):
-    return StudySpec.model_validate({"seed": seed, "goal": {"target_sparsity": target}, "search": search})
+def space_of(target=0.5, seed=0, **search):
+    return Space(StudySpec.model_validate({"seed": seed, "goal": {"target_sparsity": target}, "search": search}))
 
 
 # The plan
@@ -47,17 +59,14 @@ def planned_sparsities(target: float) -> Iterator[float]:
     return (planned_ahead(goal, candidate) for candidate in count())
 
 
-@pytest.mark.parametrize(
-    ("target", "first"),
-    [
-        (0.5, [0.5, 0.9, 0.5, 0.0, 0.5, 0.97, 0.5, 0.7, 0.5, 0.3]),
-        (0.9, [0.9, 0.0, 0.9, 0.97, 0.9, 0.7, 0.9, 0.3, 0.9, 0.99]),
-        (0.0, [0.0, 0.9, 0.0, 0.97, 0.0, 0.7, 0.0, 0.3, 0.0, 0.99]),
-        (0.123, [0.123, 0.9, 0.123, 0.0]),
-    ],
-)
-def test_plan_by_hand(target, first):
-    assert list(islice(planned_sparsities(target), len(first))) == first
+@pytest.mark.parametrize("target", [0.5, 0.9, 0.0, 0.123])
+def test_plan_by_hand(target):
+    """Every other one at the target, the others along the grid without it."""
+    others = [sparsity for sparsity in GRID if sparsity != target]
+    assert list(islice(planned_sparsities(target), 8)) == [
+        *(target, others[0], target, others[1]),
+        *(target, others[2], target, others[3]),
+    ]
 
 
 def test_plan_visits_the_whole_grid_and_then_again():
@@ -80,268 +89,18 @@ def test_a_target_beside_a_grid_point_takes_its_place(target):
     assert 0.9 not in list(islice(planned_sparsities(target), 60))[1::2]
 
 
-# The space
-
-
-class Asked:
-    """A trial that answers by a function of the range, and remembers what it was asked."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.asked = {}
-
-    def suggest_float(self, name, low, high, *, log):
-        self.asked[name] = (low, high, log)
-        return self.answer(low, high)
-
-
-def test_ranges_depend_on_the_form():
-    assert ranges(spec_of(form="paper"))["strength"] == STRENGTH["paper"]
-    assert ranges(spec_of(form="sharpened"))["strength"] == STRENGTH["sharpened"]
-    assert "sharpness" not in ranges(spec_of(form="paper"))
-    assert ranges(spec_of(form="sharpened"))["sharpness"] == SpaceSpec().sharpness
-
-
-def test_everything_is_sampled_on_a_log_scale_but_the_start_of_the_pull():
-    trial = Asked(lambda low, _high: low)
-    spec = spec_of()
-    sample(trial, spec, 0.5, 0)
-    assert {name: (low, high) for name, (low, high, _) in trial.asked.items()} == ranges(spec)
-    assert {name for name, (*_, log) in trial.asked.items() if not log} == {"pull_start"}
-
-
-def values_of(candidate):
-    values = {name: getattr(candidate, name) for name in ("spread", "learning_rate", "latent_learning_rate")}
-    values |= {"frozen_learning_rate": candidate.frozen_learning_rate}
-    values |= {"strength": candidate.strength.last, "pull_start": candidate.strength.start}
-    return values | ({"sharpness": candidate.sharpness.last} if candidate.form == "sharpened" else {})
-
-
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
-def test_sampled_candidates_lie_in_the_ranges(form):
-    spec = spec_of(form=form)
-    study = optuna.create_study(directions=["maximize"] * 2, sampler=ReseededSampler(0))
-    seen = []
-    for number in range(12):
-        trial = study.ask()
-        candidate = sample(trial, spec, 0.7, seed=number)
-        values = values_of(candidate)
-        assert values == trial.params
-        assert all(low <= values[name] <= high for name, (low, high) in ranges(spec).items())
-        assert (candidate.sparsity, candidate.seed, candidate.form) == (0.7, number, form)
-        seen.append(tuple(values.values()))
-        study.tell(trial, (number / 12, 0.7))
-    assert len(set(seen)) == 12
-
-
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
-def test_fixed_values_are_fixed(form):
-    fixed = {"strength": 0.3, "pull_start": 0.0, "spread": 0.5, "latent_learning_rate": 0.04}
-    spec = spec_of(form=form, space=fixed)
-    study = optuna.create_study(directions=["maximize"] * 2, sampler=ReseededSampler(0))
-    for number in range(10):
-        trial = study.ask()
-        values = values_of(sample(trial, spec, 0.5, seed=0))
-        assert {name: values[name] for name in fixed} == fixed
-        study.tell(trial, (number / 12, 0.5))
-
-
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
-@pytest.mark.parametrize(
-    "space",
-    [{}, {"spread": [0.7, 0.9], "strength": [20, 30]}, {"learning_rate": 1e-5, "pull_start": [0.2, 0.3]}],
-    ids=["default", "above", "below"],
-)
-def test_first_guess_lies_in_the_ranges(form, space):
-    spec = spec_of(form=form, space=space)
-    guess = first_guess(spec)
-    assert guess.keys() == ranges(spec).keys()
-    assert all(low <= guess[name] <= high for name, (low, high) in ranges(spec).items())
-
-
-def test_first_guess_moves_to_the_nearest_end():
-    space = {"spread": [0.7, 0.9], "learning_rate": [0.001, 0.004], "pull_start": [0.2, 0.3]}
-    guess = first_guess(spec_of(space=space))
-    assert (guess["spread"], guess["learning_rate"], guess["pull_start"]) == (0.7, 0.004, 0.2)
-    assert guess["latent_learning_rate"] == 0.02
-
-
-@pytest.mark.parametrize(("form", "alpha"), [("paper", FromPrior()), ("sharpened", Tracked())])
-def test_candidate_takes_what_the_spec_fixes(form, alpha):
-    train = {"epochs": 7, "frozen_epochs": 3, "distillation": 0.4, "temperature": 2.5}
-    spec = StudySpec.model_validate({"train": train, "search": {"form": form}})
-    candidate = candidate_of(first_guess(spec), spec, 0.37, seed=11)
-    assert {name: getattr(candidate, name) for name in train} == train
-    assert candidate.alpha == alpha
-    assert candidate.strength == Ramp(first=0.0, last=10.0 if form == "paper" else 0.001, start=0.0)
-    assert candidate.sharpness.at(7, 7) == (1.0 if form == "paper" else 100.0)
-    assert (candidate.sparsity, candidate.seed, candidate.split) == (0.37, 11, {})
-    assert Candidate.model_validate(candidate.model_dump(mode="json")) == candidate
-
-
-def test_an_alpha_of_the_spec_overrules_the_forms_own():
-    spec = spec_of(form="sharpened", alpha={"kind": "prior"})
-    assert candidate_of(first_guess(spec), spec, 0.5, seed=0).alpha == FromPrior()
-
-
-# The sampler
-
-X, Y = FloatDistribution(0, 1), FloatDistribution(1e-3, 1, log=True)
-
-
-def proposals(trials, sampler_of, study=None):
-    """What is proposed for each of some trials; the sampler may be another object for each."""
-    study = study or optuna.create_study(directions=["maximize"] * 2)
-    proposed = []
-    for number in range(trials):
-        study.sampler = sampler_of(number)
-        trial = study.ask({"x": X, "y": Y})
-        proposed.append((trial.params["x"], trial.params["y"]))
-        study.tell(trial, (1 - trial.params["x"], trial.params["y"]))
-    return proposed
-
-
-def test_same_seed_and_number_give_the_same_proposal_in_a_new_object():
-    """12 trials, so that the last four come out of the fitted model and not of pure chance."""
-    one = ReseededSampler(5)
-    assert proposals(12, lambda _: one) == proposals(12, lambda _: ReseededSampler(5))
-
-
-def test_what_a_sampler_drew_before_does_not_matter():
-    used = ReseededSampler(5)
-    proposals(7, lambda _: used)
-    assert proposals(12, lambda _: used) == proposals(12, lambda _: ReseededSampler(5))
-
-
-def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
-    program = (
-        "import json, optuna; from optuna.distributions import FloatDistribution as F;"
-        "from sca_search.sampler import ReseededSampler;"
-        "study = optuna.create_study(directions=['maximize'] * 2, sampler=ReseededSampler(5));"
-        "trials = [study.ask({'x': F(0, 1), 'y': F(1e-3, 1, log=True)}).params for _ in range(3)];"
-        "print(json.dumps([list(trial.values()) for trial in trials]))"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert [tuple(values) for values in json.loads(done.stdout)] == proposals(3, lambda _: ReseededSampler(5))
-
-
-def test_different_numbers_and_seeds_propose_different_points():
-    many = [point for seed in range(4) for point in proposals(8, lambda _, seed=seed: ReseededSampler(seed))]
-    assert len(set(many)) == 32
-
-
-def test_a_sampler_seeded_once_would_repeat_itself_after_a_resumption():
-    """Why there is one of our own: a plain one made anew for the third trial proposes the first point again."""
-    plain = proposals(3, lambda _: TPESampler(seed=5))
-    assert plain[0] == plain[2]
-    ours = proposals(3, lambda _: ReseededSampler(5))
-    assert ours[0] != ours[2]
-
-
-def test_two_workers_on_one_study_propose_different_points():
-    study = optuna.create_study(directions=["maximize"] * 2)
-    asked = []
-    for worker in (ReseededSampler(5), ReseededSampler(5)):
-        study.sampler = worker
-        asked.append(study.ask({"x": X}).params["x"])
-    assert asked[0] != asked[1]
-
-
-@quick
-@given(st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=3))
-def test_derived_seed_is_a_seed_and_depends_on_every_part(parts):
-    seed = derived_seed(*parts)
-    assert 0 <= seed < 2**31
-    assert isinstance(seed, int)
-    assert seed == derived_seed(*parts)
-    for place in range(len(parts)):
-        changed = [*parts[:place], parts[place] + 1, *parts[place + 1 :]]
-        assert derived_seed(*changed) != seed
-
-
-class Noting(BaseSampler):
-    """Notes every call and answers with what was agreed."""
-
-    def __init__(self, seed, notes):
-        self.seed = seed
-        self.notes = notes
-
-    def infer_relative_search_space(self, _study, trial):
-        self.notes.append(("infer", self.seed, trial.number))
-        return {"x": X}
-
-    def sample_relative(self, _study, trial, search_space):
-        self.notes.append(("relative", self.seed, trial.number, search_space))
-        return {"x": 0.25}
-
-    def sample_independent(self, _study, trial, name, distribution):
-        self.notes.append(("independent", self.seed, trial.number, name, distribution))
-        return 0.5
-
-    def before_trial(self, _study, trial):
-        self.notes.append(("before", self.seed, trial.number))
-
-    def after_trial(self, _study, trial, state, values):
-        self.notes.append(("after", self.seed, trial.number, state, values))
-
-    def reseed_rng(self):
-        self.notes.append(("reseed", self.seed))
-
-
-def test_sampler_forwards_every_question_to_the_inner_one_of_the_trial():
-    notes = []
-    sampler = ReseededSampler(3, make=lambda seed: Noting(seed, notes))
-    study = optuna.create_study(sampler=sampler)
-    study.tell(study.ask(), 1.0)
-    notes.clear()
-    trial = study.ask()
-    assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 1e-3, 1, log=True)) == (0.25, 0.5)
-    study.tell(trial, 2.0)
-    sampler.reseed_rng()
-    seed = derived_seed(3, 1)
-    assert notes == [
-        ("before", seed, 1),
-        ("infer", seed, 1),
-        ("relative", seed, 1, {"x": X}),
-        ("independent", seed, 1, "y", Y),
-        ("after", seed, 1, TrialState.COMPLETE, [2.0]),
-        ("reseed", seed),
-    ]
-
-
-def test_sampler_wraps_any_other():
-    one = proposals(4, lambda _: ReseededSampler(1, make=lambda seed: RandomSampler(seed=seed)))
-    assert one == proposals(4, lambda number: RandomSampler(seed=derived_seed(1, number)))
-
-
-class TestReseededSampler(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
-    """Optuna's own kit on the sampler that studies use."""
-
-    @pytest.fixture
-    def sampler(self):
-        return lambda: ReseededSampler(0)
-
-
-class TestReseededSamplerOfRelativeSampling(RelativeSamplerTestCase):
-    """The kit asks for joint samples after one trial, so the inner sampler must not begin with random ones."""
-
-    @pytest.fixture
-    def sampler(self):
-        return lambda: ReseededSampler(0, make=lambda seed: TPESampler(seed=seed, n_startup_trials=0))
-
-
 # The queue
 
 
 @pytest.fixture
 def study():
-    return optuna.create_study(directions=["maximize"] * 2, sampler=ReseededSampler(0))
+    return optuna.create_study(directions=["maximize"] * 2, sampler=PlannedSampler(0))
 
 
 @pytest.fixture
 def stored(tmp_path):
     """The same in a file, as a run has it: slower, so not for every test."""
-    return open_study(RunFolder(tmp_path), spec_of())
+    return open_study(RunFolder(tmp_path), space_of())
 
 
 def by_state(study, state):
@@ -352,73 +111,73 @@ def waiting(study):
     return by_state(study, TrialState.WAITING)
 
 
-def finish(study, spec, accuracy=0.9):
+def finish(study, space, accuracy=0.9):
     """Takes the next waiting trial and ends it well."""
     trial = study.ask()
-    sample(trial, spec, trial.user_attrs["planned_sparsity"], seed=0)
+    space.sample(trial, trial.user_attrs["planned_sparsity"], seed=0)
     study.tell(trial, (accuracy, trial.user_attrs["planned_sparsity"]))
     return trial
 
 
 def test_queue_holds_each_planned_candidate_once(study):
-    spec = spec_of(0.9, trials=5)
-    assert fill_queue(study, spec) == 5
+    space = space_of(0.9, trials=5)
+    assert fill_queue(study, space) == 5
     trials = study.get_trials(states=(TrialState.WAITING,))
     assert [trial.user_attrs["candidate"] for trial in trials] == [0, 1, 2, 3, 4]
-    assert [trial.user_attrs["planned_sparsity"] for trial in trials] == [0.9, 0.0, 0.9, 0.97, 0.9]
+    assert [trial.user_attrs["planned_sparsity"] for trial in trials] == [0.9, *islice(planned_sparsities(0.9), 1, 5)]
 
 
 def test_filling_twice_adds_nothing(study):
-    spec = spec_of(trials=4)
-    assert fill_queue(study, spec) == fill_queue(study, spec) == 4
+    space = space_of(trials=4)
+    assert fill_queue(study, space) == fill_queue(study, space) == 4
     assert waiting(study) == [0, 1, 2, 3]
 
 
 def test_the_first_of_both_kinds_begin_with_the_known_guess(study):
     """One at the target and one on the grid; the others are left to the sampler."""
-    spec = spec_of(trials=3)
-    fill_queue(study, spec)
-    trials = [finish(study, spec) for _ in range(3)]
-    assert trials[0].params == trials[1].params == first_guess(spec)
-    assert trials[2].params != first_guess(spec)
+    space = space_of(trials=3)
+    fill_queue(study, space)
+    trials = [finish(study, space) for _ in range(3)]
+    assert trials[0].params == trials[1].params == space.first_guess()
+    assert trials[2].params != space.first_guess()
 
 
 def test_finished_candidates_are_not_repeated(study):
-    spec = spec_of(trials=4)
-    fill_queue(study, spec)
+    space = space_of(trials=4)
+    fill_queue(study, space)
     for _ in range(2):
-        finish(study, spec)
+        finish(study, space)
     failed = study.ask()
     study.tell(failed, state=TrialState.FAIL)
-    assert fill_queue(study, spec) == 1
+    assert fill_queue(study, space) == 1
     assert waiting(study) == [3]
     assert sorted(row["candidate"] for row in rows(study)) == [0, 1, 2, 3]
 
 
 def test_more_trials_can_be_added_later(study):
-    fill_queue(study, spec_of(trials=2))
+    fill_queue(study, space_of(trials=2))
     for _ in range(2):
-        finish(study, spec_of())
-    more = spec_of(trials=5)
+        finish(study, space_of())
+    more = space_of(trials=5)
     assert fill_queue(study, more) == 3
     assert waiting(study) == [2, 3, 4]
     planned = [trial.user_attrs["planned_sparsity"] for trial in study.get_trials(states=(TrialState.WAITING,))]
-    assert planned == [0.5, 0.0, 0.5]
+    assert planned == list(islice(planned_sparsities(0.5), 2, 5))
 
 
 def test_a_running_trial_is_put_back_with_its_values(stored):
     """Who calls holds the run's lock: whatever still runs is dead."""
-    spec = spec_of(trials=4)
-    fill_queue(stored, spec)
+    space = space_of(trials=4)
+    fill_queue(stored, space)
     for _ in range(2):
-        finish(stored, spec)
+        finish(stored, space)
     dead = stored.ask()
-    sample(dead, spec, 0.5, seed=0)
-    assert fill_queue(stored, spec) == 2
+    space.sample(dead, 0.5, seed=0)
+    assert fill_queue(stored, space) == 2
     assert sorted(waiting(stored)) == [2, 3]
     assert by_state(stored, TrialState.RUNNING) == []
     assert by_state(stored, TrialState.FAIL) == [2]
-    again = {trial.user_attrs["candidate"]: trial for trial in (finish(stored, spec), finish(stored, spec))}[2]
+    again = {trial.user_attrs["candidate"]: trial for trial in (finish(stored, space), finish(stored, space))}[2]
     assert again.number != dead.number
     assert again.params == dead.params
     assert again.user_attrs == {"candidate": 2, "planned_sparsity": 0.5}
@@ -426,62 +185,332 @@ def test_a_running_trial_is_put_back_with_its_values(stored):
 
 def test_a_trial_that_died_before_it_chose_its_values_keeps_those_it_was_queued_with(study):
     """Between being taken and its first suggestion a trial has no values yet, but the first guess is its own."""
-    spec = spec_of(trials=1)
-    fill_queue(study, spec)
+    space = space_of(trials=1)
+    fill_queue(study, space)
     study.ask()
-    assert fill_queue(study, spec) == 1
-    assert finish(study, spec).params == first_guess(spec)
+    assert fill_queue(study, space) == 1
+    assert finish(study, space).params == space.first_guess()
 
 
 def test_a_trial_put_back_just_before_its_process_died_is_queued_once(study):
     """A stop puts its trial back and ends it after that; killed between the two, it must not be trained twice."""
-    spec = spec_of(trials=2)
-    fill_queue(study, spec)
+    space = space_of(trials=2)
+    fill_queue(study, space)
     dying = study.ask()
-    sample(dying, spec, 0.5, seed=0)
+    space.sample(dying, 0.5, seed=0)
     put_back(study, dying)
-    assert fill_queue(study, spec) == 2
+    assert fill_queue(study, space) == 2
     assert sorted(waiting(study)) == [0, 1]
 
 
 def test_a_study_goes_on_in_another_process(tmp_path):
-    spec = spec_of(0.9, trials=4)
-    fill_queue(open_study(RunFolder(tmp_path), spec), spec)
-    first = open_study(RunFolder(tmp_path), spec)
-    finish(first, spec)
+    space = space_of(0.9, trials=4)
+    fill_queue(open_study(RunFolder(tmp_path), space), space)
+    first = open_study(RunFolder(tmp_path), space)
+    finish(first, space)
     dead = first.ask()
-    sample(dead, spec, 0.0, seed=0)
-    again = open_study(RunFolder(tmp_path), spec)
-    assert fill_queue(again, spec) == 3
+    space.sample(dead, 0.0, seed=0)
+    again = open_study(RunFolder(tmp_path), space)
+    assert fill_queue(again, space) == 3
     assert sorted(waiting(again)) == [1, 2, 3]
-    assert {row["candidate"]: row["planned_sparsity"] for row in rows(again)} == {0: 0.9, 1: 0.0, 2: 0.9, 3: 0.97}
+    planned = dict(enumerate(islice(planned_sparsities(0.9), 4)))
+    assert {row["candidate"]: row["planned_sparsity"] for row in rows(again)} == planned
+
+
+# Rungs and promotion
+
+
+def came(study, candidate, rungs, state=TrialState.PRUNED, sparsity=0.9):
+    """A trial that came to some rungs, with its losses there."""
+    told = {"candidate": candidate, "planned_sparsity": sparsity} | {f"rung.{n}": loss for n, loss in rungs.items()}
+    values = (0.5, sparsity) if state == TrialState.COMPLETE else None
+    study.add_trial(create_trial(state=state, values=values, user_attrs=told))
+
+
+def test_rung_scores_are_those_of_each_candidates_newest_trial(study):
+    came(study, 0, {5: 0.5})
+    came(study, 1, {5: 0.4, 10: 0.3}, TrialState.COMPLETE)
+    came(study, 2, {})
+    came(study, 0, {5: 0.5, 10: 0.2}, sparsity=0.9)
+    assert rung_scores(study, 5) == [RungScore(1, 0.9, 0.4), RungScore(0, 0.9, 0.5)]
+    assert rung_scores(study, 10) == [RungScore(1, 0.9, 0.3), RungScore(0, 0.9, 0.2)]
+    assert rung_scores(study, 7) == []
+
+
+def halving(keep=0.5, **search):
+    """Rungs at 5 and 10 of 20 epochs."""
+    return space_of(0.9, keep=keep, rungs=[0.25, 0.5], **search).spec
+
+
+def test_a_paused_candidate_is_queued_once_it_belongs_to_the_best(study, tmp_path):
+    run, spec = RunFolder(tmp_path), halving()
+    came(study, 0, {5: 0.1}, TrialState.COMPLETE)
+    came(study, 1, {5: 0.2}, TrialState.COMPLETE)
+    came(study, 2, {5: 0.3})
+    came(study, 3, {5: 0.4})
+    assert promote(study, spec, run) == 0  # two of four, and two have gone on
+    came(study, 4, {5: 0.9})
+    assert promote(study, spec, run) == 1  # three of five
+    assert waiting(study) == [2]
+    assert promote(study, spec, run) == 0  # it waits already
+    came(study, 5, {5: 0.8})
+    came(study, 6, {5: 0.7})
+    assert promote(study, spec, run) == 1  # four of seven
+    assert waiting(study) == [2, 3]
+
+
+def test_a_candidate_is_compared_at_the_rung_where_it_paused(study, tmp_path):
+    """At rung 5 it is the best; at rung 10, where it stands, the third of three."""
+    came(study, 0, {5: 0.5, 10: 0.1}, TrialState.COMPLETE)
+    came(study, 1, {5: 0.4, 10: 0.2}, TrialState.COMPLETE)
+    came(study, 2, {5: 0.1, 10: 0.3})
+    assert promote(study, halving(), RunFolder(tmp_path)) == 0
+    came(study, 3, {5: 0.3, 10: 0.4}, TrialState.COMPLETE)
+    came(study, 4, {5: 0.3, 10: 0.5}, TrialState.COMPLETE)
+    assert promote(study, halving(), RunFolder(tmp_path)) == 1
+    assert waiting(study) == [2]
+
+
+def test_where_all_go_on_nobody_is_promoted(study, tmp_path):
+    for candidate, loss in enumerate((0.1, 0.2, 0.3, 0.4)):
+        came(study, candidate, {5: loss})
+    assert promote(study, halving(keep=1.0), RunFolder(tmp_path)) == 0
+
+
+def test_a_candidate_is_put_back_with_its_values_rungs_and_what_it_asked_for(study):
+    space = space_of(trials=1)
+    fill_queue(study, space)
+    trial = study.ask()
+    space.sample(trial, 0.5, seed=0)
+    for name, value in {"rung.5": 0.25, "asked": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
+        trial.set_user_attr(name, value)
+    put_back(study, trial)
+    (queued,) = study.get_trials(states=(TrialState.WAITING,))
+    assert queued.user_attrs == {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "asked": {"fc1": 0.6}}
+    assert queued.system_attrs["fixed_params"] == trial.params
+
+
+# Studies that train for real: 100 digits, 2 epochs and a rung between them
+
+TRAIN = {"epochs": 2, "frozen_epochs": 1, "dense_epochs": 1}
+
+
+def digits_spec(form="sharpened", **search):
+    tables = {"rungs": [0.5], "form": form, "space": {"split": 0.0, "own": 0.0}} | search
+    goal = {"target_sparsity": 0.9, "grid": False}
+    return StudySpec.model_validate({"goal": goal, "data": {"train_limit": 100}, "train": TRAIN, "search": tables})
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(digits_spec())
+
+
+@pytest.fixture(scope="module")
+def start(task):
+    return train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+
+
+class Studio:
+    """A run folder with its study, ready to work; every epoch that it hears of is noted."""
+
+    def __init__(self, folder, task, start, spec, given_prior=(), fails_at=None, study=None):
+        self.run, self.space = RunFolder(folder), Space(spec, task.layer_shapes)
+        sampler = PlannedSampler(spec.seed, self.space.first_guess())
+        self.study = study or optuna.create_study(directions=["maximize"] * 2, sampler=sampler)
+        self.epochs, self.fails_at = [], fails_at
+        listener = Listener(on_epoch=self.note)
+        self.objective = Objective(self.run, self.space, task, start, listener, given_prior)
+
+    def note(self, _trial, epoch):
+        self.epochs.append((epoch.phase, epoch.epoch))
+        if self.epochs[-1] == self.fails_at:
+            raise KilledError
+
+    def work(self):
+        fill_queue(self.study, self.space)
+        work(self.study, self.objective, lambda: has_waiting(self.study))
+
+    def states(self):
+        return {row["candidate"]: row["state"] for row in rows(self.study)}
+
+    def record(self, number):
+        return json.loads((self.run.candidate(number) / "candidate.json").read_text())
+
+    def model(self, number):
+        return load_file(self.run.candidate(number) / "model.safetensors")
+
+
+class KilledError(Exception):
+    """Stands for a process that ends without a word."""
+
+
+def assert_trained_in_one_go(studio, number, task, start):
+    """What the study kept of a candidate is what training it without any rung gives."""
+    record = studio.record(number)
+    whole = train_candidate(Candidate.model_validate(record["candidate"]), task, start, Progress())
+    assert (record["accuracy"], record["loss"]) == (whole.score.accuracy, whole.score.loss)
+    kept = studio.model(number)
+    assert kept.keys() == whole.model.state_dict().keys()
+    assert all(torch.equal(kept[name].to(value.dtype), value) for name, value in whole.model.state_dict().items())
+
+
+@pytest.mark.parametrize("form", ["paper", "sharpened"])
+def test_a_candidate_pauses_is_promoted_and_goes_on_from_its_checkpoint(tmp_path, task, start, form):
+    studio = Studio(tmp_path, task, start, digits_spec(form, keep=0.5, trials=1))
+    for other in (10, 11, 12):  # better than any network can be
+        came(studio.study, other, {1: 0.0}, TrialState.COMPLETE)
+    studio.work()
+    assert studio.states()[0] == "paused"
+    assert studio.run.checkpoint(0).exists()
+    assert not (studio.run.candidate(0) / "candidate.json").exists()
+    assert studio.epochs == [("ternary", 1)]
+    studio.work()  # nothing waits: nothing is done again
+    assert studio.epochs == [("ternary", 1)]
+    for other in (13, 14, 15, 16):  # and worse than any
+        came(studio.study, other, {1: 1e9})
+    assert promote(studio.study, studio.space.spec, studio.run) == 1
+    studio.work()
+    assert studio.states()[0] == "complete"
+    assert studio.epochs == [("ternary", 1), ("ternary", 2), ("frozen", 1)]
+    assert not studio.run.checkpoint(0).exists()
+    assert_trained_in_one_go(studio, 0, task, start)
+    mine = [row for row in rows(studio.study) if row["candidate"] == 0]
+    assert len(mine) == 1
+    assert mine[0]["rung.1"] > 0
+    assert mine[0]["accuracy"] == studio.record(0)["accuracy"]
+
+
+def expected_states(losses, keep):
+    """Who is complete in the end, if candidates come to their only rung one after the other."""
+    complete = set()
+    for seen in range(1, len(losses) + 1):
+        ranked = sorted(range(seen), key=losses.__getitem__)
+        best = ranked[: math.ceil(keep * seen)]
+        complete |= {seen - 1} if seen < 3 else set(best)  # those promoted among them
+    return {number: "complete" if number in complete else "paused" for number in range(len(losses))}
+
+
+def test_a_study_that_halves_counts_each_candidate_once_and_pauses_no_good_one(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec(keep=0.2, trials=5))
+    studio.work()
+    states = studio.states()
+    frame = trial_frame(rows(studio.study)).set_index("candidate").sort_index()
+    assert states == expected_states(frame["rung.1"].tolist(), 0.2)
+    assert sorted(states) == [0, 1, 2, 3, 4]
+    assert "paused" in states.values()
+    for candidate, state in states.items():
+        assert np.isnan(frame["accuracy"][candidate]) == (state == "paused")
+        assert studio.run.checkpoint(candidate).exists() == (state == "paused")
+        assert (studio.run.candidate(candidate) / "candidate.json").exists() == (state == "complete")
+    assert (frame.loc[frame["state"] == "paused", "epochs"] == 1).all()
+
+
+def test_a_study_that_keeps_all_pauses_nobody_and_tells_its_rungs(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec(trials=3))
+    studio.work()
+    assert studio.states() == {0: "complete", 1: "complete", 2: "complete"}
+    assert studio.epochs == [("ternary", 1), ("ternary", 2), ("frozen", 1)] * 3
+    assert all(row["rung.1"] > 0 for row in rows(studio.study))
+    assert not list(tmp_path.rglob("checkpoint*"))
+    for number in range(3):
+        assert_trained_in_one_go(studio, number, task, start)
+
+
+@pytest.mark.parametrize(
+    "killed_at",
+    [("ternary", 1), ("ternary", 2), pytest.param(("frozen", 1), marks=pytest.mark.slow)],
+    ids=["first", "second", "frozen"],
+)
+def test_a_killed_study_goes_on_from_its_checkpoint_and_repeats_no_finished_candidate(tmp_path, task, start, killed_at):
+    """Before the rung all is lost, after it only what came since."""
+    spec = digits_spec(trials=2)
+    dying = Studio(tmp_path, task, start, spec, study=open_study(RunFolder(tmp_path), Space(spec, task.layer_shapes)))
+    fill_queue(dying.study, dying.space)
+    dying.study.optimize(dying.objective, n_trials=1)
+    record = dying.record(0)
+    dying.fails_at = killed_at
+    with pytest.raises(KilledError):
+        dying.objective(dying.study.ask())  # not under `optimize`, which would mark it as failed
+    assert dying.states() == {0: "complete", 1: "running"}
+    again = Studio(tmp_path, task, start, spec, study=open_study(RunFolder(tmp_path), dying.space))
+    again.work()
+    assert again.states() == {0: "complete", 1: "complete"}
+    whole = [("ternary", 1), ("ternary", 2), ("frozen", 1)]
+    assert again.epochs == (whole if killed_at == ("ternary", 1) else whole[1:])
+    assert again.record(0) == record
+    assert_trained_in_one_go(again, 1, task, start)
+
+
+def test_a_damaged_checkpoint_is_told_and_not_trained_over(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1))
+    studio.run.candidate(0).mkdir(parents=True)
+    studio.run.checkpoint(0).write_bytes(b"half a file")
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors: is no checkpoint that can be read"):
+        studio.work()
+
+
+# What trials leave for each other
+
+
+def test_a_finished_trial_tells_what_each_layer_was_asked_for_and_reached(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec("paper", trials=1))
+    studio.work()
+    record = studio.record(0)
+    strength = Candidate.model_validate(record["candidate"]).strength_of("fc1", 2)
+    assert observations(studio.study) == [
+        Observation(layer, 0.9, record["reached"][layer], strength) for layer in ("conv2", "fc1")
+    ]
+
+
+def shifted(sparsity, by):
+    return 1 / (1 + np.exp(-(np.log(sparsity / (1 - sparsity)) + by)))
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_what_another_study_reached_corrects_what_is_asked_for(tmp_path, task, start, correction):
+    """fc1 reached too much wherever it was looked at, conv2 what it was asked for."""
+    strengths = (30.0, 100.0, 300.0)
+    seen = [Observation("fc1", s, shifted(s, 1.0), x) for s in (0.7, 0.85, 0.95) for x in strengths]
+    seen += [Observation("conv2", s, s, x) for s in (0.7, 0.85, 0.95) for x in strengths]
+    spec = digits_spec("paper", trials=1, correction=correction)
+    studio = Studio(tmp_path, task, start, spec, given_prior=tuple(seen))
+    studio.work()
+    asked = studio.record(0)["candidate"]["asked"]
+    if not correction:
+        assert asked == {}
+        return
+    # To reach 0.9 from there, a log-odds of 1 less is asked for, or a little more where it is not quite believed.
+    assert asked["conv2"] == 0.9
+    assert shifted(0.9, -1.0) - 0.01 <= asked["fc1"] <= shifted(0.9, -0.7)
+    assert [each.asked for each in observations(studio.study)] == [asked["conv2"], asked["fc1"]]
 
 
 # Rows
 
 
 def test_rows_show_each_candidate_once_by_its_newest_trial(study):
-    spec = spec_of(trials=3)
-    fill_queue(study, spec)
-    finish(study, spec, accuracy=0.75)
+    space = space_of(trials=3)
+    fill_queue(study, space)
+    finish(study, space, accuracy=0.75)
     for _ in range(2):  # candidate 1 dies, is put back behind candidate 2, and dies again
         trial = study.ask()
         while trial.user_attrs["candidate"] != 1:
             study.tell(trial, (0.5, 0.5))
             trial = study.ask()
-        sample(trial, spec, 0.9, seed=0)
-        fill_queue(study, spec)
+        space.sample(trial, 0.9, seed=0)
+        fill_queue(study, space)
     shown = rows(study)
     assert [(row["candidate"], row["state"]) for row in shown] == [(0, "complete"), (2, "complete"), (1, "waiting")]
     assert len(study.trials) == 5
     assert shown[0]["accuracy"] == 0.75
-    assert shown[0]["strength"] == first_guess(spec)["strength"]
+    assert shown[0]["spread"] == space.first_guess()["spread"]
     assert shown[0]["seconds"] >= 0
     assert (shown[2]["accuracy"], shown[2]["sparsity"], shown[2]["seconds"]) == (None, None, None)
 
 
 def test_rows_tell_why_a_trial_failed(study):
-    fill_queue(study, spec_of(trials=1))
+    fill_queue(study, space_of(trials=1))
     trial = study.ask()
     trial.set_user_attr("reason", "the loss became nan in epoch 3")
     study.tell(trial, state=TrialState.FAIL)
@@ -490,14 +519,14 @@ def test_rows_tell_why_a_trial_failed(study):
 
 
 def test_rows_make_the_table_of_trials(study):
-    spec = spec_of(trials=3)
-    fill_queue(study, spec)
-    finish(study, spec)
+    space = space_of(trials=3)
+    fill_queue(study, space)
+    finish(study, space)
     study.ask()
     frame = trial_frame(rows(study))
     assert list(frame["state"]) == ["complete", "running", "waiting"]
     np.testing.assert_array_equal(frame["accuracy"], [0.9, np.nan, np.nan])
-    assert set(ranges(spec)) <= set(frame.columns)
+    assert space.ranges().keys() <= set(frame.columns)
 
 
 def test_a_study_that_cannot_be_stored_is_the_machines_fault(tmp_path):

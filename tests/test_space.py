@@ -28,6 +28,7 @@ COSTS = tuple(
     for sparsity, loss in ((0.0, 0.0), (0.5, 0.01), (0.8, 0.03), (0.9, 0.06), (0.95, 0.1), (0.98, 0.15), (0.99, 0.24))
 )
 
+SHARP = {"sharpness", "sharpness_first", "sharpness_start"}
 ALWAYS = {"spread", "learning_rate", "latent_learning_rate", "frozen_learning_rate"}
 PULLED = {"strength", "pull_start"}
 
@@ -43,7 +44,7 @@ def space_of(form="sharpened", layers=(), costs=(), goal=None, groups=None, **sp
 
 def test_ranges_depend_on_the_form():
     assert space_of("paper").ranges().keys() == ALWAYS | PULLED | {"hold_from"}
-    assert space_of("sharpened").ranges().keys() == ALWAYS | {"rise", "sharpness", "sharpness_first"}
+    assert space_of("sharpened").ranges().keys() == ALWAYS | SHARP | {"rise"}
     assert space_of("straight-through").ranges().keys() == ALWAYS | {"rise"}
 
 
@@ -58,7 +59,7 @@ def test_ranges_are_those_of_the_spec():
 def test_the_papers_form_always_pulls_and_the_others_only_if_told_to():
     assert space_of("paper").ranges()["strength"] == STRENGTH
     assert space_of("paper", strength=[5, 6]).ranges()["strength"] == (5, 6)
-    assert PULLED <= space_of("sharpened", strength=0.1).ranges().keys()
+    assert space_of("sharpened", strength=0.1).ranges().keys() >= PULLED
     assert not PULLED & space_of("straight-through", strength=0.1).ranges().keys()
 
 
@@ -100,7 +101,7 @@ def test_many_layers_share_values_by_stage():
 
 
 def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm():
-    even = {"pull_start", "hold_from", "rise", "density.fc1", "pull.stage1", "sharp.conv2"}
+    even = {"pull_start", "hold_from", "rise", "sharpness_start", "density.fc1", "pull.stage1", "sharp.conv2"}
     every = set()
     for form in FORMS:
         every |= space_of(form, LENET, split=1).ranges().keys()
@@ -280,9 +281,10 @@ def test_without_a_pull_there_is_no_strength():
 def test_sharpness_goes_from_its_first_to_its_last_and_a_layer_has_its_own():
     chosen = space_of("sharpened", LENET)
     values = chosen.first_guess() | {"sharpness": 400.0, "sharpness_first": 4.0, "sharp.conv2": math.log(2)}
-    candidate = chosen.candidate(values, 0.5, seed=0)
+    candidate = chosen.candidate(values | {"sharpness_start": 0.25}, 0.5, seed=0)
     epochs = candidate.epochs
-    assert [candidate.sharpness_of("fc1", epoch) for epoch in (0, epochs)] == pytest.approx([4, 400])
+    assert [candidate.sharpness_of("fc1", epoch) for epoch in (0, epochs / 4, epochs)] == pytest.approx([4, 4, 400])
+    assert candidate.sharpness_of("fc1", 0.3 * epochs) > 4
     assert [candidate.sharpness_of("conv2", epoch) for epoch in (0, epochs)] == pytest.approx([4, 800])
     assert candidate.layer_sharpness.keys() == {"conv2"}
 

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from conftest import TINY, sca_search
 
+from sca_search.allocation import LayerCost, LayerShape, sparing_weighting, split_of_weighting
 from sca_search.data import load_data
 
 FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
@@ -113,7 +114,39 @@ def test_study_is_an_ordinary_optuna_study(tiny_run: tuple[Path, str]) -> None:
     study = optuna.load_study(study_name="sca-search", storage=f"sqlite:///{run / 'study.db'}")
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MAXIMIZE"]
     assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
-    assert {"strength", "spread", "latent_learning_rate"} <= study.trials[0].params.keys()
+    assert {"spread", "rise", "sharpness", "latent_learning_rate", "density.fc1"} <= study.trials[0].params.keys()
+
+
+def test_trials_tell_of_their_rungs(tiny_run: tuple[Path, str]) -> None:
+    """Two epochs: half of them is a rung, a quarter is none."""
+    trials = pd.read_csv(tiny_run[0] / "trials.csv")
+    assert [name for name in trials.columns if name.startswith("rung.")] == ["rung.1"]
+    assert (trials["rung.1"] > 0).all()
+    summary = json.loads((tiny_run[0] / "summary.json").read_text())
+    assert (summary["trials"], summary["failed"], summary["paused"]) == (3, 0, 0)
+    assert summary["rungs"] == {}  # three are too few to say how well it foretold
+
+
+def test_run_leaves_its_prior(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    prior = json.loads((run / "prior.json").read_text())
+    assert (prior["format"], prior["version"], prior["form"]) == ("sca-search/prior", 1, "sharpened")
+    assert prior["layers"] == {"conv2": [32, 16, 5, 5], "fc1": [64, 128]}
+    records = [json.loads((run / "candidates" / f"00{n}" / "candidate.json").read_text()) for n in range(3)]
+    asked = [record["candidate"]["split"] | record["candidate"]["asked"] for record in records]
+    assert [(each["layer"], each["asked"], each["reached"]) for each in prior["observations"]] == [
+        (layer, asked[number][layer], records[number]["reached"][layer]) for number in range(3) for layer in asked[0]
+    ]
+
+
+def test_a_run_starts_from_the_prior_of_another(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
+    short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--train-limit", "100")
+    given = tiny_run[0] / "prior.json"
+    done = run("--prior", str(given), "--name", "second", *short)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "second"
+    assert json.loads((folder / "given-prior.json").read_text()) == json.loads(given.read_text())
+    assert len(json.loads((folder / "prior.json").read_text())["observations"]) == 2
 
 
 def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, str]) -> None:
@@ -223,8 +256,9 @@ def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -> None:
-    (tmp_path / "wild.toml").write_text("[search.space]\nlearning_rate = [0.01, 1e30]\n")
-    done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "5", "--refits", "0")
+    """The first two begin at the range's lower end; the others are drawn from far beyond what a float holds."""
+    (tmp_path / "wild.toml").write_text("[search.space]\nlearning_rate = [0.01, 1e250]\n")
+    done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "5", "--refits", "0", "--split", "0")
     assert done.returncode == 0, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "wild" / "trials.csv")
     failed = trials[trials["state"] == "failed"]
@@ -244,7 +278,7 @@ def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(run, tmp_path: Path) -> None:
     short = ("--trials", "6", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--name", "split")
-    done = run("--target-sparsity", "0.9", "--split", "1", *short)
+    done = run("--target-sparsity", "0.9", "--split", "4", *short)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "split"
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("candidates/*/candidate.json"))]
@@ -253,12 +287,15 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
         split, planned = record["candidate"]["split"], record["candidate"]["sparsity"]
         assert sum(weights[name] * split[name] for name in weights) / 20_992 == pytest.approx(planned, abs=1e-9)
         assert record["sparsity"] == pytest.approx(planned, abs=0.001)
-    even, by_size = records[0]["candidate"]["split"], records[2]["candidate"]["split"]
+    costs = [LayerCost(**cost) for cost in json.loads((folder / "sensitivity.json").read_text())]
+    layers = [LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128))]
+    # The sensitivity's own, the even one, and Erdős–Rényi: (16+32+5+5)/12,800 for the convolution, (64+128)/8,192 for
+    # the other; 2,099.2 non-zeros = c (58 + 192).
+    spared, even, by_size = (records[number]["candidate"]["split"] for number in (0, 2, 4))
+    assert spared == pytest.approx(split_of_weighting(layers, sparing_weighting(costs, layers, 0.9), 0.9))
     assert even == pytest.approx({"conv2": 0.9, "fc1": 0.9})
-    # Erdős–Rényi: (16+32+5+5)/12,800 for the convolution, (64+128)/8,192 for the other: the latter denser by 5.17,
-    # whose logarithm 1.64 fits into [-1, 1] on both sides: 2,099.2 non-zeros = c (58 + 192).
     assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})
-    assert {cost["layer"] for cost in json.loads((folder / "sensitivity.json").read_text())} == set(weights)
+    assert {cost.layer for cost in costs} == set(weights)
 
 
 SHORT = ("--refits", "0", "--epochs", "1", "--dense-epochs", "3", "--name", "goal")

@@ -1,0 +1,132 @@
+"""What a study trains with: refusals before anything is written, and what is made once and read back ever after."""
+
+import json
+
+import pytest
+import torch
+
+from sca_search.correction import Observation
+from sca_search.errors import SpecError
+from sca_search.prior_file import write_prior
+from sca_search.run_folder import RunFolder
+from sca_search.spec import StudySpec
+from sca_search.task import Progress
+from sca_search.workshop import given_prior, layer_costs, make_space, make_task, take_prior, warm_start
+
+SEEN = [Observation("conv2", 0.5, 0.49, 10.0), Observation("fc1", 0.9, 0.95, 3.0)]
+
+
+def spec_of(**tables):
+    small = {"data": {"train_limit": 100}, "train": {"dense_epochs": 1} | tables.pop("train", {})}
+    return StudySpec.model_validate(small | tables)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(spec_of())
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("target", "floors", "sentence"),
+    [
+        # 12,800 + 8,192 weights; two in each of 32 + 64 channels are 192, 1 - 192 / 20,992 = 0.99085.
+        (
+            0.995,
+            {"floor_per_channel": 2},
+            "a sparsity of 0.995 leaves 105 of 20992 weights, fewer than the 192 that the layers' floors keep: "
+            "the highest possible is 0.99085",
+        ),
+        # A floor that is more than the smaller layer has keeps all of it: 10,000 + 8,192, 1 - 18,192 / 20,992.
+        (
+            0.5,
+            {"floor_per_layer": 10_000},
+            "a sparsity of 0.5 leaves 10496 of 20992 weights, fewer than the 18192 that the layers' floors keep: "
+            "the highest possible is 0.13338",
+        ),
+    ],
+    ids=["channels", "layers"],
+)
+def test_a_target_beyond_the_layers_floors_is_refused_in_one_sentence(target, floors, sentence):
+    with pytest.raises(SpecError) as caught:
+        make_task(spec_of(goal={"target_sparsity": target}, train=floors))
+    assert str(caught.value) == sentence
+
+
+def test_a_target_at_the_floors_is_possible():
+    task = make_task(spec_of(goal={"target_sparsity": 0.99}, train={"floor_per_channel": 2}))
+    assert [layer.least_nonzeros for layer in task.layer_shapes] == [64, 128]
+
+
+def test_a_prior_of_another_network_is_refused(tmp_path, task):
+    path = tmp_path / "prior.json"
+    write_prior(path, "sharpened", task.layer_shapes[:1], SEEN[:1])
+    with pytest.raises(SpecError, match="the prior must be of this study's layers"):
+        make_task(spec_of(search={"prior": path}))
+
+
+# The prior that a study starts from
+
+
+def test_a_given_prior_is_copied_into_the_run(tmp_path, run, task):
+    path = tmp_path / "elsewhere.json"
+    write_prior(path, "sharpened", task.layer_shapes, SEEN)
+    spec = spec_of(search={"prior": path})
+    take_prior(run, spec, task)
+    path.unlink()  # what becomes of the other run does not matter any more
+    assert given_prior(run, spec, task) == tuple(SEEN)
+
+
+def test_a_prior_is_taken_once(tmp_path, run, task):
+    path = tmp_path / "elsewhere.json"
+    write_prior(path, "sharpened", task.layer_shapes, SEEN)
+    take_prior(run, spec_of(search={"prior": path}), task)
+    write_prior(path, "sharpened", task.layer_shapes, SEEN[:1])
+    take_prior(run, spec_of(search={"prior": path}), task)
+    assert given_prior(run, spec_of(), task) == tuple(SEEN)
+
+
+def test_without_a_given_prior_there_is_none(run, task):
+    take_prior(run, spec_of(), task)
+    assert given_prior(run, spec_of(), task) == ()
+    assert list(run.path.iterdir()) == []
+
+
+# The warm start and the layers' sensitivity
+
+
+def test_the_warm_start_is_trained_once_and_read_back(run, task):
+    told = []
+    first = warm_start(run, spec_of(), task, Progress(told.append))
+    again = warm_start(run, spec_of(), task, Progress(told.append))
+    assert [epoch.phase for epoch in told] == ["dense"]
+    assert again.score == first.score
+    assert torch.equal(again.answers, first.answers)
+    assert first.state.keys() == again.state.keys() == task.make_model().state_dict().keys()
+    assert all(torch.equal(first.state[name], again.state[name]) for name in first.state)
+
+
+def test_sensitivity_is_measured_once_and_read_back(run, task):
+    start = warm_start(run, spec_of(), task, Progress())
+    first = layer_costs(run, task, start)
+    assert {cost.layer for cost in first} == {"conv2", "fc1"}
+    kept = json.loads(run.sensitivity_file.read_text())
+    run.sensitivity_file.write_text(json.dumps(kept[:3]))
+    assert layer_costs(run, task, start) == first[:3]
+
+
+def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
+    start = warm_start(run, spec_of(), task, Progress())
+    without = make_space(run, spec_of(search={"space": {"split": 0.0}}), task, start)
+    assert without.costs == ()
+    assert not run.sensitivity_file.exists()
+    with_split = make_space(run, spec_of(search={"space": {"split": 1.0}}), task, start)
+    assert list(with_split.costs) == layer_costs(run, task, start)
+    assert with_split.layers == without.layers == task.layer_shapes
