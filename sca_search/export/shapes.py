@@ -28,10 +28,10 @@ from sca_search.export.records import (
 )
 
 # More values than this in one map are no image classifier's; a file that asks for them is damaged or hostile.
-MOST_VALUES = 2**28
+MOST_VALUES = 2**26
 # Names go into C comments and file keys.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
-_LARGEST = 2**20  # of any single size, stride or padding
+_LARGEST = 4096  # of any single stride, padding, dilation or window
 
 Shapes = tuple[Shape, ...]
 
@@ -91,7 +91,7 @@ def _check_record(record: Record, shapes: Mapping[str, Shape]) -> None:
 
 def _check_sizes(where: str, shape: Shape) -> None:
     if len(shape) not in (1, 3) or min(shape) < 1 or math.prod(shape) > MOST_VALUES:
-        raise ExportError(f"{where}: a shape must have 1 or 3 sizes above 0 and at most 2^28 values, got {shape}")
+        raise ExportError(f"{where}: a shape must have 1 or 3 sizes above 0 and at most 2^26 values, got {shape}")
 
 
 def _check_floats(where: str, values: Any, shape: Shape) -> None:
@@ -159,8 +159,8 @@ def _pool(record: Pool, inputs: Shapes) -> Shape:
     _sane(record, 0, *record.padding)
     sides = (record.padding[:2], record.padding[2:])
     # torch's rule; it also means that no window misses the map altogether
-    small = all(2 * max(side) <= kernel for side, kernel in zip(sides, record.kernel, strict=True))
-    _require(record, small, f"may be padded by half of its kernel {record.kernel}, got {record.padding}")
+    fits = all(side[0] == side[1] <= kernel // 2 for side, kernel in zip(sides, record.kernel, strict=True))
+    _require(record, fits, f"is padded alike on both sides by at most half of {record.kernel}, got {record.padding}")
     counts = [
         windows(size, kernel, stride, (side[0], side[1]), ceil_mode=record.ceil_mode)
         for size, kernel, stride, side in zip(sizes, record.kernel, record.stride, sides, strict=True)
