@@ -6,7 +6,7 @@ nobody takes after it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Graph, Multiply, Record, Reshape
@@ -80,12 +80,29 @@ def _shared_input(record: Record, place: int, buffers: Mapping[str, _Buffer]) ->
 
 
 def _place(buffers: list[_Buffer]) -> int:
-    """Largest first, each at the lowest offset where nothing is that is kept at the same time; the end of the last."""
+    """Gives each buffer its offset, by the order that needs least memory; how much that is.
+
+    The best order is not to be had cheaply; which of these wins depends on the network.
+    """
+    best = min(_ORDERS, key=lambda order: _place_in(sorted(buffers, key=order)))
+    return _place_in(sorted(buffers, key=best))
+
+
+def _place_in(buffers: list[_Buffer]) -> int:
+    """Each at the lowest offset where nothing is that is kept at the same time; the end of the highest."""
     placed: list[_Buffer] = []
-    for buffer in sorted(buffers, key=lambda buffer: -buffer.size):
+    for buffer in buffers:
+        buffer.offset = 0
         for other in sorted((other for other in placed if other.meets(buffer)), key=lambda other: other.offset):
             if other.offset >= buffer.offset + buffer.size:
                 break
             buffer.offset = max(buffer.offset, other.offset + other.size)
         placed.append(buffer)
     return max(buffer.offset + buffer.size for buffer in placed)
+
+
+_ORDERS: tuple[Callable[[_Buffer], int], ...] = (
+    lambda buffer: -buffer.size,
+    lambda buffer: buffer.first - buffer.last,
+    lambda buffer: buffer.first,
+)
