@@ -18,6 +18,7 @@ from sca_search.export.description import ARRAYS, describe, integers, restore, t
 from sca_search.export.records import Floats, Graph, Record, Shape, TestVectors, Trits, WeightRecord
 from sca_search.export.shapes import check_graph
 from sca_search.export.trit_code import decode_trits, encode_trits
+from sca_search.export.vectors import check_vectors, take_vectors, vector_tensors
 from sca_search.files import atomic_path
 
 FORMAT = "sca-search/packed"
@@ -49,11 +50,11 @@ def read_packed(path: Path) -> tuple[Graph, TestVectors]:
 def packed_bytes(graph: Graph, vectors: TestVectors, *, half: bool = False) -> bytes:
     """The file's content."""
     check_graph(graph)
-    _check_vectors(graph, vectors)
+    check_vectors(graph, vectors)
     tensors: Tensors = {"input.mean": graph.mean, "input.std": graph.std}
     for record in graph.records:
         tensors |= _tensors(record, half=half)
-    tensors |= {"test.images": vectors.images, "test.logits": vectors.logits}
+    tensors |= vector_tensors(vectors)
     model = {
         "input_shape": graph.input_shape,
         "records": [describe(record) for record in graph.records],
@@ -63,9 +64,9 @@ def packed_bytes(graph: Graph, vectors: TestVectors, *, half: bool = False) -> b
     metadata = {
         "format": FORMAT,
         "version": VERSION,
-        "model": json.dumps(model, allow_nan=False),
-        "sparsity": json.dumps({layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}),
-        "about": json.dumps(dict(graph.about), allow_nan=False),
+        "model": _json(model),
+        "sparsity": _json({layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}),
+        "about": _json(dict(graph.about)),
     }
     return to_bytes(tensors, metadata)
 
@@ -81,11 +82,15 @@ def from_packed_bytes(content: bytes) -> tuple[Graph, TestVectors]:
     graph, left = _graph(metadata, tensors)
     check_graph(graph)
     _check_sparsity(graph, strict_json(metadata["sparsity"], "sparsity"))
-    vectors = TestVectors(left.pop("test.images", np.zeros(0)), left.pop("test.logits", np.zeros(0)))
-    _check_vectors(graph, vectors)
+    vectors = take_vectors(left)
+    check_vectors(graph, vectors)
     if left:
         raise ExportError(f"the tensor {min(left)[:80]!r} belongs to no record")
     return graph, vectors
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def round_to_half(graph: Graph) -> Graph:
@@ -182,18 +187,6 @@ def _check_sparsity(graph: Graph, given: Any) -> None:
     counted = {layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}
     if given != counted:
         raise ExportError("the zeros counted in its trits are not those that it names")
-
-
-def _check_vectors(graph: Graph, vectors: TestVectors) -> None:
-    count = len(vectors.images) if vectors.images.ndim else 0
-    for what, values, shape in (
-        ("images", vectors.images, (count, *graph.input_shape)),
-        ("logits", vectors.logits, (count, len(graph.class_names))),
-    ):
-        if values.dtype != np.float32 or values.shape != shape or not np.isfinite(values).all():
-            raise ExportError(f"the test {what} must be finite float32 values of shape {shape}")
-    if count < 1:
-        raise ExportError("a model must have test vectors")
 
 
 def payload_bytes(graph: Graph) -> dict[str, int]:
