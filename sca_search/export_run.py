@@ -89,7 +89,8 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
     if not records:
         raise RunError(f"{home}: the candidate's files are missing")
     best = max(records, key=lambda record: (record["accuracy"], -record["loss"]))
-    state, layers, about = load_plain(best["folder"] / "model.safetensors")
+    state_file = best["folder"] / "model.safetensors"
+    state, layers, about = load_plain(state_file)
     given = _PlainFacts.of(best["folder"], about)
     return Network(
         model=built(spec, given.input_shape, len(given.classes), state, best["folder"]),
@@ -102,6 +103,7 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
         images=images,
         about=_about(run, spec, row, records, best),
         study_toml=spec.to_toml(),
+        state_file=state_file,
     )
 
 

@@ -39,15 +39,17 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
 
 
 def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
-    """The study's own network with the folder's state, if both are there."""
-    if spec is None or not (folder / STATE).is_file():
+    """The study's own network with the folder's state, or with the run's where the folder has none."""
+    places = [folder / STATE, *([folder / facts.state_file] if facts.state_file else [])]
+    place = next((place for place in places if place.is_file()), None)
+    if spec is None or place is None:
         return None
     try:
-        state, layers, _ = load_plain(folder / STATE)
+        state, layers, _ = load_plain(place)
     except RunError:
         return None  # the table will say so, where that file is checked
     return Network(
-        model=built(spec, facts.input_shape, len(facts.class_names), state, folder / STATE),
+        model=built(spec, facts.input_shape, len(facts.class_names), state, place),
         input_shape=facts.input_shape,
         class_names=facts.class_names,
         ternary_layers=layers,

@@ -1,6 +1,7 @@
 """What an export folder records about its model, so that it can be verified and described without the run."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +30,13 @@ class Facts:
     std: tuple[float, ...] | None
     zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
     half: bool
+    state_file: str | None = None  # where the run has the state, seen from the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, network: Network, *, half: bool) -> "Facts":
-        """What is known of a network."""
+    def of(cls, network: Network, folder: Path, *, half: bool) -> "Facts":
+        """What is known of a network that is exported into a folder."""
+        state = network.state_file
         return cls(
             version=1,
             input_shape=network.input_shape,
@@ -43,6 +46,8 @@ class Facts:
             std=network.std,
             zeros=dict(network.claimed_zeros()),
             half=half,
+            # a relative path still leads there when both folders have moved together
+            state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,
         )
 

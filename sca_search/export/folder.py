@@ -81,7 +81,7 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
             _WRITERS[name](new, network, graph, references, options)
         if "packed" not in formats or options.half:
             write_vectors(new / VECTORS_FILE, references[0].vectors)
-        facts = Facts.of(network, half=options.half)
+        facts = Facts.of(network, folder, half=options.half)
         write_facts(new / FACTS_FILE, facts)
         if network.study_toml is not None:
             write_text_atomic(new / STUDY_FILE, network.study_toml)

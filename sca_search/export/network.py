@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Network:
     images: Images | None = None  # a validation split, where there is one
     about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
     study_toml: str | None = None  # the study that found it; lies beside the model files
+    state_file: Path | None = None  # where its state was read from
 
     def graph(self) -> Graph:
         """Its records."""
