@@ -25,21 +25,17 @@ the end every lane is at 65536, every word is used, and only a symbol of R zeros
 
 import math
 import struct
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
 from sca_search.export.records import Trits
+from sca_search.export.trit_symbols import MOST_RUN_BITS, TABLE_BITS, TABLE_SIZE, Symbols, Table, cut, fit_table, join
 
-TABLE_BITS = 14
-TABLE_SIZE = 1 << TABLE_BITS
 # States live in [2^16, 2^32) and move by 16-bit words: at most one word a symbol, which numpy can vectorise.
 WORD_BITS = 16
 START = 1 << WORD_BITS
-MOST_RUN_BITS = 6
 # A lane costs about 24 bits more than its symbols: 16 that its state starts with, 8 of a last word half empty.
 LANE_COST_BITS = 24
 # So much of a payload may go into lanes: more of them make fewer steps.
@@ -49,55 +45,7 @@ MOST_STEPS = 4096
 # A few bytes can stand for any number of equal trits; a layer of more is not believed.
 MOST_TRITS = 1 << 28
 
-Numbers = NDArray[np.int64]
 States = NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class Table:
-    """The frequencies of 0 and +1, the length of the longest run, and what follows from them."""
-
-    zero: int
-    plus: int
-    run_bits: int = 0
-
-    @property
-    def minus(self) -> int:
-        return TABLE_SIZE - self.zero - self.plus
-
-    @property
-    def run(self) -> int:
-        return 1 << self.run_bits
-
-    @property
-    def only_trit(self) -> int | None:
-        """The trit that all are, if they are equal."""
-        only = [trit for trit, frequency in ((0, self.zero), (1, self.plus), (-1, self.minus)) if frequency]
-        return only[0] if len(only) == 1 else None
-
-    @cached_property
-    def frequencies(self) -> Numbers:
-        """Of each symbol: 0 zeros and +, 0 zeros and -, 1 zero and +, ..., R zeros."""
-        signs = self.plus + self.minus
-        left, frequencies = TABLE_SIZE, []
-        for _ in range(self.run):
-            hit = max(left * signs // TABLE_SIZE, (self.plus > 0) + (self.minus > 0))
-            up = min(max(hit * self.plus // signs, int(self.plus > 0)), hit - int(self.minus > 0))
-            frequencies += [up, hit - up]
-            left -= hit
-        if left < 0 or (left == 0) != (self.zero == 0):
-            raise ExportError(f"the table of trits leaves {left} of {TABLE_SIZE} to a run of {self.run} zeros")
-        return np.array([*frequencies, left], dtype=np.int64)
-
-    @cached_property
-    def starts(self) -> Numbers:
-        """Where each symbol's range begins."""
-        return np.cumsum(self.frequencies) - self.frequencies
-
-    @property
-    def sizes(self) -> Numbers:
-        """How many trits each symbol stands for."""
-        return np.append(np.repeat(np.arange(1, self.run + 1), 2), self.run)
 
 
 def encode_trits(trits: Trits) -> bytes:
@@ -107,11 +55,11 @@ def encode_trits(trits: Trits) -> bytes:
         raise ExportError(f"a ternary layer may have at most {MOST_TRITS} weights, got {flat.size}")
     if not ((flat >= -1) & (flat <= 1)).all():  # not through abs(): in int8, that of -128 is -128
         raise ExportError("a ternary layer may hold only -1, 0 and 1")
-    table = _fit_table(flat)
+    table = fit_table(flat)
     head = struct.pack("<HH", table.zero, table.plus)
     if table.only_trit is not None:
         return head
-    symbols = _cut(flat, table)
+    symbols = cut(flat, table)
     lanes = _lane_count(symbols, table)
     states, words = _push(symbols, table, lanes)
     numbers = bytes([table.run_bits]) + _varint(symbols.size) + _varint(lanes)
@@ -135,47 +83,11 @@ def decode_trits(payload: bytes, count: int) -> Trits:
     if len(rest) < 4 * lanes or len(rest) % 2 or (len(rest) - 4 * lanes) // 2 > symbol_count:
         raise ExportError(f"{symbol_count} symbols in {lanes} lanes cannot have {len(rest)} bytes")
     states = np.frombuffer(rest[: 4 * lanes], dtype="<u4").astype(np.uint64)
-    words = np.frombuffer(rest[4 * lanes :], dtype="<u2").astype(np.uint64)
-    return _join(_pull(states, words, table, symbol_count), table, count)
+    words = np.frombuffer(rest[4 * lanes :], dtype="<u2").astype(np.uint16)
+    return join(_pull(states, words, table, symbol_count), table, count)
 
 
-def _fit_table(flat: Trits) -> Table:
-    """Frequencies in proportion to the counts, at least 1 for what occurs; the longest run that pays."""
-    plus, minus = int((flat == 1).sum()), int((flat == -1).sum())
-    counts = np.array([flat.size - plus - minus, plus, minus])
-    shares = np.maximum(np.floor(counts * (TABLE_SIZE / max(flat.size, 1)) + 0.5).astype(int), counts > 0)
-    shares[np.argmax(shares)] += TABLE_SIZE - shares.sum()  # an empty layer is zeros
-    zero_share = counts[0] / max(flat.size, 1)
-    # Longer runs make fewer symbols; beyond a quarter of all symbols without a sign they hardly do.
-    run_bits = max((bits for bits in range(MOST_RUN_BITS + 1) if zero_share ** (1 << bits) >= 0.25), default=0)
-    return Table(int(shares[0]), int(shares[1]), run_bits)
-
-
-def _cut(flat: Trits, table: Table) -> Numbers:
-    """Trits to symbols."""
-    places = np.flatnonzero(flat)
-    runs = np.diff(places, prepend=-1) - 1
-    ends = np.cumsum(runs // table.run + 1)  # where each sign's symbol lies, plus one
-    behind = flat.size - (int(places[-1]) + 1 if places.size else 0)
-    length = (int(ends[-1]) if ends.size else 0) - (-behind // table.run)
-    symbols = np.full(length, 2 * table.run, dtype=np.int64)
-    symbols[ends - 1] = 2 * (runs % table.run) + (flat[places] < 0)
-    return symbols
-
-
-def _join(symbols: Numbers, table: Table, count: int) -> Trits:
-    """Symbols to trits."""
-    ends = np.cumsum(table.sizes[symbols])
-    over = int(ends[-1]) - count
-    if over < 0 or (over > 0 and (symbols[-1] != 2 * table.run or over >= table.run)):
-        raise ExportError(f"the payload holds {ends[-1]} trits, the layer has {count}")
-    trits = np.zeros(count, dtype=np.int8)
-    signed = symbols < 2 * table.run
-    trits[ends[signed] - 1] = 1 - 2 * (symbols[signed] % 2)
-    return trits
-
-
-def _lane_count(symbols: Numbers, table: Table) -> int:
+def _lane_count(symbols: Symbols, table: Table) -> int:
     """As many lanes as their share of the payload allows, but never too few for the decoder's bound."""
     uses = np.bincount(symbols, minlength=table.frequencies.size)
     used = uses > 0
@@ -183,34 +95,37 @@ def _lane_count(symbols: Numbers, table: Table) -> int:
     return max(int(bits * LANE_SHARE / LANE_COST_BITS), math.ceil(symbols.size / MOST_STEPS))
 
 
-def _push(symbols: Numbers, table: Table, lanes: int) -> tuple[States, NDArray[np.uint64]]:
+def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[np.uint16]]:
     """rANS backwards over the symbols, so that the decoder runs forwards: final states, and words in its order."""
-    frequencies, starts = table.frequencies.astype(np.uint64)[symbols], table.starts.astype(np.uint64)[symbols]
+    frequencies, starts = table.frequencies.astype(np.uint64), table.starts.astype(np.uint64)
     limits = frequencies << np.uint64(2 * WORD_BITS - TABLE_BITS)
     states = np.full(lanes, START, dtype=np.uint64)
     words = []
     for begin in range((symbols.size - 1) // lanes * lanes, -1, -lanes):
-        step = slice(begin, begin + lanes)
-        x = states[: symbols.size - begin]  # a view: the last step may leave some lanes out
-        full = x >= limits[step]
-        words.append(x[full] & np.uint64(START - 1))
+        step = symbols[begin : begin + lanes]
+        x = states[: step.size]  # a view: the last step may leave some lanes out
+        full = np.flatnonzero(x >= limits[step])
+        words.append(x[full].astype(np.uint16))
         x[full] >>= np.uint64(WORD_BITS)
-        quotient, remainder = np.divmod(x, frequencies[step])
-        x[:] = (quotient << np.uint64(TABLE_BITS)) + remainder + starts[step]
+        frequency = frequencies[step]
+        # Exact in floats, and several times faster: both numbers are small, and a quotient that is no whole number
+        # is at least 2^-14 away from one.
+        quotient = (x.astype(np.float64) / frequency).astype(np.uint64)
+        x += quotient * (np.uint64(TABLE_SIZE) - frequency) + starts[step]
     return states, np.concatenate(words[::-1])
 
 
-def _pull(states: States, words: NDArray[np.uint64], table: Table, symbol_count: int) -> Numbers:
+def _pull(states: States, words: NDArray[np.uint16], table: Table, symbol_count: int) -> Symbols:
     """rANS forwards: symbols. Changes the states."""
-    symbol_of_slot = np.repeat(np.arange(table.frequencies.size), table.frequencies)
+    symbol_of_slot = np.repeat(np.arange(table.frequencies.size, dtype=np.uint8), table.frequencies)
     frequency_of_slot = table.frequencies.astype(np.uint64)[symbol_of_slot]
     offset_of_slot = np.arange(TABLE_SIZE, dtype=np.uint64) - table.starts.astype(np.uint64)[symbol_of_slot]
-    slots = np.empty(symbol_count, dtype=np.int64)
+    symbols = np.empty(symbol_count, dtype=np.uint8)
     at = 0
     for begin in range(0, symbol_count, states.size):
         x = states[: symbol_count - begin]
         slot = (x & np.uint64(TABLE_SIZE - 1)).astype(np.int64)
-        slots[begin : begin + states.size] = slot
+        symbols[begin : begin + states.size] = symbol_of_slot[slot]
         x[:] = frequency_of_slot[slot] * (x >> np.uint64(TABLE_BITS)) + offset_of_slot[slot]
         low = np.flatnonzero(x < START)
         if at + low.size > words.size:
@@ -221,7 +136,7 @@ def _pull(states: States, words: NDArray[np.uint64], table: Table, symbol_count:
         raise ExportError(
             f"a payload of trits is damaged: {at} of {words.size} words used, or states not at their start"
         )
-    return symbol_of_slot[slots]
+    return symbols
 
 
 def _read_table(payload: bytes) -> tuple[Table, int]:
