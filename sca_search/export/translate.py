@@ -169,6 +169,8 @@ def _permute(call: Call) -> Value:
 def _pad(call: Call) -> Value:
     """Zeros around a map wait for the convolution that takes them over."""
     source = call.value("self")
+    if call.node.target is _aten.pad.default and call["mode"] != "constant":
+        call.refuse(f"pads in the mode {call['mode']}, which a convolution cannot take over")
     widths = [*call["pad"], 0, 0, 0, 0]
     left, right, top, bottom = widths[:4]
     if call["value"] or any(widths[4:]) or min(widths) < 0 or len(call.sizes) != 4:
@@ -204,8 +206,16 @@ def _sum(sign: float, call: Call) -> Value:
             right = _affine(call, call.unpadded(right), factor, 0.0)
         return _joined(call, Add, left, right)
     if isinstance(left, Value):
-        return _affine(call, left, 1.0, np.multiply(right, factor))
+        return _affine(call, left, 1.0, right * factor)
     return _affine(call, right, factor, left)
+
+
+def _reversed_difference(call: Call) -> Value:
+    """other - alpha · self, which torch makes of a number minus a value."""
+    other = call["other"]
+    if isinstance(other, Value):
+        call.refuse("subtracts in reverse from a value that depends on the input")
+    return _affine(call, call.value("self"), -call["alpha"], other)
 
 
 def _product(call: Call) -> Value:
@@ -294,6 +304,7 @@ _TABLE: dict[Any, Callable[[Call], Any]] = {
     _aten.amax.default: partial(_reduction, "max"),
     _aten.permute.default: _permute,
     _aten.constant_pad_nd.default: _pad,
+    _aten.pad.default: _pad,
     _aten.gelu.default: _gelu,
     _aten.leaky_relu.default: _leaky_relu,
     _aten.hardtanh.default: partial(_clamp, "min_val", "max_val"),
@@ -301,6 +312,8 @@ _TABLE: dict[Any, Callable[[Call], Any]] = {
     _aten.clamp_min.default: partial(_clamp, "min", None),
     _aten.add.Tensor: partial(_sum, 1.0),
     _aten.sub.Tensor: partial(_sum, -1.0),
+    _aten.rsub.Scalar: _reversed_difference,
+    _aten.rsub.Tensor: _reversed_difference,
     _aten.mul.Tensor: _product,
     _aten.div.Tensor: _quotient,
     _aten.cat.default: _concat,
