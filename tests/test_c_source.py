@@ -281,6 +281,14 @@ def test_trits_are_the_characters_worked_out_by_hand() -> None:
     assert count_signs("\n".join(lines), "x") == 4 + 2 + 2
 
 
+def test_backslash_in_front_of_digits_is_counted_as_it_is() -> None:
+    # The backslash, 0, 7 and 7 are 57, 13, 20 and 20 above '#'; in base 3 2010, 0111, 0202 and 0202: 2 + 3 + 2 + 2 signs.
+    characters = np.frombuffer(b"\\077", dtype=np.uint8).reshape(1, -1)
+    source = "\n".join(Literal("x", characters).definition())
+    assert r'"\134077"' in source
+    assert count_signs(source, "x") == 9
+
+
 def test_floats_are_bytes_with_the_lowest_first() -> None:
     # 1.0 is 0x3f800000, -2.5 is 0xc0200000.
     assert float_chunks(np.array([[1.0, -2.5]], dtype=np.float32)).tobytes() == bytes.fromhex("0000803f 000020c0")

@@ -85,8 +85,9 @@ def count_signs(source: str, name: str) -> int:
     if definition is None:
         raise ValueError(f"no literal {name}")
     text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', definition[1]))
-    # Only two of the characters are written as escapes.
-    characters = np.frombuffer(text.replace("\\134", "\\").replace("\\077", "?").encode("ascii"), dtype=np.uint8)
+    # In one pass: a backslash that an escape gives may stand in front of digits of its own.
+    plain = re.sub(r"\\(134|077)", lambda escape: "\\" if escape[1] == "134" else "?", text)
+    characters = np.frombuffer(plain.encode("ascii"), dtype=np.uint8)
     values = characters.astype(np.int64) - FIRST_CHARACTER
     if values.size and not 0 <= values.min() <= values.max() < 81:
         raise ValueError(f"{name} holds a character that stands for no trits")
