@@ -282,7 +282,7 @@ def test_trits_are_the_characters_worked_out_by_hand() -> None:
 
 
 def test_backslash_in_front_of_digits_is_counted_as_it_is() -> None:
-    # The backslash, 0, 7 and 7 are 57, 13, 20 and 20 above '#'; in base 3 2010, 0111, 0202 and 0202: 2 + 3 + 2 + 2 signs.
+    # Backslash, 0, 7 and 7 are 57, 13, 20 and 20 above '#', in base 3 2010, 0111, 0202 and 0202: 2 + 3 + 2 + 2 signs.
     characters = np.frombuffer(b"\\077", dtype=np.uint8).reshape(1, -1)
     source = "\n".join(Literal("x", characters).definition())
     assert r'"\134077"' in source
