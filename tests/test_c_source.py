@@ -305,6 +305,27 @@ def test_literal_is_cut_between_chunks() -> None:
     assert literal.initializer == "{(const unsigned char *)x, 1500, 2}"
 
 
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=needs_clang)])
+def test_literals_of_any_length_compile_without_a_warning(tmp_path: Path, compiler: str) -> None:
+    # A short last piece behind full ones: written as strings side by side, clang would suspect a missing comma.
+    random = np.random.default_rng(0)
+    sizes = [1, 96, 97, 200, 4095, 4096, 4095 + 150, 2 * 4095 + 1, 2 * 4095 + 100, 2 * 4095 + 200, 3 * 4095 + 150]
+    literals = [Literal(f"x{size}", random.integers(0, 256, (size, 1), dtype=np.uint8)) for size in sizes]
+    lines = [line for literal in literals for line in literal.definition()]
+    names = ", ".join(f"(const unsigned char *){literal.name}" for literal in literals)
+    lines.append(f"const unsigned char *const all[{len(literals)}] = {{{names}}};\n")
+    (tmp_path / "x.c").write_text("\n".join(lines))
+    command = [compiler, *STRICT.split(), "-shared", "-fPIC", "-o", "x.so", "x.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    addresses = (ctypes.c_void_p * len(sizes)).in_dll(ctypes.CDLL(str(tmp_path / "x.so")), "all")
+    for address, literal, size in zip(addresses, literals, sizes, strict=True):
+        step = min(size, 4095) + 1
+        stored = ctypes.string_at(address, step * -(-size // 4095))
+        kept = b"".join(stored[begin : begin + step - 1] for begin in range(0, len(stored), step))
+        assert kept[:size] == literal.chunks.tobytes()
+
+
 def test_plan_writes_over_what_nobody_takes_any_more() -> None:
     # 10 values in; three activations in place; then 10 -> 4 needs both.
     records: list[Record] = [

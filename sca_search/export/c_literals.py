@@ -18,7 +18,6 @@ MOST_CHARACTERS = 4095
 TRITS_A_CHARACTER = 4
 # '#', the first of 81 printable characters that need an escape in only two cases, \ and ?.
 FIRST_CHARACTER = 35
-_LINE = 96  # bytes of a literal on one line of source
 
 Bytes = NDArray[np.uint8]
 
@@ -51,10 +50,8 @@ class Literal:
         step = self.chunks_in_piece
         pieces = [self.chunks[begin : begin + step].tobytes() for begin in range(0, len(self.chunks), step)]
         yield f"static const unsigned char {self.name}[{len(pieces)}][{step * self.chunk_bytes + 1}] = {{"
-        for piece in pieces:
-            lines = [_quoted(piece[begin : begin + _LINE]) for begin in range(0, len(piece), _LINE)]
-            yield from (f"    {line}" for line in lines[:-1])
-            yield f"    {lines[-1]},"
+        # On one line each: clang takes two strings side by side in a list for a forgotten comma.
+        yield from (f"    {_quoted(piece)}," for piece in pieces)
         yield "};"
 
 
