@@ -386,7 +386,8 @@ def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, in
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet"])
 def test_torchvision_is_traced(name: str) -> None:
-    graph, images, logits = ternary_torchvision(name, 64 if name != "alexnet" else 224)
+    small = name in ("resnet18", "squeezenet1_1", "vgg11_bn")
+    graph, images, logits = ternary_torchvision(name, 64 if small else 224)
     rebuilt = RecordNetwork(graph)(torch.from_numpy(images)).numpy()
     assert np.abs(rebuilt - logits).max() / np.abs(logits).max() < 1e-5
     assert abs(graph.sparsity - 0.5) < 0.01

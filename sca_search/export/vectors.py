@@ -92,7 +92,7 @@ def read_vectors(path: Path) -> TestVectors:
 
 def _grid(images: Floats) -> tuple[float, float]:
     """Lowest level and step: the smallest power of two with which 256 levels span the images."""
-    lowest, highest = float(images.min(initial=0.0)), float(images.max(initial=0.0))
+    lowest, highest = float(images.min()), float(images.max())
     spread = highest - lowest
     step = 2.0 ** math.ceil(math.log2(spread / 255)) if spread > 0 else 1.0
     return math.floor(lowest / step) * step, step
