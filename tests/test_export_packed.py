@@ -258,7 +258,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "weights below zero": (record("weight_shape", [3, -2, -3, 3]), "sizes above 0"),
     "unknown record": (record("type", "attention"), "must have one of the types"),
     "unknown field": (record("colour", 1), "lacks or does not know 'colour'"),
-    "missing field": (lambda _, model: model["records"][0].pop("stride"), "lacks or does not know 'stride'"),
+    "missing field": (lambda _, model: model["records"][0].pop("inputs"), "lacks or does not know 'inputs'"),
     "field of another type": (record("groups", "1"), "groups must be a list of whole numbers"),
     "truth for a number": (record("groups", True), "groups must be"),
     "number for a truth": (record("ternary", 1), "ternary must be true or false"),
@@ -287,6 +287,13 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "a number that is none": (meta("about", '{"a":NaN}'), "NaN is no number"),
     "bottomless JSON": (meta("about", "[" * 100_000), "about is no JSON"),
 }
+
+
+def test_field_that_has_its_default_may_be_left_out() -> None:
+    model = json.loads(from_bytes(CONTENT)[1]["model"])
+    assert "stride" not in model["records"][0]
+    assert model["records"][0]["padding"] == [1, 1, 1, 1]
+    assert_same(from_packed_bytes(rebuilt(record("stride", [1, 1])))[0], GRAPH)
 
 
 @pytest.mark.parametrize("name", CHANGES)

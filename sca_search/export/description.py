@@ -1,7 +1,7 @@
 """Records as JSON and arrays, and back: the part of a model file that says what is computed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,12 @@ ARRAYS = ("weight", "scale", "bias")
 
 
 def describe(record: Record) -> dict[str, Any]:
-    """A record's JSON: all but its arrays, and of a weight its shape and whether it is ternary."""
-    plain = {field.name: getattr(record, field.name) for field in fields(record) if field.name not in ARRAYS}
+    """A record's JSON: what is not its default, no arrays, and of a weight its shape and whether it is ternary."""
+    plain = {
+        field.name: getattr(record, field.name)
+        for field in fields(record)
+        if field.name not in ARRAYS and getattr(record, field.name) != field.default
+    }
     # `kind` is what pools and activations call themselves; the record's own is its type
     described = {"type": _NAMES[type(record)], **plain}
     if isinstance(record, WeightRecord):
@@ -61,11 +65,11 @@ def restore(given: Any, array: Callable[[str, str], NDArray[np.float32]], trits:
     kind = KINDS[given["type"]]
     names = {field.name for field in fields(kind)}
     is_weight = issubclass(kind, WeightRecord)
-    expected = (names - set(ARRAYS)) | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
-    if given.keys() != expected:
-        odd = sorted(given.keys() ^ expected)
+    known = (names - set(ARRAYS)) | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
+    odd = sorted((given.keys() - known) | (known - given.keys() - _with_default(kind)))
+    if odd:
         raise ExportError(f"a record of type {given['type']} lacks or does not know {odd[0][:80]!r}")
-    values = {name: _PARSERS[name](name, given[name]) for name in names - set(ARRAYS)}
+    values = {name: _PARSERS[name](name, given[name]) for name in names & given.keys() - set(ARRAYS)}
     values |= {name: array(values["name"], name) for name in names & {"scale", "bias"}}
     if is_weight:
         shape = _integers("weight_shape", given["weight_shape"])
@@ -77,6 +81,10 @@ def restore(given: Any, array: Callable[[str, str], NDArray[np.float32]], trits:
         if shape != values["weight"].shape:
             raise ExportError(f"{values['name']}: the weight has not the shape {shape}")
     return kind(**values)
+
+
+def _with_default(kind: type[Record]) -> set[str]:
+    return {field.name for field in fields(kind) if field.default is not MISSING}
 
 
 def text(what: str, given: Any, longest: int = 200) -> str:

@@ -14,16 +14,16 @@ from sca_search.export.container import Tensors, from_bytes, to_bytes
 from sca_search.export.records import Floats, Graph, TestVectors
 from sca_search.files import atomic_path
 
-# Four see more of a model than one; of large images two must do, or they would be the larger part of a small file.
-USUAL_COUNT, COUNT_OF_LARGE = 4, 2
-LARGE = 2**15
+# Values of an image up to which so many are taken. Four see more of a model than one; but of large images they would be
+# the larger part of a small file.
+_COUNTS = ((2**10, 4), (2**15, 2))
 
 _FORMAT = {"format": "sca-search/test-vectors", "version": "1"}
 
 
 def vector_count(graph: Graph) -> int:
     """How many test vectors suit a model."""
-    return USUAL_COUNT if math.prod(graph.input_shape) <= LARGE else COUNT_OF_LARGE
+    return next((count for most, count in _COUNTS if math.prod(graph.input_shape) <= most), 1)
 
 
 def on_grid(images: Floats) -> Floats:

@@ -1,0 +1,144 @@
+"""How small an export is, and how long export and verification take.
+
+Sizes follow from shapes and the number of zeros alone, so that the trits are drawn and not trained. What is timed on
+the digits is the whole command after a short study; on VGG-S, the export of a network with drawn trits, verified on
+noise instead of images.
+
+    python benchmarks/size.py
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from report import RESULTS, provenance, table, write_section
+from torch import nn
+
+from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.network import Images, Network
+from sca_search.export.packed import packed_bytes
+from sca_search.export.records import TestVectors
+from sca_search.export.references import choose_vectors
+from sca_search.export.sizes import sizes
+from sca_search.measure import reestimate_normalisation
+from sca_search.models import Shape, build_model
+
+NETWORKS: dict[str, tuple[str, Shape]] = {
+    "LeNet": ("lenet", (1, 28, 28)),
+    "ResNet-20": ("resnet20", (3, 32, 32)),
+    "VGG-S": ("vgg-s", (3, 32, 32)),
+}
+SPARSITIES = (0.0, 0.5, 0.9)
+NOISE_IMAGES = 5_000  # as many as CIFAR-10's validation split has
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--no-times", action="store_true", help="only sizes, which need no quiet machine")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    text = f"## Size of an export\n\n{_sizes()}\n"
+    if not arguments.no_times:
+        text += f"\n{_times()}\n"
+    write_section(RESULTS, "size", f"{text}\n{provenance()}")
+
+
+def drawn(name: str, sparsity: float) -> Network:
+    """A network with first and last layer dense, every other with exactly that share of zeros."""
+    model_name, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build_model(model_name, num_classes=10, input_shape=shape)
+    layers = [layer for layer, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)][1:-1]
+    with torch.no_grad():
+        for layer in layers:
+            weight = model.get_parameter(f"{layer}.weight")
+            trits = torch.ones(weight.numel())
+            trits[: weight.numel() // 2] = -1
+            trits = trits[torch.randperm(len(trits))]
+            trits[torch.randperm(len(trits))[: round(sparsity * len(trits))]] = 0
+            weight.copy_(trits.view_as(weight))
+    reestimate_normalisation(model, [(torch.randn(64, *shape), torch.zeros(64))])
+    classes = tuple(str(number) for number in range(10))
+    return Network(model, shape, classes, tuple(layers), images=_noise(shape))
+
+
+def _noise(shape: Shape) -> Images:
+    def batches() -> list[np.ndarray]:
+        noise = np.random.default_rng(0)
+        return [noise.standard_normal((250, *shape), dtype=np.float32) for _ in range(NOISE_IMAGES // 250)]
+
+    return Images(NOISE_IMAGES, batches)
+
+
+def _sizes() -> str:
+    headings = ["network", "sparsity", "weights", "float32", "int8", "2 bits", "bound", "packed", "over the bound"]
+    rows = []
+    for name in NETWORKS:
+        for sparsity in SPARSITIES:
+            network = drawn(name, sparsity)
+            graph = network.graph()
+            size = sizes(graph)
+            images = choose_vectors(graph, network.images)
+            logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
+            whole = len(packed_bytes(graph, TestVectors(images, logits)))
+            rows.append(
+                [name, f"{sparsity:g}", f"{size.weights:,}"]
+                + [_kilobytes(count) for count in (size.fp32, size.int8, size.two_bit, size.bound, size.packed)]
+                + [f"{size.packed / size.bound - 1:.2%}", _kilobytes(size.fp32 + size.others), _kilobytes(whole)]
+            )
+            print(*rows[-1], flush=True)
+    headings += ["all numbers as float32", "model.safetensors"]
+    return (
+        f"{table(headings, rows)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights "
+        "alone; the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, "
+        "scales and biases in float32, and in the file also the description and the test vectors."
+    )
+
+
+def _kilobytes(count: float) -> str:
+    return f"{count / 1000:,.1f}"
+
+
+def _times() -> str:
+    rows = [_digits_row(), _vgg_row()]
+    return (
+        f"{table(['model', 'what', 'seconds', 'verified on', 'agrees'], rows)}\n\nAll four formats, one "
+        "thread, the C program compiled by the system's compiler; each format may spend 15 s on validation images."
+    )
+
+
+def _digits_row() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "sca_search.cli"]
+        short = ["--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "4", "--threads", "1"]
+        subprocess.run([*command, "--name", "d", *short], cwd=folder, check=True, capture_output=True)
+        began = time.monotonic()
+        done = subprocess.run([*command, "export", "runs/d"], cwd=folder, check=False, capture_output=True)
+        seconds = time.monotonic() - began
+    agrees = "yes" if done.returncode == 0 else "NO"
+    return ["digits, LeNet small", "the whole command", f"{seconds:.1f}", "270 validation images", agrees]
+
+
+def _vgg_row() -> list[str]:
+    network = drawn("VGG-S", 0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        exported = export_network(Path(folder) / "vgg", network, ExportOptions(say=print))
+        seconds = time.monotonic() - began
+    checks = exported.verification.checks
+    for check in checks:
+        print(check)
+    compared = ", ".join(
+        f"{check.file} {check.what.split(' validation')[0]}" for check in checks if "validation images" in check.what
+    )
+    agrees = "yes" if exported.verification.holds else "NO"
+    return ["VGG-S, s = 0.5", "export and verify", f"{seconds:.1f}", f"noise: {compared}", agrees]
+
+
+if __name__ == "__main__":
+    main()
