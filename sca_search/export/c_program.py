@@ -11,6 +11,7 @@ from sca_search.errors import ExportError
 from sca_search.export.records import Floats
 
 _FLAGS = ("-O2", "-std=c99")
+_MOST_SECONDS = 600  # for a compilation, or for a few images
 
 
 def c_compiler() -> str | None:
@@ -47,8 +48,12 @@ class CProgram:
 
 
 def _call(command: list[str], given: bytes = b"") -> bytes:
-    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=_MOST_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ExportError(f"{name} cannot be run to its end: {error}") from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
-        raise ExportError(f"{Path(command[0]).name} failed with code {done.returncode}: {said[-400:]}")
+        raise ExportError(f"{name} failed with code {done.returncode}: {said[-400:]}")
     return done.stdout
