@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from report import RESULTS, provenance, table, write_section
+from report import README, RESULTS, provenance, table, write_section
 from torch import nn
 
 from sca_search.export.folder import ExportOptions, export_network
@@ -24,7 +25,7 @@ from sca_search.export.network import Images, Network
 from sca_search.export.packed import packed_bytes
 from sca_search.export.records import TestVectors
 from sca_search.export.references import choose_vectors
-from sca_search.export.sizes import sizes
+from sca_search.export.sizes import Sizes, sizes
 from sca_search.measure import reestimate_normalisation
 from sca_search.models import Shape, build_model
 
@@ -42,10 +43,10 @@ def main() -> None:
     parser.add_argument("--no-times", action="store_true", help="only sizes, which need no quiet machine")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    text = f"## Size of an export\n\n{_sizes()}\n"
-    if not arguments.no_times:
-        text += f"\n{_times()}\n"
-    write_section(RESULTS, "size", f"{text}\n{provenance()}")
+    rows = [measured(name, sparsity) for name in NETWORKS for sparsity in SPARSITIES]
+    times = "" if arguments.no_times else f"{_times()}\n\n"
+    write_section(RESULTS, "size", f"## Size of an export\n\n{full_table(rows)}\n\n{times}{provenance()}")
+    write_section(README, "size", f"{short_table(rows)}  \n{provenance()}")
 
 
 def drawn(name: str, sparsity: float) -> Network:
@@ -75,29 +76,56 @@ def _noise(shape: Shape) -> Images:
     return Images(NOISE_IMAGES, batches)
 
 
-def _sizes() -> str:
-    headings = ["network", "sparsity", "weights", "float32", "int8", "2 bits", "bound", "packed", "over the bound"]
-    rows = []
-    for name in NETWORKS:
-        for sparsity in SPARSITIES:
-            network = drawn(name, sparsity)
-            graph = network.graph()
-            size = sizes(graph)
-            images = choose_vectors(graph, network.images)
-            logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
-            whole = len(packed_bytes(graph, TestVectors(images, logits)))
-            rows.append(
-                [name, f"{sparsity:g}", f"{size.weights:,}"]
-                + [_kilobytes(count) for count in (size.fp32, size.int8, size.two_bit, size.bound, size.packed)]
-                + [f"{size.packed / size.bound - 1:.2%}", _kilobytes(size.fp32 + size.others), _kilobytes(whole)]
-            )
-            print(*rows[-1], flush=True)
-    headings += ["all numbers as float32", "model.safetensors"]
+@dataclass(frozen=True)
+class Row:
+    """One network at one sparsity."""
+
+    network: str
+    sparsity: float
+    size: Sizes
+    file_bytes: int
+
+    @property
+    def ternary_cells(self) -> list[str]:
+        size = self.size
+        return [_kilobytes(count) for count in (size.fp32, size.int8, size.two_bit, size.packed, size.bound)]
+
+
+def measured(name: str, sparsity: float) -> Row:
+    """The sizes of a drawn network and of its packed file."""
+    network = drawn(name, sparsity)
+    graph = network.graph()
+    images = choose_vectors(graph, network.images)
+    logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
+    row = Row(name, sparsity, sizes(graph), len(packed_bytes(graph, TestVectors(images, logits))))
+    print(row, flush=True)
+    return row
+
+
+KINDS = ["float32", "int8", "2 bits", "packed", "bound"]
+
+
+def full_table(rows: list[Row]) -> str:
+    """For RESULTS.md."""
+    headings = ["network", "sparsity", "weights", *KINDS, "over the bound", "all as float32", "model.safetensors"]
+    cells = [
+        [row.network, f"{row.sparsity:g}", f"{row.size.weights:,}", *row.ternary_cells]
+        + [f"{row.size.packed / row.size.bound - 1:.2%}", _kilobytes(row.size.fp32 + row.size.others)]
+        + [_kilobytes(row.file_bytes)]
+        for row in rows
+    ]
     return (
-        f"{table(headings, rows)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights "
-        "alone; the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, "
-        "scales and biases in float32, and in the file also the description and the test vectors."
+        f"{table(headings, cells)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights alone; "
+        "the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, scales and "
+        "biases in float32, and in the file also the description and the test vectors."
     )
+
+
+def short_table(rows: list[Row]) -> str:
+    """For the README."""
+    headings = ["network", "sparsity", *(f"ternary weights: {KINDS[0]}", *KINDS[1:]), "whole file"]
+    cells = [[row.network, f"{row.sparsity:g}", *row.ternary_cells, _kilobytes(row.file_bytes)] for row in rows]
+    return f"{table(headings, cells)}\n\nKB of 1000 bytes; the bound is H(s) + (1 - s) bits a weight."
 
 
 def _kilobytes(count: float) -> str:
