@@ -109,15 +109,21 @@ def full_table(rows: list[Row]) -> str:
     """For RESULTS.md."""
     headings = ["network", "sparsity", "weights", *KINDS, "over the bound", "all as float32", "model.safetensors"]
     cells = [
-        [row.network, f"{row.sparsity:g}", f"{row.size.weights:,}", *row.ternary_cells]
-        + [f"{row.size.packed / row.size.bound - 1:.2%}", _kilobytes(row.size.fp32 + row.size.others)]
-        + [_kilobytes(row.file_bytes)]
+        [
+            row.network,
+            f"{row.sparsity:g}",
+            f"{row.size.weights:,}",
+            *row.ternary_cells,
+            f"{row.size.packed / row.size.bound - 1:.2%}",
+            _kilobytes(row.size.fp32 + row.size.others),
+            _kilobytes(row.file_bytes),
+        ]
         for row in rows
     ]
     return (
-        f"{table(headings, cells)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights alone; "
-        "the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, scales and "
-        "biases in float32, and in the file also the description and the test vectors."
+        f"{table(headings, cells)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights "
+        "alone; the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, "
+        "scales and biases in float32, and in the file also the description and the test vectors."
     )
 
 

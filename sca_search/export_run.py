@@ -1,4 +1,4 @@
-"""From a run folder to an export folder, without training again; and an export folder verified once more."""
+"""From a run folder to an export folder, without training again."""
 
 import json
 import math
@@ -20,10 +20,10 @@ from sca_search.export.records import Floats, Shape
 from sca_search.goal import chosen_trial, described, unmet
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.models import build_model
-from sca_search.outcome import versions
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder
 from sca_search.spec import DataSpec, StudySpec
+from sca_search.versions import versions
 
 
 def export_run(path: Path, trial: int | None, out: Path | None, options: ExportOptions) -> Exported:

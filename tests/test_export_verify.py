@@ -253,6 +253,25 @@ def test_layers_without_zeros_and_without_anything_else(sparsity: float, tmp_pat
     assert verify_folder(tmp_path / "e", seconds=5).holds
 
 
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(2, 2, 3, padding=1, bias=False), nn.Linear(2, 3)
+        nn.init.ones_(self.conv.weight)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.conv(self.conv(images).relu()).mean((2, 3)))
+
+
+def test_layer_called_twice_is_claimed_once(tmp_path: Path) -> None:
+    network = Network(CalledTwice(), (2, 5, 5), ("a", "b", "c"), ("conv",))
+    done = export_network(tmp_path / "e", network, ExportOptions(formats=("packed", "torch")))
+    assert done.verification.holds, done.verification
+    counted = {check.file: check.found for check in done.verification.checks if check.what == "zeros as claimed"}
+    assert len(counted) == 3
+    assert all("0 of 36 ternary weights" in found for found in counted.values())
+
+
 def test_half_is_compared_with_what_it_stores(tmp_path: Path) -> None:
     done = export_network(tmp_path / "e", small_network(), ExportOptions(formats=("packed", "torch"), half=True))
     assert done.verification.holds, done.verification
