@@ -75,7 +75,7 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
     options.say("reading the network")
     graph = network.graph()
     references = references_of(network, graph, half=options.half)
-    with _new_folder(folder, replaced=options.replace) as new:
+    with _new_folder(folder) as new:
         for name in formats:
             options.say(f"writing {name}")
             _WRITERS[name](new, network, graph, references, options)
@@ -114,19 +114,41 @@ def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @contextlib.contextmanager
-def _new_folder(folder: Path, *, replaced: bool) -> Iterator[Path]:
-    new = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""
+    final = folder.resolve()  # "." has no name
+    there = final.is_dir()
+    # Inside of a folder that is there: it may be all that the user can write to, or be somebody's working directory.
+    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        try:
+        with _storage_errors(folder):
             new.mkdir(parents=True)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be made: {error.strerror}") from error
         yield new
-        if folder.exists():
-            shutil.rmtree(folder) if replaced else folder.rmdir()
-        new.rename(folder)
+        with _storage_errors(folder):
+            if there:
+                _replace_content(final, new)
+            else:
+                new.rename(final)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _replace_content(folder: Path, new: Path) -> None:
+    for old in [path for path in folder.iterdir() if path != new]:
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    for path in list(new.iterdir()):
+        path.rename(folder / path.name)
+
+
+@contextlib.contextmanager
+def _storage_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def _write_packed(new: Path, _network: Network, graph: Graph, references: References, options: ExportOptions) -> None:
