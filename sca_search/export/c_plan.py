@@ -36,7 +36,8 @@ class Plan:
 
 def plan_memory(graph: Graph, work_sizes: Mapping[int, int]) -> Plan:
     """Lays out all values, and the work space of those records that need some."""
-    ends = _ends(graph)
+    # A value that nobody takes is kept while it is made.
+    ends = {INPUT: -1} | {record.name: place for place, record in enumerate(graph.records)} | graph.last_uses()
     # The image is normalised into the scratch memory before record 0.
     buffers = {INPUT: _Buffer(math.prod(graph.input_shape), -1, ends[INPUT])}
     for place, record in enumerate(graph.records):
@@ -54,17 +55,6 @@ def plan_memory(graph: Graph, work_sizes: Mapping[int, int]) -> Plan:
         {place: buffer.offset for place, buffer in works.items()},
         size,
     )
-
-
-def _ends(graph: Graph) -> dict[str, int]:
-    """The place of the last record that takes a value, under its own name or reshaped."""
-    ends = {INPUT: -1} | {record.name: place for place, record in enumerate(graph.records)}
-    ends[graph.output] = len(graph.records)
-    for place, record in reversed(list(enumerate(graph.records))):
-        kept = ends[record.name] if isinstance(record, Reshape) else place
-        for name in record.inputs:
-            ends[name] = max(ends[name], kept)
-    return ends
 
 
 def _shared_input(record: Record, place: int, buffers: Mapping[str, _Buffer]) -> str | None:

@@ -8,7 +8,7 @@ The payload, in little endian (a varint has seven bits a byte, lowest first; the
 
 1. uint16 zero, uint16 plus: frequencies out of 16384; minus = 16384 - zero - plus. If one of the three is 16384,
    all trits are equal and nothing follows.
-2. One byte: the binary logarithm of R, at most 6.
+2. One byte: the binary logarithm of R, at most 6. One byte: how many zeros of the last symbol lie beyond the layer.
 3. varint: the number of symbols. varint: the number of lanes, at least a 4096th of the symbols.
 4. One uint32 a lane, its state x.
 5. uint16 words to the end.
@@ -20,7 +20,8 @@ symbol, R zeros, gets what is left, which is above 0 unless zero is 0. Their ran
 
 Symbol i is decoded by lane i mod lanes: slot = x mod 16384 lies in the range of one symbol; x becomes
 frequency * (x / 16384) + slot - the range's start; if that is below 65536, it becomes 65536 * x + the next word. At
-the end every lane is at 65536, every word is used, and only a symbol of R zeros may reach beyond the last trit.
+the end every lane is at 65536 and every word is used. Only a symbol of R zeros reaches beyond the last trit, and not
+with all of them.
 """
 
 import math
@@ -59,10 +60,10 @@ def encode_trits(trits: Trits) -> bytes:
     head = struct.pack("<HH", table.zero, table.plus)
     if table.only_trit is not None:
         return head
-    symbols = cut(flat, table)
+    symbols, beyond = cut(flat, table)
     lanes = _lane_count(symbols, table)
     states, words = _push(symbols, table, lanes)
-    numbers = bytes([table.run_bits]) + _varint(symbols.size) + _varint(lanes)
+    numbers = bytes([table.run_bits, beyond]) + _varint(symbols.size) + _varint(lanes)
     return head + numbers + states.astype("<u4").tobytes() + words.astype("<u2").tobytes()
 
 
@@ -84,7 +85,7 @@ def decode_trits(payload: bytes, count: int) -> Trits:
         raise ExportError(f"{symbol_count} symbols in {lanes} lanes cannot have {len(rest)} bytes")
     states = np.frombuffer(rest[: 4 * lanes], dtype="<u4").astype(np.uint64)
     words = np.frombuffer(rest[4 * lanes :], dtype="<u2").astype(np.uint16)
-    return join(_pull(states, words, table, symbol_count), table, count)
+    return join(_pull(states, words, table, symbol_count), payload[5], table, count)
 
 
 def _lane_count(symbols: Symbols, table: Table) -> int:
@@ -140,7 +141,7 @@ def _pull(states: States, words: NDArray[np.uint16], table: Table, symbol_count:
 
 
 def _read_table(payload: bytes) -> tuple[Table, int]:
-    """The table at the head of a payload, and how many bytes it took."""
+    """The table at the head of a payload, and where the numbers behind it begin."""
     if len(payload) < 4:
         raise ExportError(f"a payload of trits must have at least 4 bytes, got {len(payload)}")
     zero, plus = struct.unpack_from("<HH", payload)
@@ -149,9 +150,9 @@ def _read_table(payload: bytes) -> tuple[Table, int]:
     table = Table(zero, plus)
     if table.only_trit is not None:
         return table, 4
-    if len(payload) < 5 or payload[4] > MOST_RUN_BITS:
+    if len(payload) < 6 or payload[4] > MOST_RUN_BITS:
         raise ExportError(f"a run of trits must be at most 2^{MOST_RUN_BITS} long")
-    return Table(zero, plus, payload[4]), 5
+    return Table(zero, plus, payload[4]), 6
 
 
 def _varint(number: int) -> bytes:

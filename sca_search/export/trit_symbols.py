@@ -79,10 +79,10 @@ def fit_table(flat: Trits) -> Table:
     return Table(int(shares[0]), int(shares[1]), run_bits)
 
 
-def cut(flat: Trits, table: Table) -> Symbols:
-    """Trits to symbols."""
+def cut(flat: Trits, table: Table) -> tuple[Symbols, int]:
+    """Trits to symbols, and how many zeros of the last lie beyond the layer."""
     if table.run == 1:  # the same as below, without eight bytes a trit
-        return np.where(flat == 0, np.uint8(2), (flat < 0).view(np.uint8))
+        return np.where(flat == 0, np.uint8(2), (flat < 0).view(np.uint8)), 0
     places = np.flatnonzero(flat)
     runs = np.diff(places, prepend=-1) - 1
     ends = np.cumsum(runs // table.run + 1)  # where each sign's symbol lies, plus one
@@ -90,17 +90,18 @@ def cut(flat: Trits, table: Table) -> Symbols:
     length = (int(ends[-1]) if ends.size else 0) - (-behind // table.run)
     symbols = np.full(length, 2 * table.run, dtype=np.uint8)
     symbols[ends - 1] = 2 * (runs % table.run) + (flat[places] < 0)
-    return symbols
+    return symbols, -behind % table.run
 
 
-def join(symbols: Symbols, table: Table, count: int) -> Trits:
-    """Symbols to trits; ExportError unless they are `count`, with no more than a last run reaching beyond."""
+def join(symbols: Symbols, beyond: int, table: Table, count: int) -> Trits:
+    """Symbols to trits; ExportError unless they are `count` and `beyond`."""
+    if beyond and (beyond >= table.run or symbols[-1] != 2 * table.run):
+        raise ExportError(f"{beyond} zeros cannot lie beyond the last trit")
     if table.run == 1 and symbols.size == count:
         return np.array([1, -1, 0], dtype=np.int8)[symbols]
     ends = np.cumsum(table.sizes[symbols])
-    over = int(ends[-1]) - count
-    if over < 0 or (over > 0 and (symbols[-1] != 2 * table.run or over >= table.run)):
-        raise ExportError(f"the payload holds {ends[-1]} trits, the layer has {count}")
+    if ends[-1] - beyond != count:
+        raise ExportError(f"the payload holds {ends[-1] - beyond} trits, the layer has {count}")
     trits = np.zeros(count, dtype=np.int8)
     signed = symbols < 2 * table.run
     trits[ends[signed] - 1] = 1 - 2 * (symbols[signed] % 2).astype(np.int8)
