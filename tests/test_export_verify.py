@@ -285,13 +285,14 @@ def test_half_is_compared_with_what_it_stores(tmp_path: Path) -> None:
 def test_export_refuses_a_folder_that_holds_something(tmp_path: Path, exported: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "diary.txt").write_text("dear diary")
+    (tmp_path / "taken" / "export.json").write_text("[]")  # somebody else's
     packed = ExportOptions(formats=("packed",))
     for options in (packed, replace(packed, replace=True)):
         with pytest.raises(ExportError, match="taken must be empty, it holds files"):
             export_network(tmp_path / "taken", small_network(), options)
     with pytest.raises(ExportError, match="must be a folder, it is a file"):
         export_network(tmp_path / "taken" / "diary.txt", small_network(), packed)
-    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["diary.txt"]
+    assert sorted(path.name for path in (tmp_path / "taken").iterdir()) == ["diary.txt", "export.json"]
 
 
 def test_export_fills_the_folder_it_stands_in_and_replaces_an_export(

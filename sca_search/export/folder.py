@@ -15,7 +15,7 @@ from pathlib import Path
 from sca_search.errors import ExportError, StorageError, unknown_name
 from sca_search.export.c_source import write_c
 from sca_search.export.card import model_card
-from sca_search.export.facts import CARD_FILE, FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, write_facts
+from sca_search.export.facts import CARD_FILE, FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts, write_facts
 from sca_search.export.network import Network
 from sca_search.export.onnx_extra import onnx_missing
 from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
@@ -98,10 +98,18 @@ def check_target(folder: Path, *, replaced: bool) -> None:
         return
     if not folder.is_dir():
         raise ExportError(f"{folder} must be a folder, it is a file")
-    if not any(folder.iterdir()) or (replaced and (folder / FACTS_FILE).is_file()):
+    if not any(folder.iterdir()) or (replaced and _is_export(folder)):
         return
     hint = "choose another --out" if replaced else "choose another --out, or replace an export with --force"
     raise ExportError(f"{folder} must be empty, it holds files; {hint}")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        read_facts(folder / FACTS_FILE)
+    except ExportError:
+        return False
+    return True
 
 
 def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
