@@ -141,8 +141,8 @@ def _kilobytes(count: float) -> str:
 def _times() -> str:
     headings = ["model", "what", "seconds", "of the processor", "verified on", "agrees"]
     return (
-        f"{table(headings, [_digits_row(), _vgg_row()])}\n\nAll four formats, one thread, the C program compiled by the "
-        "system's compiler; each format may spend 15 s on validation images."
+        f"{table(headings, [_digits_row(), _vgg_row()])}\n\nAll four formats, one thread, the C program compiled by "
+        "the system's compiler; each format may spend 15 s on validation images."
     )
 
 
