@@ -58,6 +58,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(tiny_run: tuple[Pa
     assert not Path("out/model.onnx").exists()
 
 
+@pytest.mark.slow
 def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[Path, str], run: Run) -> None:
     study = Path(shutil.copytree(tiny_run[0], "study"))
     done = run("export", "study", "--trial", "1", "--format", "packed,c")
@@ -82,6 +83,7 @@ def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[
     assert "something differs" in wrong.stdout
 
 
+@pytest.mark.slow
 def test_missing_data_is_said_and_the_export_goes_on(tiny_run: tuple[Path, str], run: Run) -> None:
     study = Path(shutil.copytree(tiny_run[0], "study"))
     toml = (study / "study.toml").read_text().replace('name = "digits"', 'name = "npz:gone.npz"')
@@ -128,6 +130,7 @@ def test_damaged_run_is_one_sentence(tiny_run: tuple[Path, str], run: Run) -> No
     assert not (study / "exports").exists()
 
 
+@pytest.mark.slow
 def test_without_the_onnx_extra_the_others_are_written(
     tiny_run: tuple[Path, str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

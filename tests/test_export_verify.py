@@ -141,6 +141,7 @@ def test_every_format_is_written_run_and_compared(exported: Path) -> None:
     assert not [path for path in exported.parent.iterdir() if path != exported]  # nothing temporary is left
 
 
+@pytest.mark.slow
 def test_given_network_is_not_changed_by_an_export(tmp_path: Path) -> None:
     network = small_network()
     before = {name: value.clone() for name, value in network.model.state_dict().items()}
@@ -221,6 +222,7 @@ def test_changed_c_source_fails(copied: Path) -> None:
     assert "failed with code" in failures(copied)["c/model.c"]
 
 
+@pytest.mark.slow
 def test_onnx_file_of_nothing_fails(copied: Path) -> None:
     (copied / "model.onnx").write_bytes(b"hello")
     assert "model.onnx" in failures(copied)
@@ -250,7 +252,6 @@ def test_layers_without_zeros_and_without_anything_else(sparsity: float, tmp_pat
     assert done.verification.holds, done.verification
     zeros = {layer.name: layer.zeros for layer in read_packed(tmp_path / "e" / "model.safetensors")[0].ternary_layers}
     assert zeros == {"2": 270 * sparsity, "7": 160 * sparsity}
-    assert verify_folder(tmp_path / "e", seconds=5).holds
 
 
 class CalledTwice(nn.Module):
@@ -263,6 +264,7 @@ class CalledTwice(nn.Module):
         return self.fc(self.conv(self.conv(images).relu()).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_layer_called_twice_is_claimed_once(tmp_path: Path) -> None:
     network = Network(CalledTwice(), (2, 5, 5), ("a", "b", "c"), ("conv",))
     done = export_network(tmp_path / "e", network, ExportOptions(formats=("packed", "torch")))
@@ -345,6 +347,7 @@ def test_images_for_vectors_are_spread_over_the_split_or_drawn() -> None:
     assert np.array_equal(drawn, choose_vectors(graph, None))
 
 
+@pytest.mark.slow
 def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     export_network(tmp_path / "e", small_network(), ExportOptions(formats=("torch",)))
     write_vectors(
