@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from sca_search.outcome import versions
+from sca_search.versions import versions
 from sca_search.workers import usable_cores
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from sca_search.errors import ScaError
 from sca_search.spec import StudySpec, resolve
 
 if TYPE_CHECKING:
+    from sca_search.export.verify import Verification
     from sca_search.run_folder import RunFolder
 
 # A disk that is full or may not be written, wherever it shows.
@@ -127,6 +129,10 @@ def run_command(
     **Other commands**
 
     `sca-search show RUN` prints a finished or running study
+
+    `sca-search export RUN` writes the chosen model, or any trial, as packed, C, ONNX and torch files, and verifies them
+
+    `sca-search verify DIR` verifies an export again
     """
     flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
     spec = resolve(study, flags)
@@ -225,6 +231,66 @@ def show_command(
     _out.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
     _print_results(run, spec)
     _print_places(run)
+
+
+@app.command("export")
+def export_command(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
+    trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="Which of packed, c, onnx and torch, separated by commas.")
+    ] = "packed,c,onnx,torch",
+    out: Annotated[
+        Path | None, typer.Option(help="An empty or new folder. Default: RUN/exports/trial-NNN.", show_default=False)
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="The packed file's float numbers as float16.")] = False,
+    int2: Annotated[bool, typer.Option("--int2", help="ONNX with two bits a ternary weight.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is in the folder.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
+) -> None:
+    """Writes a trial of a study as files to use elsewhere, without training again, and verifies them."""
+    from sca_search.export.folder import ExportOptions, parse_formats
+    from sca_search.export_run import export_run
+
+    options = ExportOptions(parse_formats(formats), half, int2, seconds, force, say=_say)
+    exported = export_run(run_folder, trial, out, options)
+    for sentence in exported.left_out:
+        _err.print(sentence, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    _print_checks(exported.verification)
+    _out.print(f"Export:    {exported.folder} ({', '.join(exported.files)})", highlight=False, soft_wrap=True)
+    if not exported.verification.holds:
+        raise typer.Exit(1)
+
+
+@app.command("verify")
+def verify_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder.")],
+    seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
+) -> None:
+    """Runs every format of an export and compares it with torch; exit code 1 if anything differs."""
+    from sca_search.verify_folder import verify_folder
+
+    _say("verifying")
+    verification = verify_folder(folder, seconds)
+    _print_checks(verification)
+    if not verification.holds:
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    _out.print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_checks(verification: "Verification") -> None:
+    verdicts = {True: "[green]yes[/green]", False: "[red]NO[/red]", None: "not checked"}
+    table = Table("file", "check", "found", "holds", title="Verification", title_justify="left")
+    shown = ""
+    for check in verification.checks:
+        table.add_row("" if check.file == shown else check.file, check.what, Text(check.found), verdicts[check.holds])
+        shown = check.file
+    _out.print(table)
+    verdict = "everything agrees" if verification.holds else "something differs"
+    _out.print(f"Compared with {verification.described}: {verdict}.", highlight=False, soft_wrap=True)
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:

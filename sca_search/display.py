@@ -1,5 +1,6 @@
 """What a user sees of a study: live progress, then the front. The one room that draws on the terminal."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,4 +236,6 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
     """Where everything is."""
     lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]
-    return [*lines, f"Model:     {model}"] if model.exists() else lines
+    if not model.exists():
+        return lines
+    return [*lines, f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]

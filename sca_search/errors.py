@@ -5,7 +5,8 @@
     │   ├── SpecError        a study file or a flag
     │   ├── DataError        a data set: unknown, unreachable, malformed
     │   ├── ModelError       a network: unknown, or without a layer to make ternary
-    │   └── RunError         a run folder: taken, missing, or of another study
+    │   ├── RunError         a run folder: taken, missing, or of another study
+    │   └── ExportError      a network that a format cannot express, or an exported file that cannot be trusted
     ├── StorageError         the machine's fault: a full disk, a folder that cannot be written; exit code 2
     └── DivergenceError      a training that left the finite numbers; ends its trial, not the study
 
@@ -38,6 +39,10 @@ class ModelError(InputError):
 
 class RunError(InputError):
     """A run folder is taken, missing, or holds another study."""
+
+
+class ExportError(InputError):
+    """A network cannot be expressed in a format, or an exported file cannot be trusted."""
 
 
 class StorageError(ScaError):

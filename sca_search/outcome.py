@@ -1,6 +1,5 @@
 """The end of a study: tables, choice, refit of the chosen candidate, the test split, summary and page."""
 
-import importlib.metadata
 import json
 import shutil
 import statistics
@@ -24,6 +23,7 @@ from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import total
 from sca_search.train import train_candidate
+from sca_search.versions import versions
 
 # A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
@@ -165,12 +165,6 @@ def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, 
             ("Exported model", str(chosen["file"])),
         ]
     return tuple(facts)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the figures depend on."""
-    names = ("sca-search", "torch", "optuna", "pytorch-lightning", "numpy")
-    return {name: importlib.metadata.version(name) for name in names}
 
 
 def _record(folder: Path) -> dict[str, Any]:

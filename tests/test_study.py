@@ -102,10 +102,11 @@ def numpy_lenet(weights: dict[str, np.ndarray], images: np.ndarray) -> np.ndarra
 
 def test_screen_names_the_run_its_page_and_the_model(tiny_run: tuple[Path, str]) -> None:
     _, screen = tiny_run
-    last = screen.strip().splitlines()[-3:]
+    last = screen.strip().splitlines()[-4:]
     assert re.fullmatch(r"Run: +runs/tiny", last[0])
     assert re.fullmatch(r"Dashboard: +runs/tiny/dashboard.html", last[1])
     assert re.fullmatch(r"Model: +runs/tiny/chosen.safetensors", last[2])
+    assert re.fullmatch(r"To use it: +sca-search export runs/tiny", last[3])
     assert "→ chosen" in screen
 
 

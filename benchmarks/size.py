@@ -1,0 +1,191 @@
+"""How small an export is, and how long export and verification take.
+
+Sizes follow from shapes and the number of zeros alone, so that the trits are drawn and not trained. What is timed on
+the digits is the whole command after a short study; on VGG-S, the export of a network with drawn trits, verified on
+noise instead of images.
+
+    python benchmarks/size.py
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from report import README, RESULTS, provenance, table, write_section
+from torch import nn
+
+from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.network import Images, Network
+from sca_search.export.packed import packed_bytes
+from sca_search.export.records import TestVectors
+from sca_search.export.references import choose_vectors
+from sca_search.export.sizes import Sizes, sizes
+from sca_search.measure import reestimate_normalisation
+from sca_search.models import Shape, build_model
+
+NETWORKS: dict[str, tuple[str, Shape]] = {
+    "LeNet": ("lenet", (1, 28, 28)),
+    "ResNet-20": ("resnet20", (3, 32, 32)),
+    "VGG-S": ("vgg-s", (3, 32, 32)),
+}
+SPARSITIES = (0.0, 0.5, 0.9)
+NOISE_IMAGES = 5_000  # as many as CIFAR-10's validation split has
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--no-times", action="store_true", help="only sizes, which need no quiet machine")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [measured(name, sparsity) for name in NETWORKS for sparsity in SPARSITIES]
+    times = "" if arguments.no_times else f"{_times()}\n\n"
+    write_section(RESULTS, "size", f"## Size of an export\n\n{full_table(rows)}\n\n{times}{provenance()}")
+    write_section(README, "size", f"{short_table(rows)}  \n{provenance()}")
+
+
+def drawn(name: str, sparsity: float) -> Network:
+    """A network with first and last layer dense, every other with exactly that share of zeros."""
+    model_name, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build_model(model_name, num_classes=10, input_shape=shape)
+    layers = [layer for layer, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)][1:-1]
+    with torch.no_grad():
+        for layer in layers:
+            weight = model.get_parameter(f"{layer}.weight")
+            trits = torch.ones(weight.numel())
+            trits[: weight.numel() // 2] = -1
+            trits = trits[torch.randperm(len(trits))]
+            trits[torch.randperm(len(trits))[: round(sparsity * len(trits))]] = 0
+            weight.copy_(trits.view_as(weight))
+    reestimate_normalisation(model, [(torch.randn(64, *shape), torch.zeros(64))])
+    classes = tuple(str(number) for number in range(10))
+    return Network(model, shape, classes, tuple(layers), images=_noise(shape))
+
+
+def _noise(shape: Shape) -> Images:
+    def batches() -> list[np.ndarray]:
+        noise = np.random.default_rng(0)
+        return [noise.standard_normal((250, *shape), dtype=np.float32) for _ in range(NOISE_IMAGES // 250)]
+
+    return Images(NOISE_IMAGES, batches)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network at one sparsity."""
+
+    network: str
+    sparsity: float
+    size: Sizes
+    file_bytes: int
+
+    @property
+    def ternary_cells(self) -> list[str]:
+        size = self.size
+        return [_kilobytes(count) for count in (size.fp32, size.int8, size.two_bit, size.packed, size.bound)]
+
+
+def measured(name: str, sparsity: float) -> Row:
+    """The sizes of a drawn network and of its packed file."""
+    network = drawn(name, sparsity)
+    graph = network.graph()
+    images = choose_vectors(graph, network.images)
+    logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
+    row = Row(name, sparsity, sizes(graph), len(packed_bytes(graph, TestVectors(images, logits))))
+    print(row, flush=True)
+    return row
+
+
+KINDS = ["float32", "int8", "2 bits", "packed", "bound"]
+
+
+def full_table(rows: list[Row]) -> str:
+    """For RESULTS.md."""
+    headings = ["network", "sparsity", "weights", *KINDS, "over the bound", "all as float32", "model.safetensors"]
+    cells = [
+        [
+            row.network,
+            f"{row.sparsity:g}",
+            f"{row.size.weights:,}",
+            *row.ternary_cells,
+            f"{row.size.packed / row.size.bound - 1:.2%}",
+            _kilobytes(row.size.fp32 + row.size.others),
+            _kilobytes(row.file_bytes),
+        ]
+        for row in rows
+    ]
+    return (
+        f"{table(headings, cells)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights "
+        "alone; the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, "
+        "scales and biases in float32, and in the file also the description and the test vectors."
+    )
+
+
+def short_table(rows: list[Row]) -> str:
+    """For the README."""
+    headings = ["network", "sparsity", *(f"ternary weights: {KINDS[0]}", *KINDS[1:]), "whole file"]
+    cells = [[row.network, f"{row.sparsity:g}", *row.ternary_cells, _kilobytes(row.file_bytes)] for row in rows]
+    return f"{table(headings, cells)}\n\nKB of 1000 bytes; the bound is H(s) + (1 - s) bits a weight."
+
+
+def _kilobytes(count: float) -> str:
+    return f"{count / 1000:,.1f}"
+
+
+def _times() -> str:
+    headings = ["model", "what", "seconds", "of the processor", "verified on", "agrees"]
+    return (
+        f"{table(headings, [_digits_row(), _vgg_row()])}\n\nAll four formats, one thread, the C program compiled by "
+        "the system's compiler; each format may spend 15 s on validation images."
+    )
+
+
+class Stopwatch:
+    """Seconds on the wall, and on the processor with all processes started: the machine may be busy elsewhere."""
+
+    def __init__(self) -> None:
+        self._began = os.times()
+
+    @property
+    def cells(self) -> list[str]:
+        now = os.times()
+        busy = sum(now[:4]) - sum(self._began[:4])
+        return [f"{now.elapsed - self._began.elapsed:.1f}", f"{busy:.1f}"]
+
+
+def _digits_row() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "sca_search.cli"]
+        short = ["--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "4", "--threads", "1"]
+        subprocess.run([*command, "--name", "d", *short], cwd=folder, check=True, capture_output=True)
+        watch = Stopwatch()
+        done = subprocess.run([*command, "export", "runs/d"], cwd=folder, check=False, capture_output=True)
+        times = watch.cells
+    agrees = "yes" if done.returncode == 0 else "NO"
+    return ["digits, LeNet small", "the whole command", *times, "270 validation images", agrees]
+
+
+def _vgg_row() -> list[str]:
+    network = drawn("VGG-S", 0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Stopwatch()
+        exported = export_network(Path(folder) / "vgg", network, ExportOptions(say=print))
+        times = watch.cells
+    checks = exported.verification.checks
+    for check in checks:
+        print(check)
+    compared = ", ".join(
+        f"{check.file} {check.what.split(' validation')[0]}" for check in checks if "validation images" in check.what
+    )
+    agrees = "yes" if exported.verification.holds else "NO"
+    return ["VGG-S, s = 0.5", "export and verify", *times, f"noise: {compared}", agrees]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Each record as a call of a kernel, with the tables that it reads.
+
+A kernel is the file of its name in kernels/.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from sca_search.export.c_call import Call, pairs, struct
+from sca_search.export.c_weights import convolution_call, linear_call
+from sca_search.export.records import (
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+    Shape,
+)
+
+
+def call_of(record: Record, place: int, inputs: tuple[Shape, ...]) -> Call | None:
+    """How to compute a record; None where its value is its input under another shape."""
+    return _CALLS[type(record)](record, f"layer_{place}", inputs)
+
+
+def _pool_call(name: str, kernel: str, fields: Mapping[str, object]) -> Call:
+    return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, tables=(struct("pool", name, fields),))
+
+
+def _map_sizes(record: Record, given: Shape) -> dict[str, object]:
+    sizes = ("channels", "in_height", "in_width", "out_height", "out_width")
+    return dict(zip(sizes, (*given, *record.shape[1:]), strict=True))
+
+
+def _pool(record: Pool, name: str, inputs: tuple[Shape, ...]) -> Call:
+    sides = dict(zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), record.padding, strict=True))
+    fields = _map_sizes(record, inputs[0]) | {
+        "kernel_y": record.kernel[0],
+        "kernel_x": record.kernel[1],
+        "stride_y": record.stride[0],
+        "stride_x": record.stride[1],
+        "count_padding": int(record.count_include_pad),
+    }
+    return _pool_call(name, f"{record.kind}_pool", fields | sides)
+
+
+def _adaptive_pool(record: AdaptivePool, name: str, inputs: tuple[Shape, ...]) -> Call:
+    return _pool_call(name, f"adaptive_{record.kind}_pool", _map_sizes(record, inputs[0]))
+
+
+def _activation(record: Activation, _: str, inputs: tuple[Shape, ...]) -> Call:
+    # tanh is the name of a function in math.h
+    kernel = "hyperbolic_tangent" if record.kind == "tanh" else record.kind
+    slope = f", {np.float32(record.slope)!s}f" if record.kind == "leaky_relu" else ""
+    return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(inputs[0])}{slope});", kernel)
+
+
+def _add(_: Add, __: str, inputs: tuple[Shape, ...]) -> Call:
+    return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(inputs[0])});", "add")
+
+
+def _multiply(_: Multiply, __: str, inputs: tuple[Shape, ...]) -> Call:
+    value, gate = inputs
+    if value == gate:
+        return Call(f"multiply({{in0}}, {{in1}}, {{out}}, {math.prod(value)});", "multiply")
+    sizes = f"{value[0]}, {math.prod(value[1:])}"
+    return Call(f"gate_channels({{in0}}, {{in1}}, {{out}}, {sizes});", "gate_channels")
+
+
+def _concat(_: Concat, __: str, inputs: tuple[Shape, ...]) -> Call:
+    sizes = [math.prod(shape) for shape in inputs]
+    starts = np.cumsum(sizes) - sizes
+    copies = [
+        f"memcpy({{out}} + {start}, {{in{index}}}, {size} * sizeof(float));"
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    ]
+    return Call("\n".join(copies))
+
+
+def _channel_affine(record: ChannelAffine, name: str, inputs: tuple[Shape, ...]) -> Call:
+    affine = pairs(f"{name}_affine", record.scale, record.bias)
+    table = f"static const struct literal {name} = {affine.initializer};"
+    sizes = f"{inputs[0][0]}, {math.prod(inputs[0][1:])}"
+    return Call(f"channel_affine(&{name}, {{in0}}, {{out}}, {sizes});", "channel_affine", (affine,), (table,))
+
+
+_CALLS: dict[type[Record], Callable[..., Call | None]] = {
+    Convolution: convolution_call,
+    Linear: linear_call,
+    Pool: _pool,
+    AdaptivePool: _adaptive_pool,
+    Activation: _activation,
+    Add: _add,
+    Multiply: _multiply,
+    Concat: _concat,
+    Reshape: lambda *_: None,
+    ChannelAffine: _channel_affine,
+}

@@ -1,0 +1,98 @@
+"""Where each value of a graph lies in the scratch memory of the C program, planned before it is compiled.
+
+A value is kept from the record that gives it to the last that takes it; two values share memory if they are never kept
+at the same time. A reshaped value is the value itself. A record that works cell by cell writes over an input that
+nobody takes after it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Graph, Multiply, Record, Reshape
+
+
+@dataclass
+class _Buffer:
+    """Floats that are kept from record `first` to record `last`, both included."""
+
+    size: int
+    first: int
+    last: int
+    offset: int = 0
+
+    def meets(self, other: "_Buffer") -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Offsets in floats: of each value by name, of each record's work space by its place; and the size of it all."""
+
+    values: Mapping[str, int]
+    works: Mapping[int, int]
+    size: int
+
+
+def plan_memory(graph: Graph, work_sizes: Mapping[int, int]) -> Plan:
+    """Lays out all values, and the work space of those records that need some."""
+    # A value that nobody takes is kept while it is made.
+    ends = {INPUT: -1} | {record.name: place for place, record in enumerate(graph.records)} | graph.last_uses()
+    # The image is normalised into the scratch memory before record 0.
+    buffers = {INPUT: _Buffer(math.prod(graph.input_shape), -1, ends[INPUT])}
+    for place, record in enumerate(graph.records):
+        shared = _shared_input(record, place, buffers)
+        if shared is None:
+            buffers[record.name] = _Buffer(math.prod(record.shape), place, ends[record.name])
+        else:
+            buffers[record.name] = buffers[shared]
+            buffers[shared].last = max(buffers[shared].last, ends[record.name])
+    works = {place: _Buffer(size, place, place) for place, size in work_sizes.items()}
+    every = list({id(buffer): buffer for buffer in [*buffers.values(), *works.values()]}.values())
+    size = _place(every)
+    return Plan(
+        {name: buffer.offset for name, buffer in buffers.items()},
+        {place: buffer.offset for place, buffer in works.items()},
+        size,
+    )
+
+
+def _shared_input(record: Record, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
+    """The input whose memory the record's value takes over, if one can be."""
+    if isinstance(record, Reshape):
+        return record.inputs[0]
+    if not isinstance(record, Activation | ChannelAffine | Add | Multiply):
+        return None
+    # A gate is smaller than the product; it is never written over.
+    size = math.prod(record.shape)
+    free = (name for name in record.inputs if buffers[name].last <= place and buffers[name].size == size)
+    return next(free, None)
+
+
+def _place(buffers: list[_Buffer]) -> int:
+    """Gives each buffer its offset, by the order that needs least memory; how much that is.
+
+    The best order is not to be had cheaply; which of these wins depends on the network.
+    """
+    best = min(_ORDERS, key=lambda order: _place_in(sorted(buffers, key=order)))
+    return _place_in(sorted(buffers, key=best))
+
+
+def _place_in(buffers: list[_Buffer]) -> int:
+    """Each at the lowest offset where nothing is that is kept at the same time; the end of the highest."""
+    placed: list[_Buffer] = []
+    for buffer in buffers:
+        buffer.offset = 0
+        for other in sorted((other for other in placed if other.meets(buffer)), key=lambda other: other.offset):
+            if other.offset >= buffer.offset + buffer.size:
+                break
+            buffer.offset = max(buffer.offset, other.offset + other.size)
+        placed.append(buffer)
+    return max(buffer.offset + buffer.size for buffer in placed)
+
+
+_ORDERS: tuple[Callable[[_Buffer], int], ...] = (
+    lambda buffer: -buffer.size,
+    lambda buffer: buffer.first - buffer.last,
+    lambda buffer: buffer.first,
+)

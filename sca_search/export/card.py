@@ -1,0 +1,155 @@
+"""The model card, MODEL.md: what the model is, how good, how large, how each file is used, how it is made again."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sca_search.export.compare import TOLERANCE
+from sca_search.export.facts import STUDY_FILE, Facts
+from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
+from sca_search.export.records import Graph
+from sca_search.export.sizes import sizes
+from sca_search.export.verify import Verification
+
+
+def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verification) -> str:
+    """The card's text."""
+    about = facts.about
+    title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
+    sections = [
+        f"# {title}\n\n{_summary(facts, graph)}",
+        f"## Accuracy\n\n{_accuracy(about)}" if "accuracy" in about else "",
+        f"## Sparsity\n\n{_sparsity(graph)}",
+        f"## Size\n\n{_sizes(folder, graph)}",
+        f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
+        f"## Verified\n\n{verification_text(verification)}",
+        f"## How to make it again\n\n{_repeat(about)}" if "study" in about else "",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def verification_text(verification: Verification) -> str:
+    """The table of checks in Markdown."""
+    verdict = "Everything agrees" if verification.holds else "**Something differs: do not use these files**"
+    rows = [[check.file, check.what, check.found, VERDICTS[check.holds]] for check in verification.checks]
+    return (
+        f"{verdict}. Compared with {verification.described}. How far logits a are apart from the reference b is "
+        f"max|a-b| / max|b|; it may be {TOLERANCE:g}, and classes may differ only where a tie explains it.\n\n"
+        f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
+    )
+
+
+VERDICTS = {True: "yes", False: "NO", None: "not checked"}
+
+
+def _summary(facts: Facts, graph: Graph) -> str:
+    weights = sum(layer.weight.size for layer in graph.ternary_layers)
+    text = (
+        f"An image classifier, {_spelled(facts.input_shape)} to {len(facts.class_names)} classes, "
+        f"with {weights:,} weights that are only -1, 0 and +1, {graph.sparsity:.3%} of them 0. Found by sca-search."
+    )
+    return text + (f"\n\nGoal of the study: {facts.about['goal']}." if "goal" in facts.about else "")
+
+
+def _accuracy(about: Any) -> str:
+    lines = [f"- Validation: {about['accuracy']:.2%} for this very model"]
+    if about.get("seeds", 1) > 1:
+        lines.append(
+            f"- Over {about['seeds']} seeds: {about['accuracy_mean']:.2%} ± {about['accuracy_spread']:.2%} "
+            "(mean and standard deviation; what to expect of another training)"
+        )
+    else:
+        lines.append("- One seed: no spread is known; best of many trials, the figure flatters itself")
+    if about.get("test_accuracy") is not None:
+        lines.append(f"- Test: {about['test_accuracy']:.2%} on {about['test_images']} images, read once")
+    if about.get("dense_accuracy") is not None:
+        lines.append(f"- The dense network it started from: {about['dense_accuracy']:.2%} on validation")
+    return "\n".join(lines)
+
+
+def _sparsity(graph: Graph) -> str:
+    layers = graph.ternary_layers
+    rows = [
+        [layer.name, f"{layer.weight.size:,}", f"{layer.zeros:,}", f"{layer.zeros / layer.weight.size:.3%}"]
+        for layer in layers
+    ]
+    total = [sum(layer.weight.size for layer in layers), sum(layer.zeros for layer in layers)]
+    rows.append(["all", f"{total[0]:,}", f"{total[1]:,}", f"{graph.sparsity:.3%}"])
+    return markdown_table(["ternary layer", "weights", "zeros", "sparsity"], rows)
+
+
+def _sizes(folder: Path, graph: Graph) -> str:
+    size = sizes(graph)
+    kinds = [
+        ("float32", size.fp32),
+        ("int8", size.int8),
+        ("2 bits a weight", size.two_bit),
+        ("packed", size.packed),
+        ("least possible, H(s) + 1 - s bits a weight", math.ceil(size.bound)),
+    ]
+    rows = [[name, f"{count:,}", f"{count + size.others:,}"] for name, count in kinds]
+    table = markdown_table(["stored as", "ternary weights, bytes", "with all other numbers, bytes"], rows)
+    files = [path for path in (PACKED, C, ONNX, PROGRAM, STATE) if (folder / path).exists()]
+    listed = "\n".join(f"- `{path}`: {(folder / path).stat().st_size:,} bytes" for path in files)
+    return f"{table}\n\n{listed}"
+
+
+def _input(facts: Facts) -> str:
+    mean, std = facts.mean or (0.0,) * facts.input_shape[0], facts.std or (1.0,) * facts.input_shape[0]
+    return (
+        f"Images are float32, {_spelled(facts.input_shape)} (channels, height, width), as the data set gives them; "
+        f"all files but `{STATE}` normalise them themselves, (image - mean) / std with mean {_numbers(mean)} and std "
+        f"{_numbers(std)} by channel. The answer is a logit for each of the classes "
+        f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}."
+    )
+
+
+def _usage(folder: Path, facts: Facts) -> str:
+    size = ", ".join(map(str, facts.input_shape))
+    parts = {
+        PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
+        f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```",
+        C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
+        "make -C c && c/model < images.f32 > logits.f32      # float32, image by image\n```\n\n"
+        '```c\n#include "model.h"\n\nmodel_predict(image, logits);              /* one image; no heap */\n```',
+        ONNX: f'```python\nimport numpy, onnxruntime\n\nsession = onnxruntime.InferenceSession("{ONNX}")\n'
+        f"images = numpy.random.rand(1, {size}).astype(numpy.float32)\n"
+        "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",
+        PROGRAM: "A .pt2 may run code when it is loaded: load only one that you wrote or trust.\n\n"
+        f'```python\nimport torch\n\nmodel = torch.export.load("{PROGRAM}").module()\n```',
+        STATE: "The state dict of the network's own class, trits as int8; it wants normalised images.\n\n"
+        f'```python\nfrom safetensors.torch import load_file\n\nnetwork.load_state_dict(load_file("{STATE}"))\n```',
+    }
+    return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())
+
+
+def _repeat(about: Any) -> str:
+    return (
+        f"`{STUDY_FILE}` beside this card is the whole study.\n\n"
+        f"```sh\nsca-search {STUDY_FILE}\nsca-search export RUN --trial {about['trial']}\n"
+        "sca-search verify .                        # in this folder: checks these files again\n```\n\n"
+        f"The same seed, machine, thread count and versions give the same trial: {_versions(about)}."
+    )
+
+
+def _versions(about: Any) -> str:
+    return ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
+
+
+def _spelled(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def _code(name: str) -> str:
+    return f"`{name}`"

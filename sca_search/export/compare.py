@@ -1,0 +1,94 @@
+"""Whether two ways to run a model agree: logits, classes, and the time allowed for finding out."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.export.records import Floats
+
+Run = Callable[[Floats], NDArray[np.floating]]
+"""Images as a user gives them -> logits."""
+
+TOLERANCE = 1e-5
+"""How far logits may differ, relative to the largest of them: float32 sums in another order stay below."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the logits a of a format compare with the expected b."""
+
+    images: int
+    difference: float  # max|a - b| / max|b|
+    other_class: int  # images whose largest logit is another one, and no tie explains it
+    ties: int  # images whose largest logits lie so close that either may win
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= TOLERANCE and self.other_class == 0
+
+    def __str__(self) -> str:
+        classes = f"another class for {self.other_class}" if self.other_class else "same classes"
+        ties = f" but for {self.ties} ties" if self.ties else ""
+        return f"{self.difference:.1e} apart, {classes}{ties}"
+
+
+def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating]) -> Agreement:
+    """Compares logits of the same images."""
+    a, b = answers.astype(np.float64), expected.astype(np.float64)
+    largest, apart = float(np.abs(b).max(initial=0.0)), float(np.abs(a - b).max(initial=0.0))
+    difference = apart / largest if largest > 0 else (0.0 if apart == 0 else np.inf)
+    mine, theirs = a.argmax(1), b.argmax(1)
+    rows = np.arange(len(b))
+    # Two logits that are each off by the tolerance may change places over twice the tolerance.
+    gaps = b[rows, theirs] - b[rows, mine]
+    other = mine != theirs
+    close = gaps <= 2 * TOLERANCE * largest
+    finite = bool(np.isfinite(a).all())
+    return Agreement(len(b), difference if finite else np.inf, int((other & ~close).sum()), int((other & close).sum()))
+
+
+def compare(runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float) -> dict[str, Agreement]:
+    """Runs every format on the batches, each as long as it has used less than `seconds` of its own."""
+    clocks = {name: _Clock(run, seconds) for name, run in runs.items()}
+    expected: list[NDArray[np.floating]] = []
+    answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in runs}
+    reference_clock = _Clock(reference, seconds)
+    for images in batches:
+        waiting = [name for name, clock in clocks.items() if clock.has_time]
+        if not waiting or not reference_clock.has_time:
+            break
+        expected.append(reference_clock(images))
+        for name in waiting:
+            answers[name].append(clocks[name](images))
+    return {
+        name: agreement(np.concatenate(given), np.concatenate(expected[: len(given)]))
+        for name, given in answers.items()
+        if given
+    }
+
+
+def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
+    """The batches in smaller ones, so that a slow format stops soon after its time is up."""
+    for batch in batches:
+        yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
+
+
+class _Clock:
+    """A run that counts the seconds it took."""
+
+    def __init__(self, run: Run, seconds: float) -> None:
+        self._run = run
+        self._left = seconds
+
+    @property
+    def has_time(self) -> bool:
+        return self._left > 0
+
+    def __call__(self, images: Floats) -> NDArray[np.floating]:
+        began = time.monotonic()
+        answers = self._run(images)
+        self._left -= time.monotonic() - began
+        return answers

@@ -1,0 +1,164 @@
+"""What the records mean, in plain numpy: slow and obvious, the reference for every other way to run a graph.
+
+Sums are taken in float64, so that what is left of a difference is the other side's rounding.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Floats,
+    Graph,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+)
+
+Values = NDArray[np.float64]  # batch first
+
+
+def evaluate(graph: Graph, images: Floats) -> Floats:
+    """The logits for a batch of images as a user gives them, before normalisation."""
+    return every_value(graph, images)[graph.output].astype(np.float32)
+
+
+def every_value(graph: Graph, images: Floats) -> dict[str, Values]:
+    """The value of each record, and of the input."""
+    normalised = (images.astype(np.float64) - _by_channel(graph.mean, images.ndim)) / _by_channel(
+        graph.std, images.ndim
+    )
+    values: dict[str, Values] = {INPUT: normalised}
+    for record in graph.records:
+        values[record.name] = apply(record, [values[name] for name in record.inputs])
+    return values
+
+
+def apply(record: Record, inputs: list[Values]) -> Values:
+    """The value of one record, given those of its inputs."""
+    return _MEANING[type(record)](record, *inputs)
+
+
+def _by_channel(values: Floats, ndim: int) -> Values:
+    return values.astype(np.float64).reshape(1, -1, *[1] * (ndim - 2))
+
+
+def _scaled(record: Convolution | Linear | ChannelAffine, sums: Values) -> Values:
+    return sums * _by_channel(record.scale, sums.ndim) + _by_channel(record.bias, sums.ndim)
+
+
+def _convolution(record: Convolution, x: Values) -> Values:
+    top, bottom, left, right = record.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    outputs, height, width = record.shape
+    per_group, each = outputs // record.groups, x.shape[1] // record.groups
+    sums = np.zeros((len(x), *record.shape))
+    for group in range(record.groups):
+        weight = record.weight[group * per_group : (group + 1) * per_group].astype(np.float64)
+        source = padded[:, group * each : (group + 1) * each]
+        for row in range(weight.shape[2]):
+            for column in range(weight.shape[3]):
+                rows = row * record.dilation[0] + record.stride[0] * np.arange(height)
+                columns = column * record.dilation[1] + record.stride[1] * np.arange(width)
+                seen = source[:, :, rows][:, :, :, columns]
+                sums[:, group * per_group : (group + 1) * per_group] += np.einsum(
+                    "oc,nchw->nohw", weight[:, :, row, column], seen
+                )
+    return _scaled(record, sums)
+
+
+def _linear(record: Linear, x: Values) -> Values:
+    return _scaled(record, x @ record.weight.astype(np.float64).T)
+
+
+def _cells(record: Pool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
+    """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
+    before, after = record.padding[2 * axis : 2 * axis + 2]
+    for index in range(record.shape[1 + axis]):
+        begin = index * record.stride[axis] - before
+        end = begin + record.kernel[axis]
+        inside = slice(max(begin, 0), min(end, size))
+        counted = min(end, size + after) - begin if record.count_include_pad else inside.stop - inside.start
+        yield inside, counted
+
+
+def _pool(record: Pool, x: Values) -> Values:
+    out = np.empty((len(x), *record.shape))
+    for i, (rows, rows_counted) in enumerate(_cells(record, x.shape[2], 0)):
+        for j, (columns, columns_counted) in enumerate(_cells(record, x.shape[3], 1)):
+            window = x[:, :, rows, columns]
+            if record.kind == "max":
+                out[:, :, i, j] = window.max((2, 3))
+            else:
+                out[:, :, i, j] = window.sum((2, 3)) / (rows_counted * columns_counted)
+    return out
+
+
+def _adaptive_pool(record: AdaptivePool, x: Values) -> Values:
+    out = np.empty((len(x), *record.shape))
+    for i, rows in enumerate(_shares(x.shape[2], record.shape[1])):
+        for j, columns in enumerate(_shares(x.shape[3], record.shape[2])):
+            window = x[:, :, rows, columns]
+            out[:, :, i, j] = window.max((2, 3)) if record.kind == "max" else window.mean((2, 3))
+    return out
+
+
+def _shares(size: int, parts: int) -> list[slice]:
+    return [slice(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
+
+
+def _erf(x: Values) -> Values:
+    values: Values = np.vectorize(math.erf, otypes=[np.float64])(x)  # numpy has none
+    return values
+
+
+def _hardsigmoid(x: Values) -> Values:
+    return np.clip(x + 3, 0, 6) / 6
+
+
+def _sigmoid(x: Values) -> Values:
+    return (1 + np.tanh(x / 2)) / 2  # does not overflow
+
+
+_FUNCTIONS: dict[str, Callable[[Values], Values]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": lambda x: x * _hardsigmoid(x),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: x * (1 + _erf(x / np.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+    "tanh": np.tanh,
+}
+
+
+def _activation(record: Activation, x: Values) -> Values:
+    if record.kind == "leaky_relu":
+        return np.where(x > 0, x, x * np.float64(record.slope))
+    return _FUNCTIONS[record.kind](x)
+
+
+_MEANING: dict[type[Record], Callable[..., Values]] = {
+    Convolution: _convolution,
+    Linear: _linear,
+    Pool: _pool,
+    AdaptivePool: _adaptive_pool,
+    Activation: _activation,
+    Add: lambda _, left, right: left + right,
+    Multiply: lambda _, value, gate: value * gate,
+    Concat: lambda _, *parts: np.concatenate(parts, axis=1),
+    Reshape: lambda record, x: x.reshape(len(x), *record.shape),
+    ChannelAffine: _scaled,
+}

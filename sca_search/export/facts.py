@@ -1,0 +1,73 @@
+"""What an export folder records about its model, so that it can be verified and described without the run."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from sca_search.errors import ExportError
+from sca_search.export.network import Network
+from sca_search.export.records import Shape
+from sca_search.files import write_json_atomic
+
+FACTS_FILE, STUDY_FILE, CARD_FILE = "export.json", "study.toml", "MODEL.md"
+VECTORS_FILE = "test_vectors.safetensors"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All but the model itself."""
+
+    version: int
+    input_shape: Shape
+    class_names: tuple[str, ...]
+    ternary_layers: tuple[str, ...]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
+    half: bool
+    state_file: str | None = None  # where the run has the state, seen from the export folder
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, network: Network, folder: Path, *, half: bool) -> "Facts":
+        """What is known of a network that is exported into a folder."""
+        state = network.state_file
+        return cls(
+            version=1,
+            input_shape=network.input_shape,
+            class_names=network.class_names,
+            ternary_layers=network.ternary_layers,
+            mean=network.mean,
+            std=network.std,
+            zeros=dict(network.claimed_zeros()),
+            half=half,
+            # a relative path still leads there when both folders have moved together
+            state_file=os.path.relpath(state, folder) if state is not None else None,
+            about=network.about,
+        )
+
+
+_READER = TypeAdapter(Facts)
+
+
+def write_facts(path: Path, facts: Facts) -> None:
+    write_json_atomic(path, _READER.dump_python(facts, mode="json"))
+
+
+def read_facts(path: Path) -> Facts:
+    """ExportError unless the file is there and whole."""
+    if not path.is_file():
+        raise ExportError(f"{path.parent}: is not an export folder, it has no {path.name}")
+    try:
+        facts = _READER.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise ExportError(f"{path} cannot be read as the facts of an export: {first}") from error
+    if facts.version != 1:
+        raise ExportError(f"{path} is of version {facts.version}, version 1 is known")
+    return facts

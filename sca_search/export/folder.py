@@ -1,0 +1,191 @@
+"""Writes a whole export folder: the formats, what they were made of, and a model card; then verifies it.
+
+The folder is made under a temporary name and renamed: it is whole or absent.
+"""
+
+import contextlib
+import copy
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sca_search.errors import ExportError, StorageError, unknown_name
+from sca_search.export.c_source import write_c
+from sca_search.export.card import model_card
+from sca_search.export.facts import CARD_FILE, FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts, write_facts
+from sca_search.export.network import Network
+from sca_search.export.onnx_extra import onnx_missing
+from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
+from sca_search.export.packed import round_to_half, write_packed
+from sca_search.export.plain import save_plain
+from sca_search.export.records import Graph
+from sca_search.export.references import references_of
+from sca_search.export.torch_program import write_program
+from sca_search.export.vectors import write_vectors
+from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, verify
+from sca_search.files import write_text_atomic
+
+FORMATS = ("packed", "c", "onnx", "torch")
+
+References = tuple[Reference, ...]
+Writer = Callable[[Path, Network, Graph, References, "ExportOptions"], None]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is written, and how."""
+
+    formats: tuple[str, ...] = FORMATS
+    half: bool = False  # numbers that are no trits as float16 can hold them
+    int2: bool = False  # ONNX with two bits a ternary weight
+    seconds: float = USUAL_SECONDS  # that each format may spend on the validation split
+    replace: bool = False  # an export that is there already
+    say: Callable[[str], None] = field(default=lambda _line: None)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export gave."""
+
+    folder: Path
+    files: tuple[str, ...]
+    verification: Verification
+    left_out: tuple[str, ...]  # sentences
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """ "packed,c" -> ("packed", "c"), in the order of FORMATS."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in FORMATS:
+            raise ExportError(unknown_name("format", name, FORMATS))
+    if not names:
+        raise ExportError(f"--format must name at least one of {', '.join(FORMATS)}")
+    return tuple(name for name in FORMATS if name in names)
+
+
+def export_network(folder: Path, network: Network, options: ExportOptions | None = None) -> Exported:
+    """Exports a network; ExportError, before anything is written, if a format cannot express it."""
+    options = options or ExportOptions()
+    check_target(folder, replaced=options.replace)
+    formats, left_out = _possible(options)
+    options.say("reading the network")
+    graph = network.graph()
+    references = references_of(network, graph, half=options.half)
+    with _new_folder(folder) as new:
+        for name in formats:
+            options.say(f"writing {name}")
+            _WRITERS[name](new, network, graph, references, options)
+        if "packed" not in formats or options.half:
+            write_vectors(new / VECTORS_FILE, references[0].vectors)
+        facts = Facts.of(network, folder, half=options.half)
+        write_facts(new / FACTS_FILE, facts)
+        if network.study_toml is not None:
+            write_text_atomic(new / STUDY_FILE, network.study_toml)
+        options.say("verifying")
+        verification = verify(new, references, written_here=True, seconds=options.seconds)
+        write_text_atomic(new / CARD_FILE, model_card(new, facts, graph, verification))
+        files = tuple(sorted(str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()))
+    return Exported(folder, files, verification, left_out)
+
+
+def check_target(folder: Path, *, replaced: bool) -> None:
+    """Refuses a folder that holds something, unless it is an export that may be replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ExportError(f"{folder} must be a folder, it is a file")
+    if not any(folder.iterdir()) or (replaced and _is_export(folder)):
+        return
+    hint = "choose another --out" if replaced else "choose another --out, or replace an export with --force"
+    raise ExportError(f"{folder} must be empty, it holds files; {hint}")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        read_facts(folder / FACTS_FILE)
+    except ExportError:
+        return False
+    return True
+
+
+def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The formats that can be written on this machine, and a sentence for each of the others."""
+    missing = onnx_missing() if "onnx" in options.formats else None
+    formats = tuple(name for name in options.formats if name != "onnx" or missing is None)
+    if not formats:
+        raise ExportError(missing or "no format was asked for")
+    return formats, () if missing is None else (missing,)
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""
+    final = folder.resolve()  # "." has no name
+    there = final.is_dir()
+    # Inside of a folder that is there: it may be all that the user can write to, or be somebody's working directory.
+    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with _storage_errors(folder):
+            new.mkdir(parents=True)
+        yield new
+        with _storage_errors(folder):
+            if there:
+                _replace_content(final, new)
+            else:
+                new.rename(final)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _replace_content(folder: Path, new: Path) -> None:
+    for old in [path for path in folder.iterdir() if path != new]:
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    for path in list(new.iterdir()):
+        path.rename(folder / path.name)
+
+
+@contextlib.contextmanager
+def _storage_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _write_packed(new: Path, _network: Network, graph: Graph, references: References, options: ExportOptions) -> None:
+    stored = round_to_half(graph) if options.half else graph
+    write_packed(new / PACKED, stored, references[-1].vectors, half=options.half)
+
+
+def _write_c(new: Path, _network: Network, graph: Graph, references: References, _options: ExportOptions) -> None:
+    (new / C).parent.mkdir()
+    write_c((new / C).parent, graph, references[0].vectors)
+
+
+def _write_onnx(new: Path, _network: Network, graph: Graph, _references: References, options: ExportOptions) -> None:
+    # here, because the package onnx is an extra
+    from sca_search.export.onnx import write_onnx  # noqa: PLC0415
+
+    write_onnx(new / ONNX, graph, int2=options.int2)
+
+
+def _write_torch(new: Path, network: Network, _graph: Graph, _references: References, _options: ExportOptions) -> None:
+    module = copy.deepcopy(network.normalised()).eval()
+    write_program(new / PROGRAM, module, network.input_shape)
+    about = {
+        "input_shape": network.input_shape,
+        "classes": network.class_names,
+        "mean": network.mean,
+        "std": network.std,
+    }
+    save_plain(new / STATE, network.model, network.ternary_layers, about)
+
+
+_WRITERS: dict[str, Writer] = {"packed": _write_packed, "c": _write_c, "onnx": _write_onnx, "torch": _write_torch}

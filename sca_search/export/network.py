@@ -1,0 +1,83 @@
+"""What is exported: a trained torch network and what is known about it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sca_search.export.records import Floats, Graph, Shape
+from sca_search.export.trace import record_name, trace
+
+Zeros = Mapping[str, tuple[int, int]]
+"""Layer -> its zeros, its weights."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images to compare formats on, as a user gives them: how many, and their batches."""
+
+    count: int
+    batches: Callable[[], Iterable[Floats]]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A baked network, the normalisation of its input, and what a study claims of it."""
+
+    model: nn.Module
+    input_shape: Shape
+    class_names: tuple[str, ...]
+    ternary_layers: tuple[str, ...] = ()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    claim: Zeros | None = None  # None: what is counted in the network itself
+    images: Images | None = None  # a validation split, where there is one
+    about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
+    study_toml: str | None = None  # the study that found it; lies beside the model files
+    state_file: Path | None = None  # where its state was read from
+
+    def graph(self) -> Graph:
+        """Its records."""
+        return trace(
+            self.model,
+            self.input_shape,
+            ternary_layers=self.ternary_layers,
+            mean=self.mean,
+            std=self.std,
+            class_names=self.class_names,
+            about=self.about,
+        )
+
+    def claimed_zeros(self) -> Zeros:
+        """By the names that records have."""
+        if self.claim is not None:
+            return {record_name(name): count for name, count in self.claim.items()}
+        weights = {name: self.model.get_parameter(f"{name}.weight") for name in self.ternary_layers}
+        return {record_name(name): (int((weight == 0).sum()), weight.numel()) for name, weight in weights.items()}
+
+    def normalised(self) -> nn.Module:
+        """The network as a module that takes images as they are."""
+        channels = self.input_shape[0]
+        return Normalised(self.model, self.mean or (0.0,) * channels, self.std or (1.0,) * channels, self.input_shape)
+
+
+class Normalised(nn.Module):
+    """A network behind the normalisation of its input, in evaluation mode."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Iterable[float], std: Iterable[float], input_shape: Shape) -> None:
+        super().__init__()
+        ones = [1] * (len(input_shape) - 1)
+        self.register_buffer("mean", torch.tensor([*mean], dtype=torch.float32).view(-1, *ones))
+        self.register_buffer("std", torch.tensor([*std], dtype=torch.float32).view(-1, *ones))
+        self.network = network
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images - self.mean) / self.std)
+        return logits

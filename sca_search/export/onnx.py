@@ -1,0 +1,113 @@
+"""The ONNX export: images in, logits out, any batch, normalisation inside; checked by onnx, run by onnxruntime.
+
+Ternary weights are int8 behind DequantizeLinear, in opset 20. With `int2` they take two bits each: that needs opset 25,
+which onnxruntime runs on a CPU from 1.24 on (1.23 refuses the file).
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from sca_search.errors import ExportError
+from sca_search.export.onnx_extra import onnx_missing, onnxruntime_missing
+from sca_search.export.records import INPUT, Floats, Graph, Trits
+from sca_search.files import atomic_path
+
+if missing := onnx_missing():
+    raise ExportError(missing)
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import TensorProto, helper, numpy_helper
+
+from sca_search.export.onnx_nodes import Nodes, add_nodes, by_channel, value_of
+
+# (opset, version of the file format that came with it); 20 is the first with Gelu, 25 the first with INT2.
+INT8_VERSIONS = (20, 9)
+INT2_VERSIONS = (25, 13)
+IMAGES, LOGITS = "images", "logits"
+
+
+def write_onnx(path: Path, graph: Graph, *, int2: bool = False) -> None:
+    """Writes a model that onnx has checked; ExportError if it is refused, and nothing is written."""
+    model = onnx_model(graph, int2=int2)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+        content = model.SerializeToString()
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EncodeError, ValueError) as error:
+        raise ExportError(f"{path}: onnx refuses the model: {error}") from error
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def onnx_model(graph: Graph, *, int2: bool = False) -> onnx.ModelProto:
+    """The model in memory, not yet checked."""
+    nodes = Nodes(int2)
+    rank = len(graph.input_shape)
+    mean = nodes.constant("images/mean", by_channel(graph.mean, rank))
+    std = nodes.constant("images/std", by_channel(graph.std, rank))
+    nodes.node("Div", [nodes.node("Sub", [IMAGES, mean], "images/centred"), std], value_of(INPUT))
+    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
+    for record in graph.records:
+        add_nodes(nodes, record, tuple(shapes[name] for name in record.inputs))
+    nodes.node("Identity", [value_of(graph.output)], LOGITS)
+    images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, ["batch", *graph.input_shape])
+    logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", len(graph.class_names)])
+    opset, file_version = INT2_VERSIONS if int2 else INT8_VERSIONS
+    model = helper.make_model(
+        helper.make_graph(nodes.nodes, "sca-search", [images], [logits], nodes.constants),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=file_version,
+        producer_name="sca-search",
+    )
+    helper.set_model_props(model, {"class_names": json.dumps(graph.class_names)})
+    return model
+
+
+def open_onnx(path: Path) -> Callable[[Floats], Floats]:
+    """A function from a batch of images to logits, run by onnxruntime on one thread of the CPU."""
+    if sentence := onnxruntime_missing():
+        raise ExportError(sentence)
+    import onnxruntime  # noqa: PLC0415 - onnx may be there without it
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's errors have no common ancestor
+        raise ExportError(f"{path}: onnxruntime refuses the model: {error}") from error
+
+    def run(images: Floats) -> Floats:
+        (logits,) = session.run([LOGITS], {IMAGES: np.ascontiguousarray(images, dtype=np.float32)})
+        return np.asarray(logits, dtype=np.float32)
+
+    return run
+
+
+def run_onnx(path: Path, images: Floats) -> Floats:
+    """The logits of a batch of images."""
+    return open_onnx(path)(images)
+
+
+def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
+    """Zeros and weights of each ternary layer, counted in the written file."""
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise ExportError(f"{path} cannot be read as an ONNX model: {error}") from error
+    constants = {constant.name: constant for constant in model.graph.initializer}
+    counts = {}
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants:
+            trits = _stored_trits(path, constants[node.input[0]])
+            counts[node.name.removesuffix("/weight")] = (int((trits == 0).sum()), trits.size)
+    return counts
+
+
+def _stored_trits(path: Path, constant: TensorProto) -> Trits:
+    values = numpy_helper.to_array(constant).astype(np.int8)
+    if not ((values >= -1) & (values <= 1)).all():
+        raise ExportError(f"{path}: {constant.name} may hold only -1, 0 and 1")
+    return values

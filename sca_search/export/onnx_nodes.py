@@ -1,0 +1,228 @@
+"""Each record as ONNX nodes.
+
+A ternary weight is stored as trits; DequantizeLinear gives each output channel its scale. What ONNX says in more than
+one way, runtimes read in more than one way: windows that hang over an edge are therefore spelled out as padding, and
+uneven adaptive pools as gathered windows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from sca_search.export.records import (
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Floats,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+    Shape,
+    WeightRecord,
+)
+
+
+@dataclass
+class Nodes:
+    """Nodes and constants of a graph in the making.
+
+    Names of records have no slash, so that names with one are free for everything else.
+    """
+
+    int2: bool
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: list[TensorProto] = field(default_factory=list)
+
+    def constant(self, name: str, values: NDArray[Any]) -> str:
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def trits(self, name: str, trits: NDArray[Any]) -> str:
+        """A constant of one byte or two bits a trit."""
+        if self.int2:
+            self.constants.append(helper.make_tensor(name, TensorProto.INT2, trits.shape, pack_int2(trits), raw=True))
+            return name
+        return self.constant(name, trits)
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+
+def pack_int2(trits: NDArray[Any]) -> bytes:
+    """Four trits a byte, the first in the lowest bits, as two's complement."""
+    bits = np.zeros(math.ceil(trits.size / 4) * 4, dtype=np.uint8)
+    bits[: trits.size] = trits.reshape(-1).view(np.uint8) & 3
+    shifted = bits.reshape(-1, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)
+    packed: NDArray[np.uint8] = shifted.sum(axis=1, dtype=np.uint8)
+    return packed.tobytes()
+
+
+def value_of(record: Record | str) -> str:
+    """The name of a record's value."""
+    return f"{record if isinstance(record, str) else record.name}/value"
+
+
+def add_nodes(nodes: Nodes, record: Record, inputs: tuple[Shape, ...]) -> None:
+    """Appends what computes a record."""
+    _NODES[type(record)](nodes, record, [value_of(name) for name in record.inputs], inputs)
+
+
+def by_channel(values: Floats, rank: int) -> Floats:
+    """Numbers of channels, to be spread over a batch of values of that rank."""
+    return values.reshape(1, -1, *[1] * (rank - 1))
+
+
+def _weight(nodes: Nodes, record: WeightRecord) -> str:
+    name = f"{record.name}/weight"
+    if not record.ternary:
+        spread = record.scale.reshape(-1, *[1] * (record.weight.ndim - 1))
+        return nodes.constant(name, (record.weight * spread).astype(np.float32))
+    stored = [nodes.trits(f"{record.name}/trits", record.weight), nodes.constant(f"{record.name}/scale", record.scale)]
+    return nodes.node("DequantizeLinear", stored, name, axis=0)
+
+
+def _convolution(nodes: Nodes, record: Convolution, values: list[str], _: tuple[Shape, ...]) -> None:
+    bias = nodes.constant(f"{record.name}/bias", record.bias)
+    top, bottom, left, right = record.padding
+    nodes.node(
+        "Conv",
+        [*values, _weight(nodes, record), bias],
+        value_of(record),
+        strides=record.stride,
+        dilations=record.dilation,
+        group=record.groups,
+        pads=[top, left, bottom, right],
+    )
+
+
+def _linear(nodes: Nodes, record: Linear, values: list[str], _: tuple[Shape, ...]) -> None:
+    bias = nodes.constant(f"{record.name}/bias", record.bias)
+    nodes.node("Gemm", [*values, _weight(nodes, record), bias], value_of(record), transB=1)
+
+
+def _pool(nodes: Nodes, record: Pool, values: list[str], inputs: tuple[Shape, ...]) -> None:
+    top, bottom, left, right = record.padding
+    if record.count_include_pad:
+        # Only padding that is part of the map is counted without counting what hangs over its edge.
+        pads = nodes.constant(f"{record.name}/pads", np.array([0, 0, top, left, 0, 0, bottom, right], dtype=np.int64))
+        values = [nodes.node("Pad", [*values, pads], f"{record.name}/padded")]
+    ends = []
+    for axis, (before, after) in enumerate(((top, bottom), (left, right))):
+        reach = (record.shape[1 + axis] - 1) * record.stride[axis] + record.kernel[axis]
+        over = max(0, reach - (before + inputs[0][1 + axis] + after))
+        ends.append((0, over) if record.count_include_pad else (before, after + over))
+    (top, bottom), (left, right) = ends
+    kind = "MaxPool" if record.kind == "max" else "AveragePool"
+    pads_used = [top, left, bottom, right]
+    nodes.node(kind, values, value_of(record), kernel_shape=record.kernel, strides=record.stride, pads=pads_used)
+
+
+def _adaptive_pool(nodes: Nodes, record: AdaptivePool, values: list[str], inputs: tuple[Shape, ...]) -> None:
+    if record.shape[1:] == (1, 1):
+        nodes.node("GlobalMaxPool" if record.kind == "max" else "GlobalAveragePool", values, value_of(record))
+        return
+    (_, height, width), (_, rows, columns) = inputs[0], record.shape
+    if record.kind == "average":
+        # A mean over a rectangle is a mean over its rows of means over its columns: two matrix products.
+        down = nodes.constant(f"{record.name}/down", _means(height, rows))
+        across = nodes.constant(f"{record.name}/across", np.ascontiguousarray(_means(width, columns).T))
+        nodes.node("MatMul", [down, nodes.node("MatMul", [*values, across], f"{record.name}/rows")], value_of(record))
+        return
+    down_cells = nodes.constant(f"{record.name}/down", _cells(height, rows))
+    across_cells = nodes.constant(f"{record.name}/across", _cells(width, columns))
+    reduced = _largest(nodes, f"{record.name}/rows", values[0], down_cells, axis=2)
+    _largest(nodes, value_of(record), reduced, across_cells, axis=3)
+
+
+def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> str:
+    """The maximum of the given cells along one axis."""
+    windows = nodes.node("Gather", [value, cells], f"{output}/windows", axis=axis)
+    behind = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
+    return nodes.node("ReduceMax", [windows, behind], output, keepdims=0)
+
+
+def _shares(size: int, parts: int) -> list[range]:
+    return [range(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
+
+
+def _means(size: int, parts: int) -> Floats:
+    """(parts, size): a row has 1 / n at the n cells of its part."""
+    means = np.zeros((parts, size), dtype=np.float32)
+    for row, share in zip(means, _shares(size, parts), strict=True):
+        row[list(share)] = 1 / len(share)
+    return means
+
+
+def _cells(size: int, parts: int) -> NDArray[np.int64]:
+    """(parts, most cells of a part): the cells of each part; a smaller part has its last cell more than once."""
+    shares = _shares(size, parts)
+    most = max(map(len, shares))
+    return np.array([[share[min(index, len(share) - 1)] for index in range(most)] for share in shares], dtype=np.int64)
+
+
+def _activation(nodes: Nodes, record: Activation, values: list[str], _: tuple[Shape, ...]) -> None:
+    out = value_of(record)
+    if record.kind == "relu6":
+        bounds = [nodes.constant(f"{record.name}/{bound}", np.array(bound, dtype=np.float32)) for bound in (0, 6)]
+        nodes.node("Clip", [*values, *bounds], out)
+    elif record.kind == "silu":
+        nodes.node("Mul", [*values, nodes.node("Sigmoid", values, f"{record.name}/sigmoid")], out)
+    else:
+        kind, attributes = _FUNCTIONS[record.kind]
+        nodes.node(kind, values, out, **attributes, **({"alpha": record.slope} if kind == "LeakyRelu" else {}))
+
+
+_FUNCTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}),
+    "hardsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+    "hardswish": ("HardSwish", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "gelu": ("Gelu", {}),
+    "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
+    "tanh": ("Tanh", {}),
+    "leaky_relu": ("LeakyRelu", {}),
+}
+
+
+def _simple(kind: str, **attributes: Any) -> Callable[..., None]:
+    def add(nodes: Nodes, record: Record, values: list[str], _: tuple[Shape, ...]) -> None:
+        nodes.node(kind, values, value_of(record), **attributes)
+
+    return add
+
+
+def _reshape(nodes: Nodes, record: Reshape, values: list[str], _: tuple[Shape, ...]) -> None:
+    # 0 keeps the batch, whatever it is
+    shape = nodes.constant(f"{record.name}/shape", np.array([0, *record.shape], dtype=np.int64))
+    nodes.node("Reshape", [*values, shape], value_of(record))
+
+
+def _channel_affine(nodes: Nodes, record: ChannelAffine, values: list[str], _: tuple[Shape, ...]) -> None:
+    scale = nodes.constant(f"{record.name}/scale", by_channel(record.scale, len(record.shape)))
+    bias = nodes.constant(f"{record.name}/bias", by_channel(record.bias, len(record.shape)))
+    nodes.node("Add", [nodes.node("Mul", [*values, scale], f"{record.name}/scaled"), bias], value_of(record))
+
+
+_NODES: dict[type[Record], Callable[..., None]] = {
+    Convolution: _convolution,
+    Linear: _linear,
+    Pool: _pool,
+    AdaptivePool: _adaptive_pool,
+    Activation: _activation,
+    Add: _simple("Add"),
+    Multiply: _simple("Mul"),
+    Concat: _simple("Concat", axis=1),
+    Reshape: _reshape,
+    ChannelAffine: _channel_affine,
+}

@@ -1,0 +1,150 @@
+"""The formats of an export folder, opened: something to run, and the zeros that its bytes hold."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sca_search.errors import ScaError
+from sca_search.export.c_program import CProgram, c_compiler
+from sca_search.export.c_source import count_zeros_c
+from sca_search.export.compare import Run
+from sca_search.export.network import Zeros
+from sca_search.export.onnx_extra import onnxruntime_missing
+from sca_search.export.packed import read_packed
+from sca_search.export.plain import count_zeros
+from sca_search.export.rebuild import RecordNetwork
+from sca_search.export.records import Floats
+from sca_search.export.torch_program import load_program
+from sca_search.export.trace import record_name
+
+PACKED, C, ONNX, PROGRAM, STATE = "model.safetensors", "c/model.c", "model.onnx", "model.pt2", "state.safetensors"
+FILES = (PACKED, C, ONNX, PROGRAM, STATE)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table; `holds` is None where something could not be checked, which is no failure."""
+
+    file: str
+    what: str
+    found: str
+    holds: bool | None
+
+
+@dataclass
+class Opened:
+    """What could be opened, and what is to be said about the rest."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    zeros: dict[str, Zeros] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    def not_run(self, file: str, why: str) -> None:
+        self.checks.append(Check(file, "not run", why, None))
+
+    @contextmanager
+    def failures_of(self, file: str) -> Iterator[None]:
+        """A format that cannot be opened fails; the others are still checked."""
+        try:
+            yield
+        except ScaError as error:
+            self.checks.append(Check(file, "opened", str(error), False))
+
+
+@dataclass(frozen=True)
+class HowToOpen:
+    """What opening needs besides the files."""
+
+    classes: int
+    files: Collection[str]  # the only ones to open
+    ternary_layers: Collection[str]  # by the names that records have
+    scratch: Path  # for compiled programs
+    written_here: bool  # a .pt2 is loaded only by the process that wrote it
+    state_network: Callable[[], nn.Module] | None  # the original architecture behind its normalisation, with the state
+
+
+def open_folder(folder: Path, how: HowToOpen) -> Opened:
+    """Opens every format that is there."""
+    opened = Opened()
+    openers = {PACKED: _open_packed, C: _open_c, ONNX: _open_onnx, PROGRAM: _open_program, STATE: _open_state}
+    for file, opener in openers.items():
+        if file in how.files and (folder / file).exists():
+            with opened.failures_of(file):
+                opener(folder / file, how, opened)
+    return opened
+
+
+def torch_run(network: nn.Module, dtype: torch.dtype = torch.float32) -> Run:
+    """A module as something that takes and gives arrays."""
+
+    def run(images: Floats) -> NDArray[Any]:
+        with torch.inference_mode():
+            answers: NDArray[Any] = network(torch.from_numpy(np.array(images)).to(dtype)).numpy()
+        return answers
+
+    return run
+
+
+def _open_packed(path: Path, _how: HowToOpen, opened: Opened) -> None:
+    graph, _ = read_packed(path)
+    opened.zeros[PACKED] = {layer.name: (layer.zeros, layer.weight.size) for layer in graph.ternary_layers}
+    opened.runs[PACKED] = torch_run(RecordNetwork(graph))
+
+
+def _open_c(path: Path, how: HowToOpen, opened: Opened) -> None:
+    opened.zeros[C] = count_zeros_c(path.parent)
+    if c_compiler() is None:
+        opened.not_run(C, "there is no C compiler on this machine")
+        return
+    program = CProgram(path.parent, how.scratch, how.classes)
+    program.self_test()
+    opened.checks.append(Check(C, "make check", "its self-test passes", True))
+    opened.runs[C] = program
+
+
+def _open_onnx(path: Path, _how: HowToOpen, opened: Opened) -> None:
+    missing = onnxruntime_missing()
+    if missing:
+        opened.not_run(ONNX, missing)
+        return
+    # here, because the package onnx is an extra
+    from sca_search.export.onnx import count_zeros_onnx, open_onnx  # noqa: PLC0415
+
+    opened.zeros[ONNX] = count_zeros_onnx(path)
+    opened.runs[ONNX] = open_onnx(path)
+
+
+def _open_program(path: Path, how: HowToOpen, opened: Opened) -> None:
+    if not how.written_here:
+        opened.not_run(PROGRAM, "a .pt2 is loaded only by the process that wrote it")
+        return
+    program = load_program(path)
+    opened.zeros[PROGRAM] = _zeros_in(program.state_dict(), how.ternary_layers)
+    opened.runs[PROGRAM] = torch_run(program)
+
+
+def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
+    """Zeros of the named layers; a layer with a weight that is no trit is left out."""
+    named = {record_name(key.removeprefix("network.").removesuffix(".weight")): value for key, value in state.items()}
+    weights = {layer: named[layer] for layer in layers if layer in named}
+    trits = torch.tensor([-1.0, 0.0, 1.0])
+    return {
+        layer: (int((weight == 0).sum()), weight.numel())
+        for layer, weight in weights.items()
+        if bool(torch.isin(weight, trits).all())
+    }
+
+
+def _open_state(path: Path, how: HowToOpen, opened: Opened) -> None:
+    opened.zeros[STATE] = {record_name(name): (each.zeros, each.weights) for name, each in count_zeros(path).items()}
+    if how.state_network is None:
+        opened.not_run(STATE, "the network's own code is not at hand")
+        return
+    opened.runs[STATE] = torch_run(how.state_network())

@@ -1,0 +1,169 @@
+"""Records -> a torch module that is ready to use: nobody's class but those below is needed for it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sca_search.errors import ExportError
+from sca_search.export.packed import read_packed
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Graph,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+    TestVectors,
+)
+
+# What a file's own test vectors must be answered with, relative to the largest logit: float32 sums in another order
+# stay below 1e-5, a wrong model does not come near.
+_TOLERANCE = 1e-4
+
+
+def load(path: str | Path) -> "RecordNetwork":
+    """A packed model as a torch module in evaluation mode.
+
+    It takes images as they are (float32, a batch first), normalises them itself, and gives logits; `class_names`
+    says what they stand for. A file is refused with ExportError unless it is whole and answers its own test vectors.
+    """
+    graph, vectors = read_packed(Path(path))
+    network = RecordNetwork(graph)
+    _require_answers(Path(path), network, vectors)
+    return network
+
+
+def _require_answers(path: Path, network: nn.Module, vectors: TestVectors) -> None:
+    with torch.inference_mode():
+        answers = network(torch.from_numpy(vectors.images)).numpy()
+    largest = float(np.abs(vectors.logits).max())
+    difference = float(np.abs(answers - vectors.logits).max())
+    if not difference <= _TOLERANCE * largest:  # so that NaN is refused, too
+        raise ExportError(f"{path} does not answer its own test vectors: the logits differ by {difference:.3g}")
+
+
+class RecordNetwork(nn.Module):
+    """A graph of records in torch; the weights are buffers and move with the module."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.input_shape = graph.input_shape
+        self.class_names = graph.class_names
+        self.about = dict(graph.about)
+        ones = [1] * (len(graph.input_shape) - 1)
+        self.register_buffer("mean", _tensor(graph.mean).view(-1, *ones))
+        self.register_buffer("std", _tensor(graph.std).view(-1, *ones))
+        self.steps = nn.ModuleList(_Step(record) for record in graph.records)
+        self._wiring = [(record.name, record.inputs) for record in graph.records]
+        self._output = graph.output
+        self._last_uses = graph.last_uses()
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        if tuple(images.shape[1:]) != self.input_shape:
+            raise ValueError(f"images must have the shape (batch, {self.input_shape}), got {tuple(images.shape)}")
+        values = {INPUT: (images - self.mean) / self.std}
+        for place, (step, (name, inputs)) in enumerate(zip(self.steps, self._wiring, strict=True)):
+            values[name] = step(*[values[each] for each in inputs])
+            for used in {*inputs, name}:  # what nobody asks for any more gives its memory back
+                if self._last_uses.get(used, place) <= place:
+                    del values[used]
+        return values[self._output]
+
+
+class _Step(nn.Module):
+    """One record: its arrays as buffers, its meaning from the table below."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.record = record
+        for field in ("weight", "scale", "bias"):
+            if hasattr(record, field):
+                values = _tensor(getattr(record, field))
+                by_channel = values.view(-1, *[1] * (len(record.shape) - 1)) if field != "weight" else values
+                self.register_buffer(field, by_channel)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return _MEANING[type(self.record)](self, self.record, *inputs)
+
+    def scaled(self, sums: Tensor) -> Tensor:
+        return sums * self.scale + self.bias
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def _convolution(step: _Step, record: Convolution, x: Tensor) -> Tensor:
+    top, bottom, left, right = record.padding
+    if top != bottom or left != right:
+        x, top, left = F.pad(x, (left, right, top, bottom)), 0, 0
+    return step.scaled(F.conv2d(x, step.weight, None, record.stride, (top, left), record.dilation, record.groups))
+
+
+def _linear(step: _Step, _record: Linear, x: Tensor) -> Tensor:
+    return step.scaled(F.linear(x, step.weight))
+
+
+def _pool(_step: _Step, record: Pool, x: Tensor) -> Tensor:
+    padding = (record.padding[0], record.padding[2])
+    if record.kind == "max":
+        return F.max_pool2d(x, record.kernel, record.stride, padding, ceil_mode=record.ceil_mode)
+    return F.avg_pool2d(x, record.kernel, record.stride, padding, record.ceil_mode, record.count_include_pad)
+
+
+def _adaptive_pool(_step: _Step, record: AdaptivePool, x: Tensor) -> Tensor:
+    size = (record.shape[1], record.shape[2])
+    pooled: Tensor = F.adaptive_max_pool2d(x, size) if record.kind == "max" else F.adaptive_avg_pool2d(x, size)
+    return pooled
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+}
+
+
+def _activation(_step: _Step, record: Activation, x: Tensor) -> Tensor:
+    return F.leaky_relu(x, record.slope) if record.kind == "leaky_relu" else _FUNCTIONS[record.kind](x)
+
+
+_MEANING: dict[type[Record], Callable[..., Tensor]] = {
+    Convolution: _convolution,
+    Linear: _linear,
+    Pool: _pool,
+    AdaptivePool: _adaptive_pool,
+    Activation: _activation,
+    Add: lambda _step, _record, left, right: left + right,
+    Multiply: lambda _step, _record, value, gate: value * gate,
+    Concat: lambda _step, _record, *parts: torch.cat(parts, dim=1),
+    Reshape: lambda _step, record, x: x.reshape(len(x), *record.shape),
+    ChannelAffine: lambda step, _record, x: step.scaled(x),
+}

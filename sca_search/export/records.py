@@ -1,0 +1,198 @@
+"""A trained network as plain records in execution order: numpy arrays and integers, no torch.
+
+Every format is written from these records and every reader gives them back, so that they are what the word "model"
+means in this package. A record takes the values of earlier records by name and gives one value; shapes are without
+the batch: (channels, height, width) for maps, (features,) for vectors. The value named `INPUT` is the image after
+normalisation, (image - mean) / std by channel.
+
+BatchNorm is no record: it is folded into the scale and bias of the layer in front of it, or is a ChannelAffine
+where there is none. Dropout is nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Pair = tuple[int, int]  # along height, along width
+Sides = tuple[int, int, int, int]  # top, bottom, left, right
+Floats = NDArray[np.float32]
+Trits = NDArray[np.int8]
+
+INPUT = "input"
+"""The name by which records ask for the normalised image; no record bears it."""
+
+ActivationKind = Literal[
+    "relu",  # max(x, 0)
+    "relu6",  # min(max(x, 0), 6)
+    "hardsigmoid",  # relu6(x + 3) / 6
+    "hardswish",  # x · hardsigmoid(x)
+    "sigmoid",  # 1 / (1 + exp(-x))
+    "silu",  # x · sigmoid(x)
+    "gelu",  # x · (1 + erf(x / √2)) / 2
+    "gelu_tanh",  # x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2
+    "tanh",
+    "leaky_relu",  # x where x > 0, else slope · x
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What all records have: a name of its own, the names of its inputs, the shape of its value."""
+
+    name: str
+    inputs: tuple[str, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, eq=False)
+class WeightRecord(Record):
+    """A sum over weights, then scale and bias of each output channel: y[o] = scale[o] · Σ w[o, …]·x[…] + bias[o].
+
+    The weight is int8 where the layer is ternary (only -1, 0, 1) and float32 where it is not.
+    """
+
+    weight: Trits | Floats
+    scale: Floats  # (outputs,)
+    bias: Floats  # (outputs,)
+
+    @property
+    def ternary(self) -> bool:
+        return self.weight.dtype == np.int8
+
+    @property
+    def zeros(self) -> int:
+        """How many of the weights are zero."""
+        return int(self.weight.size - np.count_nonzero(self.weight))
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution(WeightRecord):
+    """Weight (outputs, inputs / groups, height, width); the border is filled with zeros. Correlation, as in torch."""
+
+    stride: Pair = (1, 1)
+    padding: Sides = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(WeightRecord):
+    """Weight (outputs, inputs), between vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Record):
+    """The maximum or the average of windows; window i begins at i · stride - padding.
+
+    A maximum sees only the map itself. An average divides by the number of cells that lie in the map, with
+    `count_include_pad` in the map and its padding; never by cells beyond, where `ceil_mode` lets a last window
+    hang over the edge. `ceil_mode` says only how many windows there are, and the shape has that number.
+    """
+
+    kind: Literal["max", "average"]
+    kernel: Pair
+    stride: Pair
+    padding: Sides = (0, 0, 0, 0)
+    ceil_mode: bool = False
+    count_include_pad: bool = False  # of averages only
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptivePool(Record):
+    """The maximum or the average of windows that share out a map of H rows: ⌊iH/n⌋ to ⌈(i+1)H/n⌉; columns alike.
+
+    The shape says into how many; (channels, 1, 1) is the global pool.
+    """
+
+    kind: Literal["max", "average"]
+
+
+@dataclass(frozen=True, eq=False)
+class Activation(Record):
+    """A function of each value; see `ActivationKind` for their formulas."""
+
+    kind: ActivationKind
+    slope: float = 0.0  # of leaky_relu only
+
+
+@dataclass(frozen=True, eq=False)
+class Add(Record):
+    """The sum of two values of equal shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Record):
+    """The product of two values: of equal shape, or a map and, second, a gate (channels, 1, 1) for its channels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Record):
+    """Two or more values one behind the other along their first axis, the channels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Record):
+    """The same values in the same (row-major) order under another shape; a flatten is one."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelAffine(Record):
+    """scale[c] · x[c] + bias[c] along the first axis: a BatchNorm with no layer to fold into."""
+
+    scale: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A whole model: image in, logits out.
+
+    `about` is for people and for verification, JSON through and through; the study that made the model puts its
+    name, goal, trial, accuracies and claimed zeros there. Nothing in it changes what the model computes.
+    """
+
+    input_shape: Shape
+    mean: Floats  # (input_shape[0],)
+    std: Floats  # (input_shape[0],), above zero
+    records: tuple[Record, ...]  # each behind those whose values it takes
+    output: str  # the record whose value is the logits, shape (classes,)
+    class_names: tuple[str, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def record(self, name: str) -> Record:
+        """The record of that name."""
+        return next(record for record in self.records if record.name == name)
+
+    def shape_of(self, name: str) -> Shape:
+        """The shape of a value: a record's or the input's."""
+        return self.input_shape if name == INPUT else self.record(name).shape
+
+    @property
+    def ternary_layers(self) -> tuple[WeightRecord, ...]:
+        """The layers whose weights are trits."""
+        return tuple(record for record in self.records if isinstance(record, WeightRecord) and record.ternary)
+
+    @property
+    def sparsity(self) -> float:
+        """Zeros among all ternary weights; 0 where there are none."""
+        weights = sum(layer.weight.size for layer in self.ternary_layers)
+        return sum(layer.zeros for layer in self.ternary_layers) / weights if weights else 0.0
+
+    def last_uses(self) -> dict[str, int]:
+        """For each value, the place of the last record that takes it; the output's is behind the last record."""
+        uses = {name: place for place, record in enumerate(self.records) for name in record.inputs}
+        return uses | {self.output: len(self.records)}
+
+
+@dataclass(frozen=True, eq=False)
+class TestVectors:
+    """Images as a user gives them (before normalisation) and the logits that the model must answer."""
+
+    __test__ = False  # pytest takes names that begin with Test for tests
+
+    images: Floats  # (count, *input_shape)
+    logits: Floats  # (count, classes)

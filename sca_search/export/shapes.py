@@ -1,0 +1,227 @@
+"""The rules of a graph: names, order, shapes, values. A graph that keeps them can be run by any of the formats."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from sca_search.errors import ExportError
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    ActivationKind,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Graph,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+    Shape,
+    WeightRecord,
+)
+
+# More values than this in one map are no image classifier's; a file that asks for them is damaged or hostile.
+MOST_VALUES = 2**26
+# Names go into C comments and file keys.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_LARGEST = 4096  # of any single stride, padding, dilation or window
+
+Shapes = tuple[Shape, ...]
+
+
+def check_graph(graph: Graph) -> None:
+    """Raises ExportError unless every rule of the records holds."""
+    _check_input(graph)
+    shapes: dict[str, Shape] = {INPUT: graph.input_shape}
+    for record in graph.records:
+        _check_record(record, shapes)
+        shapes[record.name] = record.shape
+    if graph.output not in shapes or graph.output == INPUT:
+        raise ExportError(f"the output {graph.output!r} is the name of no record")
+    if shapes[graph.output] != (len(graph.class_names),):
+        raise ExportError(
+            f"the output {graph.output!r} has shape {shapes[graph.output]}, there are {len(graph.class_names)} classes"
+        )
+
+
+def output_shape(record: Record, inputs: Shapes) -> Shape:
+    """The shape that a record's value has, given those of its inputs; ExportError where they do not fit."""
+    return _RULES[type(record)](record, inputs)
+
+
+def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ceil_mode: bool = False) -> int:
+    """How many windows lie along a side; with `ceil_mode` one may hang over the edge, but must begin before it."""
+    rest = size + sum(padding) - kernel
+    if rest < 0 and not (ceil_mode and rest > -stride):
+        return 0
+    count = (-(-rest // stride) if ceil_mode else rest // stride) + 1
+    if ceil_mode and (count - 1) * stride >= size + padding[0]:
+        count -= 1
+    return count
+
+
+def _check_input(graph: Graph) -> None:
+    _check_sizes("the input", graph.input_shape)
+    for what, values in (("mean", graph.mean), ("std", graph.std)):
+        _check_floats(f"the input's {what}", values, (graph.input_shape[0],))
+    if not (graph.std > 0).all():
+        raise ExportError("the input's std must be above 0 in every channel")
+
+
+def _check_record(record: Record, shapes: Mapping[str, Shape]) -> None:
+    if not _NAME.fullmatch(record.name):
+        raise ExportError(f"a record's name must be letters, digits and ._-, at most 200, got {record.name[:300]!r}")
+    if record.name in shapes:
+        raise ExportError(f"{record.name}: the name is taken by an earlier record")
+    for name in record.inputs:
+        if name not in shapes:
+            raise ExportError(f"{record.name}: its input {name!r} is no earlier record")
+    _check_sizes(record.name, record.shape)
+    expected = output_shape(record, tuple(shapes[name] for name in record.inputs))
+    if expected != record.shape:
+        raise ExportError(f"{record.name}: its value has shape {expected}, the record says {record.shape}")
+
+
+def _check_sizes(where: str, shape: Shape) -> None:
+    if len(shape) not in (1, 3) or min(shape) < 1 or math.prod(shape) > MOST_VALUES:
+        raise ExportError(f"{where}: a shape must have 1 or 3 sizes above 0 and at most 2^26 values, got {shape}")
+
+
+def _check_floats(where: str, values: Any, shape: Shape) -> None:
+    if values.dtype != np.float32 or values.shape != shape or not np.isfinite(values).all():
+        raise ExportError(f"{where} must be {shape} finite float32 values, got {values.dtype} {values.shape}")
+
+
+def _require(record: Record, rule: bool, text: str) -> None:
+    if not rule:
+        raise ExportError(f"{record.name}: {type(record).__name__} {text}")
+
+
+def _one_input(record: Record, inputs: Shapes, *, rank: int | None = None) -> Shape:
+    _require(record, len(inputs) == 1, f"takes one value, got {len(inputs)}")
+    kind = {1: "a vector", 3: "a map", None: ""}[rank]
+    _require(record, rank is None or len(inputs[0]) == rank, f"takes {kind}, got shape {inputs[0]}")
+    return inputs[0]
+
+
+def _check_weight(record: WeightRecord, shape: Shape) -> None:
+    weight = record.weight
+    _require(record, weight.shape == shape, f"has a weight of shape {weight.shape}, its inputs ask for {shape}")
+    if weight.dtype == np.int8:
+        # Not through abs(): in int8, that of -128 is -128.
+        _require(record, bool(((weight >= -1) & (weight <= 1)).all()), "has a weight that is no trit")
+    else:
+        _check_floats(f"{record.name}: the weight", weight, shape)
+    _check_floats(f"{record.name}: the scale", record.scale, shape[:1])
+    _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
+
+
+def _sane(record: Record, least: int, *values: int) -> None:
+    _require(record, all(least <= value <= _LARGEST for value in values), f"needs sizes from {least}, got {values}")
+
+
+def _convolution(record: Convolution, inputs: Shapes) -> Shape:
+    channels, height, width = _one_input(record, inputs, rank=3)
+    _require(record, record.weight.ndim == 4 and min(record.weight.shape) > 0, "needs a weight of four sizes")
+    _sane(record, 1, *record.stride, *record.dilation, record.groups)
+    _sane(record, 0, *record.padding)
+    outputs, _, *kernel = record.weight.shape
+    fits = channels % record.groups == 0 and outputs % record.groups == 0
+    _require(record, fits, f"cannot divide {channels} inputs and {outputs} outputs into {record.groups} groups")
+    _check_weight(record, (outputs, channels // record.groups, *kernel))
+    spans = [(size - 1) * step + 1 for size, step in zip(kernel, record.dilation, strict=True)]
+    top, bottom, left, right = record.padding
+    return (
+        outputs,
+        windows(height, spans[0], record.stride[0], (top, bottom)),
+        windows(width, spans[1], record.stride[1], (left, right)),
+    )
+
+
+def _linear(record: Linear, inputs: Shapes) -> Shape:
+    (features,) = _one_input(record, inputs, rank=1)
+    _require(record, record.weight.ndim == 2 and min(record.weight.shape) > 0, "needs a weight of two sizes")
+    _check_weight(record, (record.weight.shape[0], features))
+    return record.weight.shape[:1]
+
+
+def _pool(record: Pool, inputs: Shapes) -> Shape:
+    channels, *sizes = _one_input(record, inputs, rank=3)
+    _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
+    _sane(record, 1, *record.kernel, *record.stride)
+    _sane(record, 0, *record.padding)
+    sides = (record.padding[:2], record.padding[2:])
+    # torch's rule; it also means that no window misses the map altogether
+    fits = all(side[0] == side[1] <= kernel // 2 for side, kernel in zip(sides, record.kernel, strict=True))
+    _require(record, fits, f"is padded alike on both sides by at most half of {record.kernel}, got {record.padding}")
+    counts = [
+        windows(size, kernel, stride, (side[0], side[1]), ceil_mode=record.ceil_mode)
+        for size, kernel, stride, side in zip(sizes, record.kernel, record.stride, sides, strict=True)
+    ]
+    return (channels, *counts)
+
+
+def _adaptive_pool(record: AdaptivePool, inputs: Shapes) -> Shape:
+    channels, *_ = _one_input(record, inputs, rank=3)
+    _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
+    _require(record, len(record.shape) == 3, "gives a map")
+    return (channels, *record.shape[1:])
+
+
+def _activation(record: Activation, inputs: Shapes) -> Shape:
+    _require(record, record.kind in get_args(ActivationKind), f"of an unknown kind {record.kind!r}")
+    _require(record, math.isfinite(record.slope), f"has the slope {record.slope}")
+    return _one_input(record, inputs)
+
+
+def _add(record: Add, inputs: Shapes) -> Shape:
+    _require(record, len(inputs) == 2 and inputs[0] == inputs[1], f"takes two values of one shape, got {inputs}")
+    return inputs[0]
+
+
+def _multiply(record: Multiply, inputs: Shapes) -> Shape:
+    _require(record, len(inputs) == 2, f"takes two values, got {len(inputs)}")
+    value, gate = inputs
+    fits = gate in (value, (value[0], 1, 1)) and len(gate) == len(value)
+    _require(record, fits, f"takes two values of one shape, or a map and a gate, got {inputs}")
+    return value
+
+
+def _concat(record: Concat, inputs: Shapes) -> Shape:
+    _require(record, len(inputs) >= 2, f"takes two or more values, got {len(inputs)}")
+    _require(record, len({shape[1:] for shape in inputs}) == 1, f"takes values that differ in channels, got {inputs}")
+    return (sum(shape[0] for shape in inputs), *inputs[0][1:])
+
+
+def _reshape(record: Reshape, inputs: Shapes) -> Shape:
+    given = _one_input(record, inputs)
+    _require(record, math.prod(given) == math.prod(record.shape), f"cannot make {record.shape} of {given}")
+    return record.shape
+
+
+def _channel_affine(record: ChannelAffine, inputs: Shapes) -> Shape:
+    given = _one_input(record, inputs)
+    _check_floats(f"{record.name}: the scale", record.scale, given[:1])
+    _check_floats(f"{record.name}: the bias", record.bias, given[:1])
+    return given
+
+
+_RULES: dict[type[Record], Callable[[Any, Shapes], Shape]] = {
+    Convolution: _convolution,
+    Linear: _linear,
+    Pool: _pool,
+    AdaptivePool: _adaptive_pool,
+    Activation: _activation,
+    Add: _add,
+    Multiply: _multiply,
+    Concat: _concat,
+    Reshape: _reshape,
+    ChannelAffine: _channel_affine,
+}

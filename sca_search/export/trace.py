@@ -1,0 +1,186 @@
+"""A trained torch network -> records, by tracing: any network made of the operations that records know.
+
+`torch.export` gives the network as a flat list of ATen calls without side effects and dead code; each call becomes
+one record. Calls on constants alone (a weight that is computed from parameters) are carried out at once.
+"""
+
+import copy
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from sca_search.errors import ExportError
+from sca_search.export.call import BATCH, Call, Value, depends_on_input
+from sca_search.export.fold import fold_affines
+from sca_search.export.records import INPUT, Graph, Record, Shape, Trits, WeightRecord
+from sca_search.export.shapes import check_graph
+from sca_search.export.translate import translate
+
+
+def trace(
+    model: nn.Module,
+    input_shape: Shape,
+    *,
+    ternary_layers: Collection[str] = (),
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    class_names: Sequence[str] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Graph:
+    """The network's records; ExportError names the layer and the operation that they cannot express.
+
+    The weights of `ternary_layers` (module names) must be -1, 0 or 1. `mean` and `std` are those of the data, by
+    channel: the graph takes images as they are, the network took them normalised.
+    """
+    program = _exported(model, input_shape)
+    walk = _Walk(model, program, ternary_layers)
+    output = walk.run()
+    walk.require_all_found()
+    graph = Graph(
+        input_shape=input_shape,
+        mean=_channels(mean, input_shape, 0.0),
+        std=_channels(std, input_shape, 1.0),
+        records=tuple(walk.records),
+        output=output.name,
+        class_names=tuple(class_names) if class_names is not None else _numbers(output),
+        about=dict(about or {}),
+    )
+    graph = fold_affines(graph)
+    check_graph(graph)
+    return graph
+
+
+def record_name(layer: str) -> str:
+    """A module's name as a record bears it."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", layer).lstrip(".-")[:190] or "network"
+
+
+def _numbers(output: Value) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(output.shape[0]))
+
+
+def _channels(values: Sequence[float] | None, shape: Shape, default: float) -> Any:
+    given = [default] * shape[0] if values is None else values
+    return np.asarray(given, dtype=np.float32)
+
+
+def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
+    network = copy.deepcopy(model).cpu().float().eval()
+    images = torch.zeros(BATCH, *input_shape)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # torch warns of its own insides here, nothing that a user can change
+            program: torch.export.ExportedProgram
+            program = torch.export.export(network, (images,)).run_decompositions({})
+            return program
+    except Exception as error:  # torch raises whatever the network's own code raised
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportError(f"the network cannot be traced: {reason[0]}") from error
+
+
+class _Walk:
+    """Goes through the calls in order and keeps what each gave: a value of the graph or a constant."""
+
+    def __init__(
+        self, model: nn.Module, program: torch.export.ExportedProgram, ternary_layers: Collection[str]
+    ) -> None:
+        self.records: list[Record] = []
+        self._model = model
+        self._program = program
+        self._known: dict[Node, Any] = {}
+        self._taken = {INPUT}
+        self._ternary = set(ternary_layers)
+        self._found: set[str] = set()
+
+    def run(self) -> Value:
+        constants = self._constants()
+        for node in self._program.graph.nodes:
+            if node.op == "placeholder":
+                self._known[node] = constants[node.name] if node.name in constants else self._input(node)
+            elif node.op == "call_function":
+                self._known[node] = self._call(node)
+            elif node.op == "output":
+                return self._output(node)
+            else:
+                raise ExportError(f"{node.name}: the operation {node.op} cannot be exported")
+        raise AssertionError("a program ends with its output")
+
+    def _constants(self) -> dict[str, Tensor]:
+        signature = self._program.graph_signature
+        state = self._program.state_dict | self._program.constants
+        targets = (
+            signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+        )
+        return {name: state[target].detach() for name, target in targets.items() if target in state}
+
+    def _input(self, node: Node) -> Value:
+        return Value(INPUT, tuple(node.meta["val"].shape)[1:])
+
+    def _output(self, node: Node) -> Value:
+        results = self._resolved(node.args[0])
+        if len(results) != 1 or not isinstance(results[0], Value) or results[0].name == INPUT:
+            raise ExportError(f"the network must give one tensor that depends on its input, got {len(results)} values")
+        value: Value = results[0]
+        if len(value.shape) != 1:
+            raise ExportError(f"the network must give one number a class, got the shape {value.shape}")
+        return value
+
+    def _resolved(self, argument: Any) -> Any:
+        if isinstance(argument, Node):
+            return self._known[argument]
+        if isinstance(argument, list | tuple):
+            return [self._resolved(each) for each in argument]
+        return argument
+
+    def _call(self, node: Node) -> Any:
+        arguments = self._resolved(list(node.args))
+        options = {name: self._resolved(value) for name, value in node.kwargs.items()}
+        if not any(map(depends_on_input, [*arguments, *options.values()])):
+            with torch.no_grad():
+                return node.target(*arguments, **options)  # type: ignore[operator]
+        return translate(Call(node, self._place(node), arguments, options, self._add))
+
+    def _add(self, record: Record) -> Value:
+        """Keeps a record under a name that no other has: a module that is called twice makes two records."""
+        wanted = record_name(record.name)
+        name = next(name for name in _numbered(wanted) if name not in self._taken)
+        self._taken.add(name)
+        if isinstance(record, WeightRecord) and record.name in self._ternary:
+            record = replace(record, weight=_trits(record))
+            self._found.add(record.name)
+        self.records.append(replace(record, name=name))
+        return Value(name, record.shape)
+
+    def require_all_found(self) -> None:
+        """A ternary layer that the network never calls would be missing from every count."""
+        missing = sorted(self._ternary - self._found)
+        if missing:
+            raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
+
+    def _place(self, node: Node) -> str:
+        """The name of the innermost module that made the call, with the call's own where it is not alone there."""
+        stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+        path = stack[-1].split("@")[0] if stack else ""  # torch appends @1 where a module is called a second time
+        if path and not any(self._model.get_submodule(path).children()):
+            return path
+        return f"{path}.{node.name}" if path else node.name
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
+def _trits(record: WeightRecord) -> Trits:
+    trits = record.weight.astype(np.int8)
+    if not np.array_equal(trits, record.weight) or not np.isin(trits, (-1, 0, 1)).all():
+        raise ExportError(f"{record.name}: the layer is said to be ternary, and its weights are not -1, 0 and 1 alone")
+    return trits

@@ -1,0 +1,320 @@
+"""One ATen call -> its record, or two: the table of what records can express."""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sca_search.export.call import Call, Value
+from sca_search.export.records import (
+    Activation,
+    ActivationKind,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Floats,
+    Linear,
+    Multiply,
+    Pair,
+    Pool,
+    Reshape,
+    Sides,
+)
+
+_aten = torch.ops.aten
+PoolKind = Literal["max", "average"]
+
+
+def translate(call: Call) -> Any:
+    """What the call gives: a value, or for a call with several results a tuple whose first is one."""
+    if call.node.target is operator.getitem:
+        source, index = call.arguments
+        return source[index] if isinstance(source, tuple) and index == 0 else call.refuse("gives indices or statistics")
+    if call.node.target not in _TABLE:
+        call.refuse("cannot be exported")
+    return _TABLE[call.node.target](call)
+
+
+def _floats(tensor: Tensor) -> Floats:
+    return np.ascontiguousarray(tensor.detach().numpy(), dtype=np.float32)
+
+
+def _pair(values: Any) -> Pair:
+    numbers = list(values) if isinstance(values, list | tuple) else [values]
+    return (int(numbers[0]), int(numbers[-1]))
+
+
+def _both_sides(values: Any) -> Sides:
+    rows, columns = _pair(values)
+    return (rows, rows, columns, columns)
+
+
+def _constant(call: Call, name: str) -> Tensor:
+    given = call[name]
+    return given if isinstance(given, Tensor) else call.refuse(f"needs a constant {name}")
+
+
+def _weight_fields(call: Call) -> dict[str, Any]:
+    weight = _floats(_constant(call, "weight"))
+    bias = call["bias"]
+    return {
+        "weight": weight,
+        "scale": np.ones(len(weight), dtype=np.float32),
+        "bias": np.zeros(len(weight), dtype=np.float32) if bias is None else _floats(_constant(call, "bias")),
+    }
+
+
+def _convolution(call: Call) -> Value:
+    source = call["input"]
+    if not isinstance(source, Value):
+        call.refuse("needs a value that depends on the input")
+    fields = _weight_fields(call)
+    dilation = _pair(call["dilation"])
+    padding = call["padding"]
+    sides = _named_padding(padding, fields["weight"].shape[2:], dilation) if isinstance(padding, str) else None
+    own = sides or _both_sides(padding)
+    return call.add(
+        Convolution,
+        [source],
+        call.shape,
+        stride=_pair(call["stride"]),
+        padding=tuple(mine + before for mine, before in zip(own, source.padding, strict=True)),
+        dilation=dilation,
+        groups=call["groups"],
+        **fields,
+    )
+
+
+def _named_padding(name: str, kernel: tuple[int, ...], dilation: Pair) -> Sides:
+    """torch's "same" gives the odd row or column to the end; "valid" pads nothing."""
+    rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
+    return (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
+
+
+def _linear(call: Call) -> Value:
+    source = call.value("input")
+    if len(source.shape) != 1:
+        call.refuse(f"takes vectors only, got the shape {source.shape}")
+    return call.add(Linear, [source], call.shape, **_weight_fields(call))
+
+
+def _batch_norm(call: Call) -> tuple[Value]:
+    """(x - mean) / √(variance + eps) · weight + bias, as one scale and one bias, worked out in float64."""
+    mean, variance = (_constant(call, f"running_{name}").double() for name in ("mean", "var"))
+    weight, bias = call["weight"], call["bias"]
+    scale = (variance + call["eps"]).rsqrt() * (1.0 if weight is None else weight.double())
+    shift = (0.0 if bias is None else bias.double()) - mean * scale
+    return (call.add(ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift)),)
+
+
+def _pool(kind: PoolKind, call: Call) -> Value:
+    source = call.value("self")
+    if kind == "max" and _pair(call["dilation"]) != (1, 1):
+        call.refuse("is dilated, which a pool cannot be")
+    if kind == "average" and call["divisor_override"] is not None:
+        call.refuse("has a divisor of its own, which a pool cannot have")
+    kernel = _pair(call["kernel_size"])
+    return call.add(
+        Pool,
+        [source],
+        call.shape,
+        kind=kind,
+        kernel=kernel,
+        stride=_pair(call["stride"]) if call["stride"] else kernel,
+        padding=_both_sides(call["padding"]),
+        ceil_mode=bool(call["ceil_mode"]),
+        count_include_pad=kind == "average" and bool(call["count_include_pad"]),
+    )
+
+
+def _adaptive_pool(kind: PoolKind, call: Call) -> Value:
+    return call.add(AdaptivePool, [call.value("self")], call.shape, kind=kind)
+
+
+def _reduction(kind: PoolKind, call: Call) -> Value:
+    """A mean or maximum over rows, columns or both is an adaptive pool to one of each."""
+    source = call.value("self")
+    given = call.node.all_input_nodes[0].meta["val"].ndim
+    dims = {dim % given for dim in call["dim"] or range(given)}
+    if len(source.shape) != 3 or not dims <= {2, 3}:
+        call.refuse(f"goes over the dimensions {sorted(dims)}; it may go over height and width")
+    channels, height, width = source.shape
+    pooled = (channels, 1 if 2 in dims else height, 1 if 3 in dims else width)
+    return _shaped(call, call.add(AdaptivePool, [source], pooled, kind=kind))
+
+
+def _shaped(call: Call, value: Value) -> Value:
+    """The value under the shape that the call gives."""
+    return value if value.shape == call.shape else call.add(Reshape, [value], call.shape)
+
+
+def _view(call: Call) -> Value:
+    return _shaped(call, call.unpadded(call.arguments[0]))
+
+
+def _permute(call: Call) -> Value:
+    """Where only sizes of 1 change their places, the order of the values stays."""
+    sizes = call.node.all_input_nodes[0].meta["val"].shape
+    order = [dim % len(sizes) for dim in call["dims"]]
+    moved = [dim for dim in order if sizes[dim] != 1]
+    return _view(call) if moved == sorted(moved) else call.refuse("changes the order of the values")
+
+
+def _pad(call: Call) -> Value:
+    """Zeros around a map wait for the convolution that takes them over."""
+    source = call.value("self")
+    if call.node.target is _aten.pad.default and call["mode"] != "constant":
+        call.refuse(f"pads in the mode {call['mode']}, which a convolution cannot take over")
+    widths = [*call["pad"], 0, 0, 0, 0]
+    left, right, top, bottom = widths[:4]
+    if call["value"] or any(widths[4:]) or min(widths) < 0 or len(call.sizes) != 4:
+        call.refuse("may only put zeros around the rows and columns of a map")
+    return Value(source.name, source.shape, (top, bottom, left, right))
+
+
+def _activation(kind: ActivationKind, call: Call) -> Value:
+    return call.add(Activation, [call.unpadded(call.arguments[0])], call.shape, kind=kind)
+
+
+def _gelu(call: Call) -> Value:
+    return _activation("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call)
+
+
+def _leaky_relu(call: Call) -> Value:
+    slope = float(np.float32(call["negative_slope"]))
+    return call.add(Activation, [call.value("self")], call.shape, kind="leaky_relu", slope=slope)
+
+
+def _clamp(lowest: str, highest: str | None, call: Call) -> Value:
+    limits = (call[lowest], None if highest is None else call[highest])
+    kinds: dict[Any, ActivationKind] = {(0, None): "relu", (0, 6): "relu6"}
+    if limits not in kinds:
+        call.refuse(f"limits values to {limits}; it may limit them to 0 and above, or to 0 and 6")
+    return _activation(kinds[limits], call)
+
+
+def _sum(sign: float, call: Call) -> Value:
+    left, right, factor = call["self"], call["other"], call["alpha"] * sign
+    if isinstance(left, Value) and isinstance(right, Value):
+        if factor != 1:
+            right = _affine(call, call.unpadded(right), factor, 0.0)
+        return _joined(call, Add, left, right)
+    if isinstance(left, Value):
+        return _affine(call, left, 1.0, right * factor)
+    return _affine(call, right, factor, left)
+
+
+def _reversed_difference(call: Call) -> Value:
+    """other - alpha · self, which torch makes of a number minus a value."""
+    other = call["other"]
+    if isinstance(other, Value):
+        call.refuse("subtracts in reverse from a value that depends on the input")
+    return _affine(call, call.value("self"), -call["alpha"], other)
+
+
+def _product(call: Call) -> Value:
+    left, right = call["self"], call["other"]
+    if isinstance(left, Value) and isinstance(right, Value):
+        gate_first = left.shape != call.shape
+        return _joined(call, Multiply, *((right, left) if gate_first else (left, right)))
+    return _affine(call, left, right, 0.0) if isinstance(left, Value) else _affine(call, right, left, 0.0)
+
+
+def _quotient(call: Call) -> Value:
+    divisor = call["other"]
+    if isinstance(divisor, Value):
+        call.refuse("divides by a value that depends on the input")
+    return _affine(call, call["self"], 1.0 / np.asarray(divisor, dtype=np.float64), 0.0)
+
+
+def _joined(call: Call, kind: type[Add] | type[Multiply], value: Value, other: Value) -> Value:
+    gate = kind is Multiply and other.shape == (value.shape[0], 1, 1)
+    if value.shape != call.shape or (other.shape != value.shape and not gate):
+        call.refuse(f"joins the shapes {value.shape} and {other.shape}")
+    return call.add(kind, [call.unpadded(value), call.unpadded(other)], call.shape)
+
+
+def _affine(call: Call, value: Value, scale: Any, bias: Any) -> Value:
+    """Constants by channel; one number counts for all channels."""
+    source = call.unpadded(value)
+    if source.shape != call.shape:
+        call.refuse(f"widens the shape {source.shape} to {call.shape}")
+    return call.add(ChannelAffine, [source], call.shape, scale=_by_channel(call, scale), bias=_by_channel(call, bias))
+
+
+def _by_channel(call: Call, constant: Any) -> Floats:
+    values = np.asarray(constant, dtype=np.float32)
+    sizes = (1,) * (len(call.sizes) - values.ndim) + values.shape
+    if any(size != 1 for axis, size in enumerate(sizes) if axis != 1):
+        call.refuse(f"takes a constant of shape {values.shape}; it may have one value a channel")
+    return np.ascontiguousarray(np.broadcast_to(values.ravel(), call.shape[:1]))
+
+
+def _concat(call: Call) -> Value:
+    values = call["tensors"]
+    if call["dim"] % len(call.sizes) != 1 or not all(isinstance(value, Value) for value in values):
+        call.refuse("may join values that depend on the input, along the channels")
+    inputs = [call.unpadded(value) for value in values]
+    return inputs[0] if len(inputs) == 1 else call.add(Concat, inputs, call.shape)
+
+
+_KINDS: dict[Any, ActivationKind] = {
+    _aten.relu.default: "relu",
+    _aten.relu6.default: "relu6",
+    _aten.hardsigmoid.default: "hardsigmoid",
+    _aten.hardswish.default: "hardswish",
+    _aten.sigmoid.default: "sigmoid",
+    _aten.silu.default: "silu",
+    _aten.tanh.default: "tanh",
+}
+_VIEWS = (
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,
+    _aten.flatten.using_ints,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.unsqueeze.default,
+    _aten.clone.default,
+    _aten.alias.default,
+    _aten.detach.default,
+    _aten.contiguous.default,
+    _aten.dropout.default,  # the network is traced in evaluation mode
+    _aten.expand.default,
+)
+_TABLE: dict[Any, Callable[[Call], Any]] = {
+    **{target: partial(_activation, kind) for target, kind in _KINDS.items()},
+    **dict.fromkeys(_VIEWS, _view),
+    _aten.conv2d.default: _convolution,
+    _aten.conv2d.padding: _convolution,
+    _aten.linear.default: _linear,
+    _aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    _aten.max_pool2d.default: partial(_pool, "max"),
+    _aten.avg_pool2d.default: partial(_pool, "average"),
+    _aten.adaptive_avg_pool2d.default: partial(_adaptive_pool, "average"),
+    _aten.adaptive_max_pool2d.default: lambda call: (_adaptive_pool("max", call),),
+    _aten.mean.dim: partial(_reduction, "average"),
+    _aten.amax.default: partial(_reduction, "max"),
+    _aten.permute.default: _permute,
+    _aten.constant_pad_nd.default: _pad,
+    _aten.pad.default: _pad,
+    _aten.gelu.default: _gelu,
+    _aten.leaky_relu.default: _leaky_relu,
+    _aten.hardtanh.default: partial(_clamp, "min_val", "max_val"),
+    _aten.clamp.default: partial(_clamp, "min", "max"),
+    _aten.clamp_min.default: partial(_clamp, "min", None),
+    _aten.add.Tensor: partial(_sum, 1.0),
+    _aten.sub.Tensor: partial(_sum, -1.0),
+    _aten.rsub.Scalar: _reversed_difference,
+    _aten.rsub.Tensor: _reversed_difference,
+    _aten.mul.Tensor: _product,
+    _aten.div.Tensor: _quotient,
+    _aten.cat.default: _concat,
+}

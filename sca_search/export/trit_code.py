@@ -1,0 +1,170 @@
+"""The entropy code of ternary weights: one table a layer, rANS over runs of zeros.
+
+A layer's trits are cut into symbols: a run of r < R zeros and the sign that ends it, or R zeros and no sign. With R = 1
+these are the three trits themselves; sparse layers take longer runs, so that a symbol carries bits enough to be worth
+a step of the decoder. The table of all 2R + 1 symbols follows from the frequencies of 0, +1 and -1.
+
+The payload, in little endian (a varint has seven bits a byte, lowest first; the top bit says that more follow):
+
+1. uint16 zero, uint16 plus: frequencies out of 16384; minus = 16384 - zero - plus. If one of the three is 16384,
+   all trits are equal and nothing follows.
+2. One byte: the binary logarithm of R, at most 6. One byte: how many zeros of the last symbol lie beyond the layer.
+3. varint: the number of symbols. varint: the number of lanes, at least a 4096th of the symbols.
+4. One uint32 a lane, its state x.
+5. uint16 words to the end.
+
+The table, where / rounds down and signs is 1 or 2, as many as have a frequency: left = 16384; for r = 0 to R - 1:
+hit = max(left * (plus + minus) / 16384, signs); the symbol of r zeros and + gets hit * plus / (plus + minus), but at
+least 1 if plus > 0 and at most hit - 1 if minus > 0; that of r zeros and - gets the rest of hit; left -= hit. The last
+symbol, R zeros, gets what is left, which is above 0 unless zero is 0. Their ranges stand in this order.
+
+Symbol i is decoded by lane i mod lanes: slot = x mod 16384 lies in the range of one symbol; x becomes
+frequency * (x / 16384) + slot - the range's start; if that is below 65536, it becomes 65536 * x + the next word. At
+the end every lane is at 65536 and every word is used. Only a symbol of R zeros reaches beyond the last trit, and not
+with all of them.
+"""
+
+import math
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.errors import ExportError
+from sca_search.export.records import Trits
+from sca_search.export.trit_symbols import MOST_RUN_BITS, TABLE_BITS, TABLE_SIZE, Symbols, Table, cut, fit_table, join
+
+# States live in [2^16, 2^32) and move by 16-bit words: at most one word a symbol, which numpy can vectorise.
+WORD_BITS = 16
+START = 1 << WORD_BITS
+# A lane costs about 24 bits more than its symbols: 16 that its state starts with, 8 of a last word half empty.
+LANE_COST_BITS = 24
+# So much of a payload may go into lanes: more of them make fewer steps.
+LANE_SHARE = 1 / 128
+# Bounds the decoder's time, whatever a damaged header says.
+MOST_STEPS = 4096
+# A few bytes can stand for any number of equal trits; a layer of more is not believed.
+MOST_TRITS = 1 << 28
+
+States = NDArray[np.uint64]
+
+
+def encode_trits(trits: Trits) -> bytes:
+    """The payload of a layer's trits, in row-major order."""
+    flat = trits.reshape(-1)
+    if flat.size > MOST_TRITS:
+        raise ExportError(f"a ternary layer may have at most {MOST_TRITS} weights, got {flat.size}")
+    if not ((flat >= -1) & (flat <= 1)).all():  # not through abs(): in int8, that of -128 is -128
+        raise ExportError("a ternary layer may hold only -1, 0 and 1")
+    table = fit_table(flat)
+    head = struct.pack("<HH", table.zero, table.plus)
+    if table.only_trit is not None:
+        return head
+    symbols, beyond = cut(flat, table)
+    lanes = _lane_count(symbols, table)
+    states, words = _push(symbols, table, lanes)
+    numbers = bytes([table.run_bits, beyond]) + _varint(symbols.size) + _varint(lanes)
+    return head + numbers + states.astype("<u4").tobytes() + words.astype("<u2").tobytes()
+
+
+def decode_trits(payload: bytes, count: int) -> Trits:
+    """The `count` trits of a payload; ExportError unless it is one that could have been written for them."""
+    if not 0 <= count <= MOST_TRITS:
+        raise ExportError(f"a ternary layer may have 0 to {MOST_TRITS} weights, got {count}")
+    table, at = _read_table(payload)
+    if table.only_trit is not None:
+        if len(payload) != at:
+            raise ExportError(f"a payload of equal trits must have {at} bytes, got {len(payload)}")
+        return np.full(count, table.only_trit, dtype=np.int8)
+    symbol_count, at = _read_varint(payload, at)
+    lanes, at = _read_varint(payload, at)
+    if not 0 < symbol_count <= count or not symbol_count <= lanes * MOST_STEPS or not lanes <= symbol_count:
+        raise ExportError(f"{count} trits cannot be {symbol_count} symbols in {lanes} lanes")
+    rest = memoryview(payload)[at:]
+    if len(rest) < 4 * lanes or len(rest) % 2 or (len(rest) - 4 * lanes) // 2 > symbol_count:
+        raise ExportError(f"{symbol_count} symbols in {lanes} lanes cannot have {len(rest)} bytes")
+    states = np.frombuffer(rest[: 4 * lanes], dtype="<u4").astype(np.uint64)
+    words = np.frombuffer(rest[4 * lanes :], dtype="<u2").astype(np.uint16)
+    return join(_pull(states, words, table, symbol_count), payload[5], table, count)
+
+
+def _lane_count(symbols: Symbols, table: Table) -> int:
+    """As many lanes as their share of the payload allows, but never too few for the decoder's bound."""
+    uses = np.bincount(symbols, minlength=table.frequencies.size)
+    used = uses > 0
+    bits = float((uses[used] * (TABLE_BITS - np.log2(table.frequencies[used]))).sum())
+    return max(int(bits * LANE_SHARE / LANE_COST_BITS), math.ceil(symbols.size / MOST_STEPS))
+
+
+def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[np.uint16]]:
+    """rANS backwards over the symbols, so that the decoder runs forwards: final states, and words in its order."""
+    frequencies, starts = table.frequencies.astype(np.uint64), table.starts.astype(np.uint64)
+    limits = frequencies << np.uint64(2 * WORD_BITS - TABLE_BITS)
+    states = np.full(lanes, START, dtype=np.uint64)
+    words = []
+    for begin in range((symbols.size - 1) // lanes * lanes, -1, -lanes):
+        step = symbols[begin : begin + lanes]
+        x = states[: step.size]  # a view: the last step may leave some lanes out
+        full = np.flatnonzero(x >= limits[step])
+        words.append(x[full].astype(np.uint16))
+        x[full] >>= np.uint64(WORD_BITS)
+        frequency = frequencies[step]
+        # Exact in floats, and several times faster: both numbers are small, and a quotient that is no whole number
+        # is at least 2^-14 away from one.
+        quotient = (x.astype(np.float64) / frequency).astype(np.uint64)
+        x += quotient * (np.uint64(TABLE_SIZE) - frequency) + starts[step]
+    return states, np.concatenate(words[::-1])
+
+
+def _pull(states: States, words: NDArray[np.uint16], table: Table, symbol_count: int) -> Symbols:
+    """rANS forwards: symbols. Changes the states."""
+    symbol_of_slot = np.repeat(np.arange(table.frequencies.size, dtype=np.uint8), table.frequencies)
+    frequency_of_slot = table.frequencies.astype(np.uint64)[symbol_of_slot]
+    offset_of_slot = np.arange(TABLE_SIZE, dtype=np.uint64) - table.starts.astype(np.uint64)[symbol_of_slot]
+    symbols = np.empty(symbol_count, dtype=np.uint8)
+    at = 0
+    for begin in range(0, symbol_count, states.size):
+        x = states[: symbol_count - begin]
+        slot = (x & np.uint64(TABLE_SIZE - 1)).astype(np.int64)
+        symbols[begin : begin + states.size] = symbol_of_slot[slot]
+        x[:] = frequency_of_slot[slot] * (x >> np.uint64(TABLE_BITS)) + offset_of_slot[slot]
+        low = np.flatnonzero(x < START)
+        if at + low.size > words.size:
+            raise ExportError(f"a payload of trits ends too early, after {words.size} words")
+        x[low] = (x[low] << np.uint64(WORD_BITS)) | words[at : at + low.size]
+        at += low.size
+    if at != words.size or (states != START).any():
+        raise ExportError(
+            f"a payload of trits is damaged: {at} of {words.size} words used, or states not at their start"
+        )
+    return symbols
+
+
+def _read_table(payload: bytes) -> tuple[Table, int]:
+    """The table at the head of a payload, and where the numbers behind it begin."""
+    if len(payload) < 4:
+        raise ExportError(f"a payload of trits must have at least 4 bytes, got {len(payload)}")
+    zero, plus = struct.unpack_from("<HH", payload)
+    if zero + plus > TABLE_SIZE:
+        raise ExportError(f"frequencies of trits may sum up to {TABLE_SIZE}, got {zero} and {plus}")
+    table = Table(zero, plus)
+    if table.only_trit is not None:
+        return table, 4
+    if len(payload) < 6 or payload[4] > MOST_RUN_BITS:
+        raise ExportError(f"a run of trits must be at most 2^{MOST_RUN_BITS} long")
+    return Table(zero, plus, payload[4]), 6
+
+
+def _varint(number: int) -> bytes:
+    low, more = number & 127, number >> 7
+    return bytes([low | 128]) + _varint(more) if more else bytes([low])
+
+
+def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
+    """A number below 2^35 and the place behind it."""
+    number = 0
+    for index, byte in enumerate(payload[at : at + 5]):
+        number |= (byte & 127) << (7 * index)
+        if byte < 128:
+            return number, at + index + 1
+    raise ExportError("a payload of trits has a number without an end")

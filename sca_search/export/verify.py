@@ -1,0 +1,126 @@
+"""Runs every exported format and compares it with torch holding the same stored values.
+
+The reference is torch in float64, so that what differs is a format's own rounding. Compared are the test vectors and
+the validation split; zeros are counted in the exported bytes and compared with what the study claims.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sca_search.errors import ExportError
+from sca_search.export.compare import Run, agreement, compare, portions
+from sca_search.export.network import Images, Zeros
+from sca_search.export.opened import FILES, Check, HowToOpen, Opened, open_folder, torch_run
+from sca_search.export.records import TestVectors
+
+# Seconds that each format may spend on the validation split; plain C takes long over a large network.
+USUAL_SECONDS = 15.0
+# Images at a time: few, so that a slow format stops soon after its time is up.
+_PORTION = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What files of an export are compared with."""
+
+    vectors: TestVectors
+    claim: Zeros
+    network: nn.Module | None  # takes images as they are; None: the test vectors are all there is
+    described: str
+    images: Images | None = None
+    no_images: str = "there is none"
+    state_network: Callable[[], nn.Module] | None = None
+    files: tuple[str, ...] = FILES
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All checks of an export folder."""
+
+    checks: tuple[Check, ...]
+    described: str  # what was compared with
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was compared and nothing differs."""
+        return all(check.holds is not False for check in self.checks) and any(check.holds for check in self.checks)
+
+
+def verify(
+    folder: Path, references: Sequence[Reference], *, written_here: bool = False, seconds: float = USUAL_SECONDS
+) -> Verification:
+    """Checks every format in a folder, each for at most `seconds` on the validation split."""
+    if not any((folder / file).exists() for file in FILES):
+        raise ExportError(f"{folder} holds none of the files {', '.join(FILES)}")
+    checks = [check for reference in references for check in _checks(folder, reference, written_here, seconds)]
+    # sorting is stable: the checks of a file stay in their order
+    checks.sort(key=lambda check: FILES.index(check.file) if check.file in FILES else -1)
+    return Verification(tuple(checks), "; ".join(reference.described for reference in references))
+
+
+def _checks(folder: Path, reference: Reference, written_here: bool, seconds: float) -> list[Check]:
+    with tempfile.TemporaryDirectory() as scratch:
+        classes = reference.vectors.logits.shape[1]
+        how = HowToOpen(
+            classes, reference.files, tuple(reference.claim), Path(scratch), written_here, reference.state_network
+        )
+        opened = open_folder(folder, how)
+        expected = _reference_run(reference)
+        checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
+        checks += _vector_checks(opened, expected, reference.vectors)
+        checks += _image_checks(opened, expected, reference, seconds)
+        return [*opened.checks, *checks]
+
+
+def _reference_run(reference: Reference) -> Run | None:
+    return None if reference.network is None else torch_run(reference.network.double(), torch.float64)
+
+
+def _zero_check(file: str, found_zeros: Zeros, claim: Zeros) -> Check:
+    counted = {layer: count for layer, count in found_zeros.items() if not _is_second_call(layer, found_zeros, claim)}
+    zeros, weights = (sum(count[index] for count in counted.values()) for index in (0, 1))
+    found = f"{zeros:,} of {weights:,} ternary weights" + (f", {zeros / weights:.3%}" if weights else "")
+    wrong = sorted(layer for layer in {*counted, *claim} if counted.get(layer) != claim.get(layer))
+    if wrong:
+        layer = wrong[0]
+        found += f"; {layer} has (zeros, weights) {counted.get(layer)}, claimed is {claim.get(layer)}"
+    return Check(file, "zeros as claimed", found, not wrong)
+
+
+def _is_second_call(layer: str, counted: Zeros, claim: Zeros) -> bool:
+    """A layer that the network calls twice has two records with the same trits, and is claimed once."""
+    first, _, number = layer.rpartition("_")
+    return layer not in claim and number.isdigit() and first in claim and counted[layer] == counted.get(first)
+
+
+def _vector_checks(opened: Opened, expected: Run | None, vectors: TestVectors) -> list[Check]:
+    """The stored answers are themselves compared with the reference, and then every format with them."""
+    runs = {"torch": expected, **opened.runs} if expected is not None else dict(opened.runs)
+    checks = []
+    for file, run in runs.items():
+        opened.runs.pop(file, None)  # what fails on these is not asked again
+        with opened.failures_of(file):
+            found = agreement(run(vectors.images), vectors.logits)
+            checks.append(Check(file, f"{found.images} test vectors", str(found), found.holds))
+            opened.runs |= {file: run} if file in FILES else {}
+    return checks
+
+
+def _image_checks(opened: Opened, expected: Run | None, reference: Reference, seconds: float) -> list[Check]:
+    if reference.images is None or expected is None:
+        why = reference.no_images if reference.images is None else "there is no torch model to compare with"
+        return [Check("torch", "validation split", f"not compared: {why}", None)]
+    found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds)
+    return [
+        Check(file, f"{_share(each.images, reference.images.count)} validation images", str(each), each.holds)
+        for file, each in found.items()
+    ]
+
+
+def _share(seen: int, count: int) -> str:
+    return f"all {count}" if seen == count else f"{seen} of {count}"

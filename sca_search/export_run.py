@@ -1,0 +1,190 @@
+"""From a run folder to an export folder, without training again."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from sca_search.data import DataSet, load_data
+from sca_search.errors import DataError, RunError
+from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
+from sca_search.export.network import Images, Network
+from sca_search.export.plain import load_plain
+from sca_search.export.records import Floats, Shape
+from sca_search.goal import chosen_trial, described, unmet
+from sca_search.measure import EVALUATION_BATCH
+from sca_search.models import build_model
+from sca_search.results import read_csv
+from sca_search.run_folder import RunFolder
+from sca_search.spec import DataSpec, StudySpec
+from sca_search.versions import versions
+
+
+def export_run(path: Path, trial: int | None, out: Path | None, options: ExportOptions) -> Exported:
+    """Exports one trial of a run, by default the chosen one, into `out` or the run's own folder of exports."""
+    run = RunFolder(path)
+    spec = run.spec()
+    row = _row(run, spec, trial)
+    folder = out or run.path / "exports" / f"trial-{row['trial']:03d}"
+    check_target(folder, replaced=options.replace)  # before the data is read, which may take a while
+    options.say("reading the data")
+    images, problem = validation_images(spec.data, spec.seed)
+    if problem:
+        options.say(f"the validation split cannot be read, so only test vectors are compared: {problem}")
+    return export_network(folder, _network(run, spec, row, images), options)
+
+
+def validation_images(data: DataSpec, seed: int) -> tuple[Images | None, str]:
+    """A study's validation split before normalisation, or why it is not there."""
+    try:
+        found = load_data(
+            data.name, data_dir=data.dir, seed=seed, image_size=data.image_size, train_limit=data.train_limit
+        )
+    except DataError as error:
+        return None, str(error)
+    return Images(len(found.val), lambda: _as_given(found)), ""
+
+
+def _as_given(data: DataSet) -> Iterable[Floats]:
+    shape = (-1, 1, 1)
+    mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
+    for images, *_ in data.val.batches(EVALUATION_BATCH):
+        yield images.numpy() * std + mean
+
+
+def _row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, Any]:
+    """The trial's line in the table of trials; a sentence if there is none, or none to export."""
+    if not run.trials_file.is_file():
+        raise RunError(f"{run.path}: no trial has finished yet, there is nothing to export")
+    frame = read_csv(run.trials_file)
+    wanted = chosen_trial(frame, spec.goal) if trial is None else trial
+    if wanted is None:
+        raise RunError(f"{run.path}: {unmet(frame, spec.goal)} Name a trial with --trial.")
+    rows = frame[frame["trial"] == wanted].to_dict("records")
+    if not rows:
+        raise RunError(f"{run.path}: there is no trial {wanted}; there are {_listed(frame)}")
+    row: dict[str, Any] = {str(key): value for key, value in rows[0].items()}
+    if row["state"] != "complete":
+        reason = f" ({row['reason']})" if row["reason"] else ""
+        raise RunError(f"{run.path}: trial {wanted} must be complete to be exported, it is {row['state']}{reason}")
+    return row
+
+
+def _listed(frame: pd.DataFrame) -> str:
+    numbers = [str(number) for number in frame["trial"]]
+    return ", ".join(numbers) if len(numbers) <= 40 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Images | None) -> Network:
+    """The best on validation of a trial and its refits, as a study's summary chooses it."""
+    home = run.candidate(int(row["candidate"]))
+    folders = [home, *sorted(home.glob("refit-*"))]
+    records = [record for folder in folders if (record := _record(folder)) is not None]
+    if not records:
+        raise RunError(f"{home}: the candidate's files are missing")
+    best = max(records, key=lambda record: (record["accuracy"], -record["loss"]))
+    state_file = best["folder"] / "model.safetensors"
+    state, layers, about = load_plain(state_file)
+    given = _PlainFacts.of(best["folder"], about)
+    return Network(
+        model=built(spec, given.input_shape, len(given.classes), state, best["folder"]),
+        input_shape=given.input_shape,
+        class_names=given.classes,
+        ternary_layers=layers,
+        mean=given.mean,
+        std=given.std,
+        claim={name: (count["zeros"], count["weights"]) for name, count in best["layers"].items()},
+        images=images,
+        about=_about(run, spec, row, records, best),
+        study_toml=spec.to_toml(),
+        state_file=state_file,
+    )
+
+
+@dataclass(frozen=True)
+class _PlainFacts:
+    """What a candidate's file says about its input."""
+
+    input_shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
+        try:
+            channels, height, width = map(int, about["input_shape"])
+            return cls(
+                (channels, height, width),
+                tuple(map(str, about["classes"])),
+                tuple(map(float, about["mean"])),
+                tuple(map(float, about["std"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    path = folder / "candidate.json"
+    if not path.is_file():
+        return None  # a refit that was stopped
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {"folder": folder, "loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def built(spec: StudySpec, shape: Shape, classes: int, state: dict[str, Any], where: Path) -> nn.Module:
+    """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
+    channels, height, width = shape
+    model = build_model(
+        spec.model.name, num_classes=classes, input_shape=(channels, height, width), dropout=spec.model.dropout
+    )
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"{where}: the state is not that of a {spec.model.name}: {reason}") from error
+    return model.eval()
+
+
+def _about(
+    run: RunFolder, spec: StudySpec, row: dict[str, Any], records: list[dict[str, Any]], best: dict[str, Any]
+) -> dict[str, Any]:
+    accuracies = [record["accuracy"] for record in records]
+    kind, colon, path = spec.data.name.partition(":")
+    about: dict[str, Any] = {
+        "study": run.path.resolve().name,
+        "trial": int(row["trial"]),
+        "seed_of_the_study": spec.seed,
+        "goal": described(spec.goal),
+        "data": f"{kind}:{Path(path).name}" if colon else kind,  # a folder of the user's is nobody's business
+        "network": spec.model.name,
+        "form": spec.search.form,
+        "accuracy": best["accuracy"],
+        "accuracy_mean": float(np.mean(accuracies)),
+        "accuracy_spread": float(np.std(accuracies)),
+        "seeds": len(accuracies),
+        "versions": versions(),
+    }
+    return about | _from_summary(run, about["trial"])
+
+
+def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
+    """What only the end of a study knows: the dense network's accuracy, and the chosen trial's on the test split."""
+    try:
+        summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
+        chosen, dense = summary["chosen"], summary["dense"]
+        facts = {"dense_accuracy": dense["accuracy"]}
+        if chosen and chosen["trial"] == trial:
+            facts |= {"test_accuracy": chosen["test_accuracy"], "test_images": chosen["test_images"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # a study that is still running has none
+    return facts

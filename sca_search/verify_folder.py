@@ -1,0 +1,96 @@
+"""An export folder verified once more, from what it holds: its files, its facts, its study."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sca_search.errors import ExportError, RunError
+from sca_search.export.facts import FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts
+from sca_search.export.network import Images, Network
+from sca_search.export.opened import PACKED, STATE, Check
+from sca_search.export.packed import read_packed, round_to_half
+from sca_search.export.plain import load_plain
+from sca_search.export.rebuild import RecordNetwork
+from sca_search.export.records import Graph, TestVectors
+from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of
+from sca_search.export.vectors import read_vectors
+from sca_search.export.verify import Reference, Verification, verify
+from sca_search.export_run import built, validation_images
+from sca_search.spec import StudySpec, resolve
+
+_Packed = tuple[Graph, TestVectors]
+
+
+def verify_folder(folder: Path, seconds: float) -> Verification:
+    """Compares the formats with the trained network, or where its state is not there with the packed model."""
+    if not folder.is_dir():
+        raise ExportError(f"{folder}: there is no such folder")
+    facts = read_facts(folder / FACTS_FILE)
+    spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
+    images, problem = validation_images(spec.data, spec.seed) if spec else (None, "the folder names no study")
+    trained = _trained(folder, facts, spec, images)
+    try:
+        packed = read_packed(folder / PACKED) if (folder / PACKED).exists() else None
+    except ExportError as error:
+        if trained is None:  # nothing is left to compare the other files with
+            return Verification((Check(PACKED, "opened", str(error), False),), "nothing")
+        packed = None
+    references = _references(folder, facts, trained, packed)
+    return verify(folder, [replace(each, images=images, no_images=problem) for each in references], seconds=seconds)
+
+
+def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
+    """The study's own network with the folder's state, or with the run's where the folder has none."""
+    places = [folder / STATE, *([folder / facts.state_file] if facts.state_file else [])]
+    place = next((place for place in places if place.is_file()), None)
+    if spec is None or place is None:
+        return None
+    try:
+        state, layers, _ = load_plain(place)
+    except RunError:
+        return None  # the table will say so, where that file is checked
+    return Network(
+        model=built(spec, facts.input_shape, len(facts.class_names), state, place),
+        input_shape=facts.input_shape,
+        class_names=facts.class_names,
+        ternary_layers=layers,
+        mean=facts.mean,
+        std=facts.std,
+        claim=facts.zeros,
+        images=images,
+    )
+
+
+def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Packed | None) -> list[Reference]:
+    rest = _reference_of_rest(folder, facts, trained, packed)
+    if not facts.half:
+        return [rest]
+    rest = replace(rest, files=ALL_BUT_PACKED)
+    if packed is None:
+        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is named
+    network = None if trained is None else RecordNetwork(round_to_half(trained.graph()))
+    described = f"for {PACKED} its own test vectors" if network is None else ROUNDED
+    return [rest, Reference(packed[1], facts.zeros, network, described, files=(PACKED,))]
+
+
+def _reference_of_rest(folder: Path, facts: Facts, trained: Network | None, packed: _Packed | None) -> Reference:
+    vectors = _vectors(folder, facts, packed)
+    if trained is not None:
+        made = references_of(trained, trained.graph(), half=False)[0]
+        return made if vectors is None else replace(made, vectors=vectors)
+    if packed is not None and not facts.half:
+        described = f"the records of {PACKED} in torch, in float64"
+        return Reference(vectors or packed[1], facts.zeros, RecordNetwork(packed[0]), described)
+    if vectors is None:
+        raise ExportError(f"{folder}: holds neither test vectors nor a model to compare with")
+    return Reference(vectors, facts.zeros, None, "the test vectors alone")
+
+
+def _vectors(folder: Path, facts: Facts, packed: _Packed | None) -> TestVectors | None:
+    """Those that were written with the files; none if the packed file is damaged that held them."""
+    if (folder / VECTORS_FILE).is_file():
+        vectors = read_vectors(folder / VECTORS_FILE)
+        shapes = (vectors.images.shape[1:], vectors.logits.shape)
+        if shapes != (facts.input_shape, (len(vectors.images), len(facts.class_names))):
+            raise ExportError(f"{folder / VECTORS_FILE} holds test vectors of another model")
+        return vectors
+    return packed[1] if packed is not None and not facts.half else None
