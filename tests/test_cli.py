@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from conftest import TINY, Outcome, sca_search
 
+from sca_search.goal import GRID
+
 
 def assert_refused(outcome: Outcome, *sentences: str) -> None:
     assert outcome.returncode == 2
@@ -147,5 +149,5 @@ def test_dry_run_tells_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     assert "normalisation follows" in screen
     # 30 dense epochs, then 4 trials and 1 refit of 20 + 5
     assert "epochs to come: 155" in screen
-    assert "0.9 0 0.9 0.97" in screen
+    assert f"0.9 {GRID[1]:g} 0.9 {GRID[2]:g}" in screen  # the target takes the place of the grid's first
     assert not Path("runs").exists()

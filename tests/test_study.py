@@ -224,7 +224,7 @@ def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, w
     process = started(command, tmp_path, until="[1/4]")
     if how == signal.SIGINT:
         os.killpg(process.pid, how)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 130, errors
         assert "--resume" in errors
         assert (tmp_path / "runs" / "cut" / "chosen.safetensors").exists()
