@@ -22,11 +22,12 @@ from sca_search.measure import EVALUATION_BATCH, score
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
-from sca_search.search import Listener, Objective, fill_queue, open_study, rows, work
+from sca_search.search import Listener, Objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Settled, Task, WarmStart
 from sca_search.train import train_candidate
+from sca_search.trials import fill_queue, open_study, rows
 from sca_search.workshop import make_space
 
 

@@ -17,11 +17,12 @@ from report import RESULTS, provenance, table, write_section
 
 from sca_search.candidate import Candidate
 from sca_search.run_folder import RunFolder
-from sca_search.search import Listener, Objective, fill_queue, has_waiting, open_study, rows, work
+from sca_search.search import Listener, Objective, work
 from sca_search.space import STRENGTH, Space
 from sca_search.spec import resolve
 from sca_search.task import Progress, Settled
 from sca_search.train import train_candidate
+from sca_search.trials import fill_queue, has_waiting, open_study, rows
 from sca_search.workshop import make_space, make_task, warm_start
 
 TARGETS = (0.3, 0.5, 0.9, 0.97)

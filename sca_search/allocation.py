@@ -8,6 +8,7 @@ there. Every weighting gives a valid split and every split comes from a weightin
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -15,8 +16,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from sca_search.errors import SpecError
 
-# Parts into which a layer's way from dense to its floor is cut when zeros are handed out.
-_STRETCHES = 100
+# Parts into which a layer's way from one measured density to the next is cut when zeros are handed out.
+_STRETCHES = 30
 # Loss by one layer alone from which an untrained network is too broken to tell how much worse it gets.
 _BROKEN = 0.25
 # The loss that a network's non-zeros are worth where the measurement says nothing, times 1 / density.
@@ -124,7 +125,8 @@ def _stretches(layer: LayerShape, costs: Sequence[LayerCost], share: float) -> l
     depths = -np.log(densities)
     # Where nothing is lost, or nothing but noise is seen, the even split should come out.
     smooth = PchipInterpolator(depths, losses + _EVENNESS * share / densities)
-    fine = np.unique(np.concatenate([np.linspace(depths[0], depths[-1], _STRETCHES + 1), depths]))
+    parts = [np.linspace(begin, end, _STRETCHES, endpoint=False) for begin, end in pairwise(depths)]
+    fine = np.concatenate([*parts, depths[-1:]])
     zeros = np.diff(-np.expm1(-fine)) * layer.weights
     slopes = np.diff(smooth(fine)) / zeros
     rising = IsotonicRegression().fit_transform(np.arange(len(slopes)), slopes, sample_weight=zeros)
@@ -175,9 +177,17 @@ def _common_factor(layers: Sequence[LayerShape], weighting: Mapping[str, float],
     return high
 
 
+def highest_sparsity(layers: Sequence[LayerShape]) -> float:
+    """What is left when every layer keeps its floor and nothing else."""
+    return 1.0 - _floors(layers) / sum(layer.weights for layer in layers)
+
+
+def _floors(layers: Sequence[LayerShape]) -> int:
+    return sum(min(layer.least_nonzeros, layer.weights) for layer in layers)
+
+
 def _refuse_impossible(layers: Sequence[LayerShape], sparsity: float) -> None:
-    total = sum(layer.weights for layer in layers)
-    floors = sum(min(layer.least_nonzeros, layer.weights) for layer in layers)
+    total, floors = sum(layer.weights for layer in layers), _floors(layers)
     if (1.0 - sparsity) * total < floors - 0.5:  # half a weight is rounding
         raise SpecError(
             f"a sparsity of {sparsity:g} leaves {(1.0 - sparsity) * total:.0f} of {total} weights, fewer than the "

@@ -1,12 +1,14 @@
 """A training that pauses: everything it needs to go on, in one safetensors file.
 
 Tensors: the network's state (Θ, float weights, normalisation), the optimizer's memory, the random state. Facts, as JSON
-in the file's metadata: the epoch, λ's unit and α a layer. No pickle: a run folder may come from somebody else.
+in the file's metadata: the epoch, λ's unit, α a layer and the history so far. No pickle: a run folder may come from
+somebody else.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -18,6 +20,17 @@ from sca_search.files import atomic_path
 FORMAT = "sca-search/checkpoint"
 VERSION = "1"
 _GROUPS = ("model", "memory", "random")
+# What a file that is no checkpoint, or a damaged one, may raise on its way.
+_UNREADABLE = (
+    OSError,
+    SafetensorError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,7 @@ class Checkpoint:
     epoch: int  # how many are over
     unit: float  # λ for a strength of 1
     alphas: dict[str, float]
+    history: list[dict[str, Any]]
     model: dict[str, Tensor]
     memory: dict[str, Tensor]  # the optimizer's
     random: Tensor  # torch's generator, as bytes
@@ -36,7 +50,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes the file; a reader sees the old one or the new one."""
     groups = {"model": checkpoint.model, "memory": checkpoint.memory, "random": {"torch": checkpoint.random}}
     tensors = {f"{group}/{name}": value.contiguous() for group in _GROUPS for name, value in groups[group].items()}
-    facts = {"epoch": checkpoint.epoch, "unit": checkpoint.unit, "alphas": checkpoint.alphas}
+    facts = {
+        "epoch": checkpoint.epoch,
+        "unit": checkpoint.unit,
+        "alphas": checkpoint.alphas,
+        "history": checkpoint.history,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"format": FORMAT, "version": VERSION, "facts": json.dumps(facts)})
@@ -58,9 +77,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
             epoch=int(facts["epoch"]),
             unit=float(facts["unit"]),
             alphas={str(name): float(alpha) for name, alpha in facts["alphas"].items()},
+            history=[dict(epoch) for epoch in facts["history"]],
             model=groups["model"],
             memory=groups["memory"],
             random=groups["random"]["torch"],
         )
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise RunError(f"{path}: is no checkpoint that can be read: {error}") from error

@@ -35,9 +35,10 @@ class SparsityControl:
         """β, the mean over the layers."""
         return fmean(weight.sharpness for weight in self._weights.values())
 
-    def go_on(self, unit: float, alphas: dict[str, float]) -> None:
-        """As a training left it: α of the prior belongs to the weights that it began with."""
+    def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:
+        """As a training left it after some steps: α of the prior belongs to the weights that it began with."""
         self.unit = unit
+        self._steps = 1 + steps  # one before the first
         for name, weight in self._weights.items():
             weight.alpha = alphas[name]
 

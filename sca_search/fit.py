@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sca_search.control import SparsityControl
 from sca_search.data import Batch, Batches
-from sca_search.errors import DivergenceError
+from sca_search.errors import DivergenceError, RunError
 from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.schedule import Steps
 from sca_search.ternary import latents
@@ -113,6 +113,8 @@ def remember(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, value in memory.items():
         number, _, name = key.partition(".")
+        if not number.isdecimal() or int(number) >= len(parameters):
+            raise RunError(f"a checkpoint's memory must be of this network's {len(parameters)} parameters, got {key!r}")
         optimizer.state[parameters[int(number)]][name] = value.clone()
 
 

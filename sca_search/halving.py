@@ -88,10 +88,10 @@ def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[floa
         peers = [peer for peer in rows if _comparable(row, peer)]
         if len(peers) >= LEAST_COMPARED:
             pairs.append((_above_mean(row, peers, rung), _above_mean(row, peers, "loss")))
-    if len(pairs) < LEAST_COMPARED + 1:
+    at_rung, at_end = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(pairs) < LEAST_COMPARED + 1 or len(set(at_rung)) == 1 or len(set(at_end)) == 1:
         return None
-    correlation = float(spearmanr([at_rung for at_rung, _ in pairs], [at_end for _, at_end in pairs]).statistic)
-    return (correlation, len(pairs)) if math.isfinite(correlation) else None
+    return float(spearmanr(at_rung, at_end).statistic), len(pairs)
 
 
 def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

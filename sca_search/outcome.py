@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sca_search.candidate import Candidate
+from sca_search.candidate_folder import keep
 from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.files import atomic_path, write_json_atomic
@@ -18,7 +19,6 @@ from sca_search.measure import EVALUATION_BATCH, score
 from sca_search.results import hypervolume, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
-from sca_search.search import keep
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import total

@@ -44,7 +44,7 @@ def read_prior(path: Path, form: str, layers: Sequence[LayerShape]) -> list[Obse
         raise SpecError(f"{path}: the prior must be of this study's layers, {_shown(ours)}, got {_shown(theirs)}")
     try:
         return [_observation(entry, ours) for entry in content["observations"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"{path}: is a damaged prior, an observation cannot be read: {error}") from error
 
 
@@ -53,7 +53,7 @@ def _content(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SpecError(f"{path}: there is no such prior file") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: cannot be read as a prior file: {error}") from error
     if not isinstance(content, dict):
         raise SpecError(f"{path}: a prior must be a JSON object, got {type(content).__name__}")
@@ -61,7 +61,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _observation(entry: dict[str, Any], layers: dict[str, list[int]]) -> Observation:
-    values = {name: float(entry[name]) for name in ("asked", "reached", "strength")}
+    values = {name: _number(entry[name]) for name in ("asked", "reached", "strength")}
     if entry["layer"] not in layers:
         raise ValueError(f"layer {entry['layer']!r} is not in the file's own list")
     if not all(0.0 <= values[name] <= 1.0 for name in ("asked", "reached")):
@@ -69,6 +69,12 @@ def _observation(entry: dict[str, Any], layers: dict[str, list[int]]) -> Observa
     if not (math.isfinite(values["strength"]) and values["strength"] >= 0.0):
         raise ValueError(f"strength must be a finite number of at least 0, got {values['strength']}")
     return Observation(entry["layer"], **values)
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"a number is wanted, got {given!r}")
+    return float(given)
 
 
 def _shown(layers: object) -> str:

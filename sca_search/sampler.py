@@ -93,9 +93,9 @@ def view_of(study: Study) -> Study:
 
     One more is under way in it, since samplers leave notes at the trial that they sample for.
     """
-    trials = [
-        trial for trial in study.get_trials(deepcopy=False) if trial.state in {TrialState.COMPLETE, TrialState.PRUNED}
-    ]
+    # A candidate that was paused and went on counts once, as its last trial.
+    newest = {trial.user_attrs.get("candidate", trial.number): trial for trial in study.get_trials(deepcopy=False)}
+    trials = [trial for trial in newest.values() if trial.state in {TrialState.COMPLETE, TrialState.PRUNED}]
     view = optuna.create_study(direction="minimize")
     view.add_trials(
         [
@@ -114,7 +114,7 @@ def around(centre: float, distribution: FloatDistribution, random: np.random.Gen
     if low == high:
         return float(low)
     to, back = (math.log, math.exp) if distribution.log else (float, float)
-    left, right, middle = to(low), to(high), to(centre)
+    left, right, middle = to(low), to(high), to(min(max(centre, low), high))
     while True:
         value = random.normal(middle, _WIDTH * (right - left))
         if left <= value <= right:

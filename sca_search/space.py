@@ -18,6 +18,7 @@ from sca_search.allocation import (
     erdos_renyi_weighting,
     group_of,
     grouped,
+    highest_sparsity,
     sparing_weighting,
     split_of_weighting,
     uniform_weighting,
@@ -56,6 +57,10 @@ class Space:
         many = len(self.layers) > LAYERS_ON_THEIR_OWN
         kind = self.spec.search.groups or ("stage" if many else "layer")
         return {layer.name: group_of(layer.name, kind) for layer in self.layers}
+
+    def possible(self, sparsity: float) -> float:
+        """A planned sparsity, or the highest that the layers' floors allow."""
+        return min(sparsity, highest_sparsity(self.layers)) if self.layers else sparsity
 
     @property
     def has_pull(self) -> bool:

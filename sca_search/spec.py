@@ -127,6 +127,8 @@ Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen w
 _SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
 Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
 HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_rising)]
+_Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness is at its end after nine tenths
+EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_rising)]
 KeptShare = Annotated[float, Field(strict=True, gt=0, le=1)]
 Growths = Annotated[
     tuple[Literal["linear", "exponential", "step"], ...],
@@ -209,7 +211,7 @@ class SpaceSpec(_Table):
     hold_from: HoldRange = (0.3, 1.0)  # the paper's form: when weights begin to be rounded for good
     sharpness: PositiveRange = (100.0, 3000.0)  # sharpened: β at the end
     sharpness_first: PositiveRange = (1.0, 8.0)  # and until it begins to rise
-    sharpness_start: ShareRange = (0.0, 0.5)  # when it does
+    sharpness_start: EarlyRange = (0.0, 0.5)  # when it does
     rise: ShareRange = (0.0, 0.7)  # share of the training in which a tracked sparsity climbs to its plan
     spread: Spread = (0.3, 0.9)
     learning_rate: PositiveRange = (0.003, 0.02)

@@ -15,21 +15,11 @@ from sca_search.outcome import refit, summarize, write_page, write_tables
 from sca_search.prior_file import write_prior
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
-from sca_search.search import (
-    Clock,
-    Listener,
-    Objective,
-    fill_queue,
-    has_waiting,
-    observations,
-    open_study,
-    rows,
-    storage_errors,
-    work,
-)
+from sca_search.search import Clock, Listener, Objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
+from sca_search.trials import fill_queue, has_waiting, observations, open_study, rows, storage_errors
 from sca_search.workers import run_processes, threads_of
 from sca_search.workshop import given_prior, make_space, make_task, take_prior, warm_start
 

@@ -6,6 +6,7 @@ re-estimated; the network is measured.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -109,12 +110,15 @@ class _Training:
         candidate = self.candidate
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
         first, memory = self._go_on(rungs.checkpoint)
-        for last in [*(epoch for epoch in rungs.epochs if first < epoch < candidate.epochs), candidate.epochs]:
+        # A training that goes on from a rung is looked at there once more: it may have been killed before it was.
+        for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
             memory = self._fit(plan, self._look, self.control, candidate.seed, Leg(first, last, memory))
             first = last
             if last < candidate.epochs:
                 self._keep(rungs.checkpoint, last, memory)
-                if not rungs.passes(last, self._score_as_if_ended()):
+                with torch.random.fork_rng(devices=[]):  # a look must not change what dropout draws afterwards
+                    score = self._score_as_if_ended()
+                if not rungs.passes(last, score):
                     raise PausedError
         self.control.finish()
         return self._settle()
@@ -124,19 +128,30 @@ class _Training:
         if checkpoint is None or not checkpoint.exists():
             return 0, {}
         kept = load_checkpoint(checkpoint)
+        steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
         try:
             self.model.load_state_dict(kept.model)
-        except RuntimeError as error:
-            raise RunError(f"{checkpoint}: must fit the study's network, got {error}") from error
-        self.control.go_on(kept.unit, kept.alphas)
-        torch.set_rng_state(kept.random)
+            self.control.go_on(kept.unit, kept.alphas, steps)
+            self.history = [Epoch(**epoch) for epoch in kept.history]
+            torch.set_rng_state(kept.random)
+        except (RuntimeError, KeyError, TypeError) as error:
+            sentence = str(error).splitlines()[0]
+            raise RunError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
         return kept.epoch, kept.memory
 
     def _keep(self, checkpoint: Path | None, epoch: int, memory: dict[str, Tensor]) -> None:
         if checkpoint is not None:
             state = {name: value.detach() for name, value in self.model.state_dict().items()}
-            alphas, unit = self.control.alphas(), self.control.unit
-            save_checkpoint(checkpoint, Checkpoint(epoch, unit, alphas, state, memory, torch.get_rng_state()))
+            kept = Checkpoint(
+                epoch=epoch,
+                unit=self.control.unit,
+                alphas=self.control.alphas(),
+                history=[asdict(each) for each in self.history],
+                model=state,
+                memory=memory,
+                random=torch.get_rng_state(),
+            )
+            save_checkpoint(checkpoint, kept)
 
     def _score_as_if_ended(self) -> Score:
         """The validation score of a copy: zeros counted out to the plan, rounded, normalisation re-estimated.

@@ -17,9 +17,10 @@ import torch
 from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.run_folder import RunFolder
-from sca_search.search import Listener, Objective, open_study, work
+from sca_search.search import Listener, Objective, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
+from sca_search.trials import open_study
 from sca_search.workshop import given_prior, make_space, make_task, warm_start
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one

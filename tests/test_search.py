@@ -23,10 +23,12 @@ from sca_search.halving import RungScore
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import PlannedSampler
-from sca_search.search import (
-    Clock,
-    Listener,
-    Objective,
+from sca_search.search import Clock, Listener, Objective, work
+from sca_search.space import Space
+from sca_search.spec import GoalSpec, StudySpec
+from sca_search.task import Progress
+from sca_search.train import train_candidate, train_dense
+from sca_search.trials import (
     fill_queue,
     has_waiting,
     observations,
@@ -36,12 +38,7 @@ from sca_search.search import (
     rows,
     rung_scores,
     storage_errors,
-    work,
 )
-from sca_search.space import Space
-from sca_search.spec import GoalSpec, StudySpec
-from sca_search.task import Progress
-from sca_search.train import train_candidate, train_dense
 from sca_search.workshop import make_task
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)

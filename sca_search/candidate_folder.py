@@ -1,0 +1,62 @@
+"""A candidate's folder: its model, its history and its record."""
+
+import csv
+import dataclasses
+import io
+
+from sca_search.candidate import Candidate
+from sca_search.export.plain import count_zeros, save_plain
+from sca_search.files import write_json_atomic, write_text_atomic
+from sca_search.run_folder import RunFolder
+from sca_search.task import Epoch, Settled, Task
+from sca_search.ternary import total
+
+
+def facts(settled: Settled) -> dict[str, float]:
+    """The figures of a candidate beside its two objectives."""
+    return {
+        "loss": settled.score.loss,
+        "soft_accuracy": settled.soft_accuracy,
+        "rounded_accuracy": settled.rounded_accuracy,
+        "moved_share": settled.moved_share,
+        "sparsity_before": settled.sparsity_before,
+    }
+
+
+def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, task: Task, refit: int = 0) -> float:
+    """Writes a candidate's folder and gives its sparsity, counted in the file written."""
+    folder = run.candidate(number, refit)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / "history.csv", history_csv(settled.history))
+    model_file = folder / "model.safetensors"
+    about = {
+        "input_shape": task.data.input_shape,
+        "classes": task.data.classes,
+        "mean": task.data.mean,
+        "std": task.data.std,
+    }
+    save_plain(model_file, settled.model, task.ternary_layers, about)
+    counted = total(count_zeros(model_file)).sparsity
+    record = {
+        "candidate": candidate.model_dump(mode="json"),
+        "accuracy": settled.score.accuracy,
+        "sparsity": counted,
+        **facts(settled),
+        "strength_unit": settled.unit,
+        "alphas": settled.alphas,
+        "dead_layers": settled.dead_layers,
+        "reached": settled.reached,
+        "layers": {name: dataclasses.asdict(count) for name, count in settled.counts.items()},
+    }
+    # The record comes last: where it is, the candidate is whole.
+    write_json_atomic(folder / "candidate.json", record)
+    return counted
+
+
+def history_csv(history: tuple[Epoch, ...]) -> str:
+    """A training's epochs as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*(each.name for each in dataclasses.fields(Epoch)), "gap"])
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(epoch) | {"gap": epoch.gap} for epoch in history)
+    return text.getvalue()
