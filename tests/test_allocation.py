@@ -14,6 +14,7 @@ from sca_search.allocation import (
     erdos_renyi_weighting,
     group_of,
     grouped,
+    highest_sparsity,
     sparing_weighting,
     split_of_weighting,
     uniform_weighting,
@@ -250,3 +251,19 @@ def test_a_layer_too_small_to_be_measured_far_keeps_its_floor() -> None:
     split = split_of_weighting(layers, sparing_weighting(known, layers, 0.95), 0.95)
     assert overall(layers, split) == pytest.approx(0.95, abs=1e-9)
     assert split["b"] <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("side", [10, 100])
+def test_a_floor_that_meets_a_measured_density_makes_no_empty_stretch(side):
+    """The floor is 0.01 or 0.0001: measured itself, or reached by halving."""
+    layers = [LayerShape(name, (side, side)) for name in "ab"]
+    grid = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+    losses = (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24)
+    known = [LayerCost(name, sparsity, loss, 0.0) for name in "ab" for sparsity, loss in zip(grid, losses, strict=True)]
+    weighting = sparing_weighting(known, layers, 0.9)
+    assert split_of_weighting(layers, weighting, 0.9) == pytest.approx({"a": 0.9, "b": 0.9}, abs=0.005)
+
+
+def test_highest_sparsity_leaves_the_floors():
+    layers = [LayerShape("a", (10, 10), 5), LayerShape("b", (2, 2), 9)]
+    assert highest_sparsity(layers) == 1 - (5 + 4) / 104

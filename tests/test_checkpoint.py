@@ -28,6 +28,7 @@ def checkpoint(**changes):
         "epoch": 5,
         "unit": 1.25e-7,
         "alphas": {"conv2": 0.1, "fc1": 1.9999999999999998},
+        "history": [{"phase": "ternary", "epoch": 1, "soft_accuracy": 0.1}],
         "model": {
             "conv2.parametrizations.weight.original": torch.randn(3, 2, 2, 2, generator=generator),
             "bn2.num_batches_tracked": torch.tensor(17),
@@ -45,7 +46,8 @@ def tensors_equal(ours, theirs):
 
 
 def assert_same(ours, theirs):
-    assert (ours.epoch, ours.unit, ours.alphas) == (theirs.epoch, theirs.unit, theirs.alphas)
+    facts = [(each.epoch, each.unit, each.alphas, each.history) for each in (ours, theirs)]
+    assert facts[0] == facts[1]
     assert tensors_equal(ours.model, theirs.model)
     assert tensors_equal(ours.memory, theirs.memory)
     assert torch.equal(ours.random, theirs.random)

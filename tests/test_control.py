@@ -214,7 +214,7 @@ def test_control_goes_on_as_a_training_left_it():
     disturb(model, 1)
     again = SparsityControl(model, candidate(form="paper"))
     assert again.alphas() != alphas
-    again.go_on(unit, alphas)
+    again.go_on(unit, alphas, steps=0)
     again.update(3)
     assert again.alphas() == alphas
     assert again.strength == 0.25 * 0.5

@@ -249,6 +249,11 @@ def test_sparsity_alone_makes_no_rung_foretell():
     assert count == 6
 
 
+def test_equal_losses_foretell_nothing():
+    assert foretelling(finished((1, 1), (1, 2), (1, 3), (1, 4)), 5) is None
+    assert foretelling(finished((1, 1), (2, 1), (3, 1), (4, 1)), 5) is None
+
+
 def test_only_trainings_that_tell_of_both_count():
     rows = finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.4, 0.4))
     paused = {"planned_sparsity": 0.9, "rung.5": 9.0}

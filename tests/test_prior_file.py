@@ -208,3 +208,18 @@ def test_command_refuses_a_bad_prior_before_anything_is_written(run, text, sente
 def test_command_takes_a_good_prior_in_a_dry_run(run):
     Path("given.json").write_text(digits_prior())
     assert run("--prior", "given.json", "--dry-run").returncode == 0
+
+
+def test_numbers_beyond_all_bounds_and_endless_brackets_are_refused(path):
+    observation = '{"layer": "conv2", "asked": 0.5, "reached": 0.5, "strength": ' + "9" * 400 + "}"
+    path.write_text(json.dumps(content(observations=[])).replace("[]", f"[{observation}]"))
+    assert "damaged prior" in refusal(path)
+    path.write_text("[" * 100_000)
+    assert "cannot be read as a prior file" in refusal(path)
+
+
+@pytest.mark.parametrize("given", ["0.5", True, None, [0.5]])
+def test_what_only_looks_like_a_number_is_refused(path, given):
+    entry = {"layer": "conv2", "asked": given, "reached": 0.5, "strength": 1.0}
+    path.write_text(json.dumps(content(observations=[entry])))
+    assert "damaged prior" in refusal(path)

@@ -198,6 +198,20 @@ def test_view_is_the_loss_beside_comparable_trials_by_hand():
     assert seen_values(view_of(study)) == pytest.approx({0.1: -1, 0.2: 1, 0.3: 0, 0.4: 1, 0.5: 0})
 
 
+def test_view_counts_a_candidate_that_went_on_once():
+    study = two_objectives()
+    told(study, {"x": 0.1}, TrialState.PRUNED, candidate=0, planned_sparsity=0.9, **{"rung.5": 2.0})
+    told(study, {"x": 0.1}, candidate=0, planned_sparsity=0.9, loss=1.0, **{"rung.5": 2.0})
+    told(study, {"x": 0.2}, candidate=1, planned_sparsity=0.9, loss=1.0)
+    assert seen_values(view_of(study)) == {0.1: 0, 0.2: 0}
+    assert len(view_of(study).get_trials(states=(TrialState.COMPLETE,))) == 2
+
+
+def test_a_centre_outside_the_range_is_moved_to_its_end():
+    drawn = [around(40.0, X, np.random.default_rng(seed)) for seed in range(50)]
+    assert all(0.2 < value <= 1 for value in drawn)
+
+
 def test_view_has_one_objective_to_be_minimized():
     assert [direction.name for direction in view_of(two_objectives()).directions] == ["MINIMIZE"]
 

@@ -345,3 +345,9 @@ def test_layers_of_a_group_have_the_same_share():
     assert all(len(each) == 1 for each in shares.values())
     (first,), (second,) = shares.values()
     assert (1 - first) / (1 - second) == pytest.approx(math.e**2)
+
+
+def test_a_plan_beyond_the_floors_becomes_the_highest_possible():
+    layers = (LayerShape("a", (10, 10), 5), LayerShape("b", (10, 10), 5))
+    assert Space(StudySpec(), layers).possible(0.99) == 0.95
+    assert Space(StudySpec(), layers).possible(0.9) == 0.9

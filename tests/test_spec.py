@@ -522,3 +522,8 @@ def test_default_ranges_are_in_order():
     for field in SpaceSpec.model_fields:
         ends = getattr(SpaceSpec(), field)
         assert field == "growth" or not isinstance(ends, tuple) or ends[0] <= ends[1]
+
+
+def test_sharpness_must_begin_to_rise_before_it_is_at_its_end():
+    with pytest.raises(ValueError, match="sharpness_start"):
+        StudySpec.model_validate({"search": {"space": {"sharpness_start": [0.5, 0.95]}}})

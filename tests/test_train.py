@@ -500,7 +500,7 @@ def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
 FORMS = {
     "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10), "hold_from": 0.3},
     "late": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10, start=0.6)},
-    "sharpened": {"alpha": Tracked(rise=0.5)},
+    "sharpened": {"alpha": Tracked(rise=0.5, every=3)},
     "straight-through": {"form": "straight-through", "distillation": 0.5},
 }
 
@@ -553,7 +553,7 @@ def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, t
     assert states_equal(paused.model.state_dict(), whole.model.state_dict())
     assert (paused.score, paused.moved_share, paused.reached) == (whole.score, whole.moved_share, whole.reached)
     assert (paused.alphas, paused.unit) == (whole.alphas, whole.unit)
-    assert tuple(told) == whole.history  # no epoch twice, none left out
+    assert tuple(told) == paused.history == whole.history  # no epoch twice, none left out
 
 
 @pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
@@ -602,9 +602,37 @@ def test_a_pause_without_a_place_for_its_checkpoint_writes_nothing(few, few_star
 
 def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, Checkpoint(1, 1.0, {}, {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
-    with pytest.raises(RunError, match=f"^{path}: must fit the study's network"):
+    save_checkpoint(path, Checkpoint(1, 1.0, {}, [], {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
+    with pytest.raises(RunError, match=f"^{path}: must be of this study's network") as refused:
         train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs((1,), checkpoint=path))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"alphas": {}},
+        {"history": [{"epoch": 1}]},
+        {"memory": {"99.step": torch.tensor(1.0)}},
+        {"random": torch.zeros(3)},
+    ],
+    ids=["α", "history", "memory", "random state"],
+)
+def test_a_checkpoint_that_lacks_something_is_refused(few, few_start, tmp_path, damage):
+    path, rungs = tmp_path / "checkpoint.safetensors", (1,)
+    with pytest.raises(PausedError):
+        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs(rungs, lambda *_: False, path))
+    save_checkpoint(path, replace(load_checkpoint(path), **damage))
+    with pytest.raises(RunError, match="checkpoint"):
+        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs(rungs, checkpoint=path))
+
+
+def test_rungs_do_not_change_what_dropout_draws():
+    task = digits_task(100, model={"dropout": 0.3})
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    chosen = candidate(epochs=2)
+    passed = train_candidate(chosen, task, start, Progress(), Rungs((1,)))
+    assert states_equal(passed.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
 def batch_norm(x, statistics, weights, name):
