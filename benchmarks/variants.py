@@ -16,6 +16,7 @@ import torch
 from report import RESULTS, provenance, table, write_section
 from search import STUDIES, study_of
 
+from sca_search.allocation import sparing_weighting, split_of_weighting
 from sca_search.candidate import Candidate
 from sca_search.files import write_json_atomic
 from sca_search.measure import EVALUATION_BATCH, score
@@ -30,6 +31,7 @@ from sca_search.workshop import make_space, make_task, warm_start
 VARIANTS: dict[str, dict[str, Any]] = {
     "first guess": {},
     "even split": {"split": {}},
+    "half-way to the even split": {"split_share": 0.5},
     "β to 100": {"sharpness": 100.0},
     "β to 1000": {"sharpness": 1000.0},
     "β from 5": {"sharpness_first": 5.0},
@@ -45,6 +47,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "only the teacher": {"distillation": 1.0},
     "temperature 8": {"temperature": 8.0},
     "a third of the epochs frozen": {"frozen_share": 1 / 3},
+    "a tenth of the epochs frozen": {"frozen_share": 0.1},
+    "no epoch frozen": {"frozen_share": 0.0},
     "regularizer on top, strength 0.1": {"strength": {"kind": "ramp", "first": 0.0, "last": 0.1}},
     "straight-through": {"form": "straight-through", "rise": 0.0},
     "straight-through, even split": {"form": "straight-through", "rise": 0.0, "split": {}},
@@ -121,12 +125,16 @@ def _measured(
 def _candidate(space: Space, sparsity: float, changed: dict[str, Any]) -> Candidate:
     guess = space.first_guess()
     values = {name: value for name, value in changed.items() if name in guess}
-    fields = {name: value for name, value in changed.items() if name not in guess and name != "frozen_share"}
+    fields = {name: value for name, value in changed.items() if name not in guess and not name.endswith("_share")}
     candidate = space.candidate(guess | values, sparsity, seed=1000 + space.spec.seed)
-    epochs = candidate.epochs + candidate.frozen_epochs
     if "frozen_share" in changed:
-        frozen = max(1, round(changed["frozen_share"] * epochs))
+        epochs = candidate.epochs + candidate.frozen_epochs
+        frozen = round(changed["frozen_share"] * epochs)
         fields |= {"epochs": epochs - frozen, "frozen_epochs": frozen}
+    if "split_share" in changed:
+        weighting = sparing_weighting(space.costs, space.layers, sparsity)
+        part = {layer: changed["split_share"] * value for layer, value in weighting.items()}
+        fields["split"] = split_of_weighting(space.layers, part, sparsity)
     return Candidate.model_validate(candidate.model_dump() | fields)
 
 
