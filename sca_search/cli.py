@@ -89,9 +89,13 @@ def run_command(
         float | None, _option(_SEARCH, "Fix the pull's strength (dimensionless λ) instead of searching it.")
     ] = None,
     split: Annotated[
-        float | None, _option(_SEARCH, "Also search how zeros are shared: half-width of log density a layer, say 1.")
+        float | None,
+        _option(_SEARCH, "How far splits of the zeros are searched: half-width of log density. Default 1; 0: even."),
     ] = None,
-    groups: Annotated[str | None, _option(_SEARCH, "Who shares a part of the split: layer, stage or all.")] = None,
+    groups: Annotated[
+        str | None,
+        _option(_SEARCH, "Which layers share searched values: layer, stage or all. Default by their number."),
+    ] = None,
     keep: Annotated[
         float | None, _option(_SEARCH, "Share of candidates that go on at each rung of their training. Default 1: all.")
     ] = None,
