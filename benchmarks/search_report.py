@@ -38,11 +38,12 @@ def report(cells: Path) -> None:
 def _write(data: str, part: str, cells: list[Cell]) -> None:
     if part == "front":
         title = f"Search of the whole front on {NAMES[data]}"
-        text = f"{_front_table(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
+        text = f"{_front_table(cells)}\n\n{_verdicts(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
     else:
         title = f"Search at one sparsity on {NAMES[data]}"
         text = f"{_target_table(cells)}\n\n{_target_words(cells)}"
-    write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{provenance()}")
+    measured = f"Measured by `python benchmarks/search.py {part} {data}`; the tables by:  \n{provenance()}"
+    write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{measured}")
 
 
 def area(cell: Cell, epochs: float = float("inf"), accuracy: str = "test_accuracy") -> float:
@@ -135,7 +136,29 @@ def _lost_at(cell: Cell, sparsity: float) -> float:
     if not near:
         return float("nan")
     best = max(near, key=lambda point: (point["accuracy"], -point["loss"]))
-    return 100 * (best["test_accuracy"] - cell["dense_test"])
+    return 100 * float(best["test_accuracy"] - cell["dense_test"])
+
+
+def _verdicts(cells: list[Cell]) -> str:
+    """What the figures say about the aims, for better or worse."""
+    groups = _by_contender(cells)
+    if "ours" not in groups:
+        return ""
+    mine = groups["ours"]
+    others = {name: group for name, group in groups.items() if not name.startswith("ours")}
+    lines = [
+        f"- Ours needs {_share_needed(mine, _best_stock(groups))} of its epochs for what the best stock one ends with."
+    ]
+    for where, accuracy in (("test", "test_accuracy"), ("validation", "accuracy")):
+        ours_median = _median(mine, lambda cell, accuracy=accuracy: area(cell, accuracy=accuracy))  # type: ignore[misc]
+        above = {
+            name: _median(group, lambda cell, accuracy=accuracy: area(cell, accuracy=accuracy))  # type: ignore[misc]
+            for name, group in others.items()
+        }
+        better = [f"{name} ({value:.2f})" for name, value in above.items() if value >= ours_median]
+        verdict = f"is not above {', '.join(better)}" if better else "is above every stock and baseline contender"
+        lines.append(f"- By the median {where} hypervolume, ours ({ours_median:.2f}) {verdict}.")
+    return "\n".join(lines)
 
 
 def _front_words(cells: list[Cell]) -> str:
@@ -241,7 +264,7 @@ _COLOURS = (
     "#c2185b",
     "#9e9d24",
 )
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _LEGEND = 860, 420, 60, 40, 230
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _LEGEND = 860, 430, 60, 60, 230
 
 
 def _svg(groups: dict[str, list[Cell]], budget: int) -> str:
