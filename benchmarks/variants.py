@@ -41,6 +41,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sparsity from the start": {"rise": 0.0},
     "Θ's rate 0.05": {"latent_learning_rate": 0.05},
     "Θ's rate 0.1, sparsity from the start": {"latent_learning_rate": 0.1, "rise": 0.0},
+    "Θ's rate 0.1, sparsity from the start, no epoch frozen": {
+        "latent_learning_rate": 0.1,
+        "rise": 0.0,
+        "frozen_share": 0.0,
+    },
+    "Θ's rate 0.2, sparsity from the start, no epoch frozen": {
+        "latent_learning_rate": 0.2,
+        "rise": 0.0,
+        "frozen_share": 0.0,
+    },
     "spread 0.3": {"spread": 0.3},
     "spread 0.9": {"spread": 0.9},
     "no teacher": {"distillation": 0.0},
