@@ -208,7 +208,7 @@ class SpaceSpec(_Table):
     strength: PositiveRange | None = None  # dimensionless λ; None: by form, and none at all when sharpened
     pull_start: ShareRange = (0.0, 0.6)
     growth: Growths = ("linear", "exponential", "step")  # how λ gets from pull_start to its strength
-    hold_from: HoldRange = (0.3, 1.0)  # the paper's form: when weights begin to be rounded for good
+    hold_from: HoldRange = (0.3, 0.9)  # the paper's form: when weights begin to be rounded for good; 1: never
     sharpness: PositiveRange = (100.0, 3000.0)  # sharpened: β at the end
     sharpness_first: PositiveRange = (1.0, 8.0)  # and until it begins to rise
     sharpness_start: EarlyRange = (0.0, 0.5)  # when it does
