@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+# The command's screen is as wide as its process is told when it is imported; sentences should not be folded.
+os.environ["COLUMNS"] = "200"
 from sca_search.cli import main
 
 # Two test processes on two cores must not fight over them.
@@ -45,7 +47,6 @@ class Outcome:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Outcome]:
     """The command in this process, in an empty folder: a process of its own pays seconds for its imports."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["sca-search", *arguments])
