@@ -1,10 +1,16 @@
-"""A candidate's folder: its model, its history and its record."""
+"""A candidate's folder, written and read: its model, its history and its record; refits lie in folders below it."""
 
 import csv
 import dataclasses
 import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from sca_search.candidate import Candidate
+from sca_search.errors import RunError
 from sca_search.export.plain import count_zeros, save_plain
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.run_folder import RunFolder
@@ -49,7 +55,7 @@ def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, ta
         "layers": {name: dataclasses.asdict(count) for name, count in settled.counts.items()},
     }
     # The record comes last: where it is, the candidate is whole.
-    write_json_atomic(folder / "candidate.json", record)
+    write_json_atomic(_record_file(folder), record)
     return counted
 
 
@@ -60,3 +66,30 @@ def history_csv(history: tuple[Epoch, ...]) -> str:
     writer.writeheader()
     writer.writerows(dataclasses.asdict(epoch) | {"gap": epoch.gap} for epoch in history)
     return text.getvalue()
+
+
+def records_of(run: RunFolder, number: int) -> list[dict[str, Any]]:
+    """The records of a candidate and of its refits, each with its `folder`; a refit that was cut short has none."""
+    home = run.candidate(number)
+    found = [_record(folder) for folder in (home, *sorted(home.glob("refit-*"))) if _record_file(folder).is_file()]
+    if not found:
+        raise RunError(f"{home}: the candidate's files are missing")
+    return found
+
+
+def best_of(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The best on validation: the record whose model is exported."""
+    return max(records, key=lambda record: (record["accuracy"], -record["loss"]))
+
+
+def _record_file(folder: Path) -> Path:
+    return folder / "candidate.json"
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    path = _record_file(folder)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {"folder": folder, "loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error

@@ -1,7 +1,6 @@
 """From a run folder to an export folder, without training again."""
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from sca_search.candidate_folder import best_of, records_of
 from sca_search.data import DataSet, load_data
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
@@ -83,12 +83,8 @@ def _listed(frame: pd.DataFrame) -> str:
 
 def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Images | None) -> Network:
     """The best on validation of a trial and its refits, as a study's summary chooses it."""
-    home = run.candidate(int(row["candidate"]))
-    folders = [home, *sorted(home.glob("refit-*"))]
-    records = [record for folder in folders if (record := _record(folder)) is not None]
-    if not records:
-        raise RunError(f"{home}: the candidate's files are missing")
-    best = max(records, key=lambda record: (record["accuracy"], -record["loss"]))
+    records = records_of(run, int(row["candidate"]))
+    best = best_of(records)
     state_file = best["folder"] / "model.safetensors"
     state, layers, about = load_plain(state_file)
     given = _PlainFacts.of(best["folder"], about)
@@ -128,17 +124,6 @@ class _PlainFacts:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
-    path = folder / "candidate.json"
-    if not path.is_file():
-        return None  # a refit that was stopped
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {"folder": folder, "loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def built(spec: StudySpec, shape: Shape, classes: int, state: dict[str, Any], where: Path) -> nn.Module:

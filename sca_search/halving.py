@@ -34,7 +34,8 @@ def rung_epochs(shares: Sequence[float], epochs: int) -> tuple[int, ...]:
 
 def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
     """Whether a training is among the best `keep` of the comparable ones seen at its rung, itself included."""
-    losses = [other.loss for other in others if other.candidate != mine.candidate and comparable(mine, other)]
+    peers = [other for other in others if other.candidate != mine.candidate and comparable(mine, other)]
+    losses = [other.loss for other in peers]
     if keep >= 1.0 or len(losses) + 1 < LEAST_COMPARED:
         return True
     better = sum(loss < mine.loss for loss in losses)
@@ -43,8 +44,11 @@ def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
 
 def comparable(one: RungScore, other: RungScore) -> bool:
     """Whether two trainings are alike enough in sparsity for their losses to be compared."""
-    ratio = (1.0 - one.sparsity) / (1.0 - other.sparsity)
-    return 1.0 / COMPARABLE <= ratio <= COMPARABLE
+    return _alike(one.sparsity, other.sparsity)
+
+
+def _alike(sparsity: float, other: float) -> bool:
+    return 1.0 / COMPARABLE <= (1.0 - sparsity) / (1.0 - other) <= COMPARABLE
 
 
 def promoted(paused: Sequence[RungScore], seen: Sequence[RungScore], keep: float) -> list[int]:
@@ -95,10 +99,8 @@ def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[floa
 
 
 def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    sparsities = (one.get("planned_sparsity"), other.get("planned_sparsity"))
-    if None in sparsities:
-        return False
-    return comparable(*(RungScore(0, float(sparsity), 0.0) for sparsity in sparsities))  # type: ignore[arg-type]
+    mine, others = one.get("planned_sparsity"), other.get("planned_sparsity")
+    return mine is not None and others is not None and _alike(mine, others)
 
 
 def _above_mean(row: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], name: str) -> float:

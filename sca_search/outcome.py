@@ -3,13 +3,11 @@
 import json
 import shutil
 import statistics
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from sca_search.candidate import Candidate
-from sca_search.candidate_folder import keep
+from sca_search.candidate_folder import best_of, keep, records_of
 from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.files import atomic_path, write_json_atomic
@@ -42,7 +40,7 @@ def refit(run: RunFolder, number: int, task: Task, start: WarmStart, index: int,
     """Trains a candidate again with another seed; what is there already is not done again."""
     if (run.candidate(number, index) / "candidate.json").exists():
         return
-    known = Candidate.model_validate(_record(run.candidate(number))["candidate"])
+    known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
     keep(run, number, again, train_candidate(again, task, start, progress), task, refit=index)
 
@@ -91,11 +89,10 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
 def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart) -> dict[str, object]:
     row = frame[frame["trial"] == trial].iloc[0]
     number = int(row["candidate"])
-    folders = [run.candidate(number), *sorted(run.candidate(number).glob("refit-*"))]
-    records = [_record(folder) for folder in folders]
-    best = max(range(len(folders)), key=lambda index: (records[index]["accuracy"], -records[index]["loss"]))
+    records = records_of(run, number)
+    best = best_of(records)
     with atomic_path(run.chosen_file) as temporary:
-        shutil.copyfile(folders[best] / "model.safetensors", temporary)
+        shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
     test = task.data.read_test()
     batches = test.batches(EVALUATION_BATCH)
@@ -108,15 +105,15 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: 
             "trial": trial,
             "candidate": number,
             "sparsity": total(counts).sparsity,
-            "accuracy": records[best]["accuracy"],
+            "accuracy": best["accuracy"],
             "accuracy_mean": statistics.fmean(accuracies),
             "accuracy_spread": statistics.pstdev(accuracies),
             "seeds": len(accuracies),
             "test_accuracy": ours.accuracy,
             "test_images": len(test),
-            "moved_share": records[best]["moved_share"],
-            "sparsity_before_exact_step": records[best]["sparsity_before"],
-            "dead_layers": records[best]["dead_layers"],
+            "moved_share": best["moved_share"],
+            "sparsity_before_exact_step": best["sparsity_before"],
+            "dead_layers": best["dead_layers"],
             "layers": {
                 name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
                 for name, count in counts.items()
@@ -165,8 +162,3 @@ def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, 
             ("Exported model", str(chosen["file"])),
         ]
     return tuple(facts)
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((folder / "candidate.json").read_text())
-    return record
