@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sca_search.goal import chosen_trial
-from sca_search.results import pareto_front, trial_frame
+from sca_search.results import expected_accuracy, pareto_front, trial_frame
 from sca_search.spec import GoalSpec, StudySpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
@@ -182,7 +182,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         return []
     return [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
-        f"validation {chosen['accuracy_mean']:.2%} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds",
+        f"validation {expected_accuracy(chosen)}",
         f"Test accuracy {chosen['test_accuracy']:.2%} on {chosen['test_images']} images, "
         f"dense network {dense['test_accuracy']:.2%}",
     ]

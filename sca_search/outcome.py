@@ -14,7 +14,7 @@ from sca_search.files import atomic_path, write_json_atomic
 from sca_search.goal import chosen_trial, described
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.results import hypervolume, measured, pareto_front, write_csv
+from sca_search.results import expected_accuracy, hypervolume, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.spec import StudySpec
@@ -155,10 +155,7 @@ def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, 
         facts += [
             ("Sparsity, counted in the file", f"{chosen['sparsity']:.3%}"),
             ("Test accuracy", f"{chosen['test_accuracy']:.2%} (dense {dense['test_accuracy']:.2%})"),
-            (
-                "Validation accuracy",
-                f"{chosen['accuracy_mean']:.2%} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds",
-            ),
+            ("Validation accuracy", expected_accuracy(chosen)),
             ("Exported model", str(chosen["file"])),
         ]
     return tuple(facts)

@@ -133,3 +133,11 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The complete trials whose two objectives are finite."""
     finite = (frame[["accuracy", "sparsity"]].abs() < math.inf).all(axis=1)  # NaN is not less
     return frame[(frame["state"] == "complete") & finite]
+
+
+def expected_accuracy(chosen: Mapping[str, object]) -> str:
+    """What may be expected of the chosen candidate, in words: one seed alone tells of no spread."""
+    mean = f"{chosen['accuracy_mean']:.2%}"
+    if chosen["seeds"] == 1:
+        return f"{mean}, one seed"
+    return f"{mean} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds"

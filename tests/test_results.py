@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sca_search.errors import RunError
-from sca_search.results import COLUMNS, choose, hypervolume, pareto_front, read_csv, trial_frame, write_csv
+from sca_search.results import (
+    COLUMNS,
+    choose,
+    expected_accuracy,
+    hypervolume,
+    pareto_front,
+    read_csv,
+    trial_frame,
+    write_csv,
+)
 
 
 def complete(trial, sparsity, accuracy, loss=0.5, **more):
@@ -230,3 +239,9 @@ def test_read_csv_refuses_another_table(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(RunError, match="is no table of trials"):
         read_csv(path)
+
+
+def test_one_seed_is_said_to_be_one_and_shows_no_spread():
+    known = {"accuracy_mean": 0.9875, "accuracy_spread": 0.001}
+    assert expected_accuracy(known | {"seeds": 3}) == "98.75% ± 0.10% over 3 seeds"
+    assert expected_accuracy(known | {"seeds": 1}) == "98.75%, one seed"
