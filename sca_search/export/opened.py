@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sca_search.errors import ScaError
+from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_program import CProgram, c_compiler
-from sca_search.export.c_source import count_zeros_c
 from sca_search.export.compare import Run
 from sca_search.export.network import Zeros
 from sca_search.export.onnx_extra import onnxruntime_missing
