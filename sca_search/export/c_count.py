@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sca_search.errors import ExportError
 from sca_search.export.c_call import Table
 from sca_search.export.c_literals import count_signs
-from sca_search.export.c_tiles import Numbers, combinations
+from sca_search.export.c_tiles import CELLS, Numbers, combinations
 from sca_search.export.records import WeightRecord
 
 _COMMENT = re.compile(
     r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
 )
-_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) planes, (\d+) blocks")
+_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) vectors, (\d+) blocks")
 _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
@@ -51,8 +51,9 @@ def _signs(source: str, place: str, layout: str) -> int:
     if lists := _LISTS.fullmatch(layout):
         return _listed(numbers, int(lists[1]))
     if convolution := _CONVOLUTION.fullmatch(layout):
-        columns, planes, blocks = map(int, convolution.groups())
-        return int(_weights_in(_offsets(numbers, blocks) % planes, columns).sum())
+        columns, vectors, blocks = map(int, convolution.groups())
+        offsets = _offsets(numbers, blocks)
+        return len(offsets) if columns == 1 else int(_weights_in(offsets // CELLS % vectors, columns).sum())
     raise ValueError(f"{place} has an unknown layout, {layout!r}")
 
 

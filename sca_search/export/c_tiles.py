@@ -14,7 +14,7 @@ CELLS = 8
 MOST_ROWS = 8
 # Bytes of a block's planes: half to two thirds of a first-level cache of 32 KB, which also holds sums and lists.
 PLANES_BYTES = 28 * 1024
-# Rows of cells in the planes of a block: offsets have two bytes.
+# Floats that are laid out of a block: offsets have two bytes.
 _MOST_OFFSETS = 2**16
 
 Numbers = NDArray[np.uint16]
@@ -66,6 +66,35 @@ class Tiles:
         return [step % stride * self.phase_rows + step // stride for step in steps]
 
     @property
+    def _reach(self) -> int:
+        """Cells beside a tile's that a row needs, of one phase."""
+        return (self.kernel_x - 1) * self.record.dilation[1] // self.record.stride[1]
+
+    @property
+    def _row_cells(self) -> int:
+        """Of one phase, if rows are laid out as they are."""
+        return math.ceil((CELLS + self._reach) / CELLS) * CELLS
+
+    @property
+    def kernel_columns(self) -> list[int]:
+        """Where what a column of the kernel needs begins in a row; of combined ones, the first of a combination counts."""
+        columns = range(self.kernel_x)
+        if self.combined > 1:
+            return [column // self.combined * combinations(self.combined) * CELLS for column in columns]
+        steps = [column * self.record.dilation[1] for column in columns]
+        return [step % self.record.stride[1] * self._row_cells + step // self.record.stride[1] for step in steps]
+
+    @cached_property
+    def laid_cells(self) -> list[int]:
+        """Where the vectors begin that are laid out of a row of the map."""
+        stride, dilation = self.record.stride[1], self.record.dilation[1]
+        if self.combined > 1:
+            return [column * dilation for column in range(self.kernel_x)]
+        # A kernel narrower than the stride does not reach all phases.
+        phases = min(stride, (self.kernel_x - 1) * dilation + 1)
+        return [phase + cell * stride for phase in range(phases) for cell in range(0, self._row_cells, CELLS)]
+
+    @property
     def kernel_x(self) -> int:
         return self.record.weight.shape[3]
 
@@ -97,7 +126,7 @@ class Tiles:
 
     @property
     def _most_channels(self) -> int:
-        areas = PLANES_BYTES // (4 * CELLS * self.plane_rows * self.planes)
+        areas = PLANES_BYTES // (4 * CELLS * self.plane_rows * self.row_vectors)
         channels = areas * self.combined if self.kernel_x == 1 else areas
         return max(1, min(channels, self.most_block))
 
@@ -112,24 +141,22 @@ class Tiles:
         ]
 
     @cached_property
-    def planes(self) -> int:
-        """Of a channel, or of those that are combined with each other."""
+    def row_vectors(self) -> int:
+        """That are laid out of a row of a channel, or of channels that are combined with each other."""
+        if self.combined == 1:
+            return len(self.laid_cells)
         if self.kernel_x == 1:
             return combinations(self.combined)
         return sum(combinations(columns) for _, columns in self.groups_of(1))
 
     def areas(self, channels: int) -> int:
-        """How often a block of so many channels has that many planes."""
+        """How often a block of so many channels has such rows."""
         return math.ceil(channels / self.combined) if self.kernel_x == 1 else channels
 
     @property
-    def block_rows(self) -> int:
-        """Rows of cells in all planes of a block."""
-        return self.areas(self.block) * self.plane_rows * self.planes
-
-    @property
     def planes_floats(self) -> int:
-        return self.block_rows * CELLS
+        """Of all that is laid out of a block."""
+        return self.areas(self.block) * self.plane_rows * self.row_vectors * CELLS
 
     @property
     def sums_floats(self) -> int:
@@ -141,7 +168,7 @@ class Tiles:
     def fits(self) -> bool:
         """Whether offsets, counts and places have room in their two bytes."""
         listed = self.block * math.prod(self.record.weight.shape[2:])
-        return self.block_rows <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
+        return self.planes_floats <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
 
     @property
     def tiles(self) -> int:
@@ -171,15 +198,15 @@ def combined_trits(tiles: Tiles, weight: Trits) -> NDArray[np.int64]:
 
 
 def _offsets(tiles: Tiles, channels: int) -> NDArray[np.int64]:
-    """Of each combination's first plane, (combinations, kernel rows)."""
+    """Of the first of each combination's sums, (combinations, kernel rows)."""
     groups = tiles.groups_of(channels)
     if tiles.kernel_x == 1:
-        areas, planes = list(range(len(groups))), [0] * len(groups)
+        areas, columns = list(range(len(groups))), [0] * len(groups)
     else:
         areas = [begin // tiles.kernel_x for begin, _ in groups]
-        planes = [begin % tiles.kernel_x // tiles.combined * combinations(tiles.combined) for begin, _ in groups]
+        columns = [tiles.kernel_columns[begin % tiles.kernel_x] for begin, _ in groups]
     rows = np.array(areas)[:, None] * tiles.plane_rows + np.array(tiles.kernel_rows)
-    offsets: NDArray[np.int64] = rows * tiles.planes + np.array(planes)[:, None]
+    offsets: NDArray[np.int64] = rows * tiles.row_vectors * CELLS + np.array(columns)[:, None]
     return offsets
 
 
@@ -199,10 +226,11 @@ def lists_of(tiles: Tiles, weight: Trits) -> Numbers:
 def _block_lists(tiles: Tiles, weight: Trits, outputs: slice, channels: slice, edge: bool) -> Numbers:
     values = combined_trits(tiles, weight[outputs, channels])
     count = len(values)
-    offsets = _offsets(tiles, channels.stop - channels.start) + np.abs(values) - 1
+    offsets = _offsets(tiles, channels.stop - channels.start) + (np.abs(values) - 1) * CELLS
     if tiles.block_groups > 1:
         group = np.arange(count) // tiles.group_outputs
-        offsets += (group * tiles.group_inputs * tiles.plane_rows * tiles.planes)[:, None, None]
+        area = tiles.plane_rows * tiles.row_vectors * CELLS
+        offsets += (group * tiles.group_inputs * area)[:, None, None]
     values, offsets = values.reshape(count, -1), offsets.reshape(count, -1)
     kept = np.flatnonzero(values.any(axis=1) | edge)
     values, offsets = values[kept], offsets[kept]

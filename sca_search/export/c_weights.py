@@ -94,7 +94,7 @@ def _ternary_convolution(step: Step, name: str, given: Given, live: Living, opti
         lists_of(tiles, weight),
         "expand_convolution",
         trits,
-        f"{tiles.combined} columns in {tiles.planes} planes, {sum(1 for _ in tiles.blocks())} blocks",
+        f"{tiles.combined} columns in {tiles.row_vectors} vectors, {sum(1 for _ in tiles.blocks())} blocks",
         left_out,
     )
     constants, described = _convolution_struct(step, name, given, tiles)
@@ -143,12 +143,12 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
         "residual_step": given.residual_step,
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
-        "dilation_x": record.dilation[1],
         "pad_top": record.padding[0],
         "pad_left": record.padding[2],
         "kernel_y": record.weight.shape[2],
         "kernel_x": record.weight.shape[3],
         "kernel_rows": f"{name}_rows",
+        "kernel_columns": f"{name}_columns",
         "tile_rows": tiles.rows,
         "phases": tiles.phases,
         "phase_rows": tiles.phase_rows,
@@ -158,12 +158,15 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
         "block_groups": tiles.block_groups,
         "block": tiles.block,
         "combined": int(tiles.combined > 1),
-        "planes": tiles.planes,
+        "laid": len(tiles.laid_cells),
+        "laid_cells": f"{name}_cells",
+        "row_floats": tiles.row_vectors * CELLS,
         "channels": "NULL",
         "outputs": "NULL",
         "finish": finish,
     }
-    return (affine, integers(f"{name}_rows", tiles.kernel_rows)), fields
+    places = {"rows": tiles.kernel_rows, "columns": tiles.kernel_columns, "cells": tiles.laid_cells}
+    return (affine, *(integers(f"{name}_{what}", values) for what, values in places.items())), fields
 
 
 def _convolution_rows(tiles: Tiles, weight: Any) -> Any:

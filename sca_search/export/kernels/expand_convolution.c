@@ -4,17 +4,6 @@
 
 /* Makes the lists of ternary_convolution.c. */
 
-/* How many columns of kernels, one behind the other, may be combined with each other, and how many such runs there are. */
-static size_t run_columns(const struct convolution *layer, size_t channels)
-{
-    return layer->kernel_x == 1 ? channels : layer->kernel_x;
-}
-
-static size_t block_runs(const struct convolution *layer, size_t channels)
-{
-    return layer->kernel_x == 1 ? 1 : channels;
-}
-
 /* The digits of a combination as a number; see tiles.h. */
 static int combined_trits(const struct convolution *layer, const unsigned char *trits, size_t place, size_t columns,
                           size_t kernel_row)
@@ -29,27 +18,40 @@ static int combined_trits(const struct convolution *layer, const unsigned char *
     return value;
 }
 
-/* Writes the offsets with one sign of an output's weights for so many channels, the first of which is the block's
- * `first`. */
+/* The offsets with one sign of so many weights of each row of the kernel that are combined, or of one alone; `place`
+ * counts columns of all channels, and `to_rows` is where those of the first row of the kernel begin. */
+static uint16_t *expand_unit(const struct convolution *layer, const unsigned char *trits, size_t place, size_t columns,
+                             size_t to_rows, int sign, uint16_t *to)
+{
+    size_t row;
+    for (row = 0; row < layer->kernel_y; row++) {
+        const int value = sign * combined_trits(layer, trits, place, columns, row);
+        if (value > 0) {
+            *to++ = (uint16_t)(to_rows + layer->kernel_rows[row] * layer->row_floats + (size_t)(value - 1) * CELLS);
+        }
+    }
+    return to;
+}
+
+/* All offsets with one sign of an output's weights for so many channels, the first of which is the block's `first`. */
 static uint16_t *expand_sign(const struct convolution *layer, const unsigned char *trits, size_t first, size_t channels,
                              int sign, uint16_t *to)
 {
-    const size_t runs = block_runs(layer, channels), length = run_columns(layer, channels);
-    const size_t unit = layer->combined ? UNIT : 1;
-    size_t run, begin, row;
-    for (run = 0; run < runs; run++) {
-        size_t plane = 0;
-        for (begin = 0; begin < length; begin += unit) {
-            const size_t columns = smaller_size(unit, length - begin);
-            for (row = 0; row < layer->kernel_y; row++) {
-                const int value = sign * combined_trits(layer, trits, run * length + begin, columns, row);
-                const size_t above = (first + run) * plane_rows(layer) + layer->kernel_rows[row];
-                if (value > 0) {
-                    *to++ = (uint16_t)(above * layer->planes + plane + (size_t)value - 1);
-                }
-            }
-            /* Of kernels one column wide, what follows is another channel, or three of them. */
-            plane += layer->kernel_x == 1 ? plane_rows(layer) * layer->planes : planes_of(columns, layer->combined);
+    const size_t area = plane_rows(layer) * layer->row_floats, unit = layer->combined ? UNIT : 1;
+    const size_t columns = layer->kernel_x;
+    size_t channel, column;
+    if (columns == 1) { /* channels are combined */
+        for (channel = 0; channel < channels; channel += unit) {
+            const size_t some = smaller_size(unit, channels - channel);
+            to = expand_unit(layer, trits, channel, some, (first + channel / unit) * area, sign, to);
+        }
+        return to;
+    }
+    for (channel = 0; channel < channels; channel++) {
+        for (column = 0; column < columns; column += unit) {
+            const size_t some = smaller_size(unit, columns - column);
+            const size_t begin = (first + channel) * area + layer->kernel_columns[column];
+            to = expand_unit(layer, trits, channel * columns + column, some, begin, sign, to);
         }
     }
     return to;

@@ -23,13 +23,13 @@
 static void multiply_four(const struct convolution *layer, const unsigned char *weights, size_t channels,
                           const float *planes, size_t next, size_t size, float *to)
 {
-    const size_t step = layer->planes * CELLS;
+    const size_t step = layer->row_floats;
     size_t channel, row, column;
     EACH_OUTPUT(CLEAR_PAIR)
     for (channel = 0; channel < channels; channel++) {
         for (column = 0; column < layer->kernel_x; column++) {
             for (row = 0; row < layer->kernel_y; row++) {
-                const float *from = planes + layer->kernel_rows[row] * step + column * CELLS;
+                const float *from = planes + layer->kernel_rows[row] * step + layer->kernel_columns[column];
                 const lanes left = load_lanes(from), right = load_lanes(from + next);
                 EACH_OUTPUT(ADD_PAIR)
                 weights += 16;
@@ -44,14 +44,14 @@ static void multiply_four(const struct convolution *layer, const unsigned char *
 static void multiply_one(const struct convolution *layer, const unsigned char *weights, size_t outputs, size_t channels,
                          const float *planes, float *to)
 {
-    const size_t step = layer->planes * CELLS;
+    const size_t step = layer->row_floats;
     lanes sum = all_lanes(0.0f);
     size_t channel, row, column;
     for (channel = 0; channel < channels; channel++) {
         for (column = 0; column < layer->kernel_x; column++) {
             for (row = 0; row < layer->kernel_y; row++) {
                 const lanes weight = all_lanes(load_float(weights));
-                const float *from = planes + layer->kernel_rows[row] * step + column * CELLS;
+                const float *from = planes + layer->kernel_rows[row] * step + layer->kernel_columns[column];
                 sum = add_product(sum, load_lanes(from), weight);
                 weights += 4 * outputs;
             }
@@ -91,7 +91,7 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
 
 static size_t plane_at(const struct convolution *layer, size_t vector)
 {
-    return vector / ROW_PARTS * layer->planes * CELLS + vector % ROW_PARTS * MODEL_LANES;
+    return vector / ROW_PARTS * layer->row_floats + vector % ROW_PARTS * MODEL_LANES;
 }
 
 /* The sums of up to four outputs of one group over one block, side by side in `fresh`. */
@@ -127,7 +127,7 @@ static void float_convolution(const struct convolution *layer, const struct lite
             size_t group, begin, output;
             lay_planes(layer, &block, tile, in, work);
             for (group = 0; group < block.outputs / layer->group_outputs; group++) {
-                const float *planes = work + group * channels * plane_rows(layer) * layer->planes * CELLS;
+                const float *planes = work + group * channels * plane_rows(layer) * layer->row_floats;
                 for (begin = 0; begin < layer->group_outputs; begin += outputs_at_once) {
                     const size_t outputs = smaller_size(outputs_at_once, layer->group_outputs - begin);
                     multiply_tile(layer, next_chunk(&chunks), outputs, channels, planes, fresh);

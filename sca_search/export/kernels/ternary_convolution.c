@@ -1,7 +1,7 @@
 #include "tiles.h"
 
 /*
- * The weights of a ternary convolution as lists of offsets into the planes, in rows of cells. For each block: how many
+ * The weights of a ternary convolution as lists of offsets into what is laid out of a block, in floats. For each block: how many
  * outputs follow; for each of them its place, how many offsets are added, how many are subtracted, and those offsets.
  * Outputs to which a block adds nothing are left out, but for the block that begins a sum and the one that ends it.
  */
@@ -31,7 +31,7 @@ struct summing {
     static const uint16_t *sum_vectors_##COUNT(const struct convolution *layer, const struct summing *summing,      \
                                                const uint16_t *list)                                                \
     {                                                                                                               \
-        const size_t step = layer->planes * CELLS, width = layer->out_width;                                        \
+        const size_t step = layer->row_floats, width = layer->out_width;                                            \
         const float *const planes = summing->planes;                                                                \
         const lanes none = all_lanes(0.0f);                                                                         \
         size_t outputs = *list++;                                                                                   \
@@ -41,11 +41,11 @@ struct summing {
             float *const kept = summing->sums + place * layer->tile_rows * CELLS;                                   \
             TIMES_##COUNT(CLEAR_SUM)                                                                                \
             for (list += 3; list < minus; list++) {                                                                 \
-                const float *from = planes + (size_t)*list * CELLS;                                                 \
+                const float *from = planes + *list;                                                                 \
                 TIMES_##COUNT(ADD_CELLS)                                                                            \
             }                                                                                                       \
             for (; list < end; list++) {                                                                            \
-                const float *from = planes + (size_t)*list * CELLS;                                                 \
+                const float *from = planes + *list;                                                                 \
                 TIMES_##COUNT(SUBTRACT_CELLS)                                                                       \
             }                                                                                                       \
             if (!summing->first) {                                                                                  \
@@ -112,7 +112,7 @@ static const uint16_t *sum_block(const struct convolution *layer, const struct b
     summing.finished = block->last && !narrow;
     while (vectors > 0) {
         const size_t some = smaller_size(vectors, 8);
-        summing.planes = planes + row * layer->planes * CELLS;
+        summing.planes = planes + row * layer->row_floats;
         summing.sums = sums + row * CELLS;
         summing.out = target.out + row * layer->out_width;
         summing.residual = target.residual ? target.residual + row * layer->out_width : NULL;

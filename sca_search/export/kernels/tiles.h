@@ -3,27 +3,33 @@
 
 /*
  * A convolution goes through its output in tiles of CELLS columns and up to eight rows. The last tile of a row or column
- * begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, a block of
- * input channels at a time is laid out in planes: plane x of a channel holds, row by row, the cells that column x of the
- * kernel is multiplied with; the rows of a channel's planes take turns. Whatever a kernel's row and column, what it needs
- * of the tile are then aligned rows at equal distances, from an offset that is known beforehand, in memory that a
- * first-level cache holds. Rows are kept apart by stride: those that equal y mod stride are a phase and lie together.
+ * begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, the cells that
+ * it needs of a block of input channels are first laid out by themselves, with the border's zeros, in memory that a
+ * first-level cache holds. Then what a weight is multiplied with are rows of cells at equal distances, from an offset
+ * that is known beforehand. Rows are kept apart by stride: those that equal y mod stride are a phase and lie together.
+ * There are two ways to lay out a row:
  *
- * Three columns at a time may be combined. Their weights w0, w1, w2 are the digits of a number v = w0 + 3 w1 + 9 w2 from
+ * As it is, the tile's cells and those beside it, columns of equal x mod stride together. A row begins at a multiple of
+ * its length, which mostly is that of a cache line, so that no vector of it lies across two.
+ *
+ * Combined: the columns x of the kernel become planes that hold the cells which column x is multiplied with, and three
+ * planes are replaced by all their sums. Three weights w0, w1, w2 are the digits of a number v = w0 + 3 w1 + 9 w2 from
  * -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row of a kernel is then one addition, or one
  * subtraction where v is below zero. Of kernels one column wide, three channels are combined as if they were columns.
  */
 struct convolution {
     size_t in_height, in_width, out_height, out_width;
     size_t in_step, out_step, residual_step; /* from channel to channel, in floats */
-    size_t stride_y, stride_x, dilation_x, pad_top, pad_left;
+    size_t stride_y, stride_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
-    const uint16_t *kernel_rows; /* where each row of the kernel begins in a plane */
+    const uint16_t *kernel_rows, *kernel_columns; /* where what they need begins: rows; in a row, floats */
     size_t tile_rows, phases, phase_rows;
     size_t groups, group_inputs, group_outputs;
     size_t block_groups, block; /* whole groups at a time and all their channels, or one group and so many channels */
-    int combined;               /* whether planes combine columns */
-    size_t planes;              /* of a channel, or of three that are combined */
+    int combined;
+    size_t laid;                /* vectors of cells that are laid out of a row, */
+    const uint16_t *laid_cells; /* and where they begin in it */
+    size_t row_floats;          /* from row to row, all of a channel's or of three that are combined */
     const uint16_t *channels, *outputs; /* which ones there are, if not all */
     struct finish finish;
 };
@@ -100,20 +106,18 @@ static int next_tile(const struct convolution *layer, struct tile *tile)
     return 0;
 }
 
-#define UNIT 3 /* columns that are laid out together */
+#define UNIT 3 /* vectors that are laid out together */
 
-/* The cells along a row of a tile that a column of the kernel sees: the map's, from `first` on. Counted from there, those
- * from `begin` to `end` lie in the map. */
+/* A vector of cells along a row: the map's, from `first` on. Counted from there, those from `begin` to `end` lie in it. */
 struct span {
     ptrdiff_t first, begin, end;
 };
 
-static struct span span_of(const struct convolution *layer, size_t tile_column, size_t kernel_column)
+static struct span span_of(const struct convolution *layer, size_t tile_column, size_t cell)
 {
     const ptrdiff_t length = (CELLS - 1) * (ptrdiff_t)layer->stride_x + 1;
     struct span span;
-    span.first = (ptrdiff_t)(tile_column * layer->stride_x + kernel_column * layer->dilation_x) -
-                 (ptrdiff_t)layer->pad_left;
+    span.first = (ptrdiff_t)(tile_column * layer->stride_x + cell) - (ptrdiff_t)layer->pad_left;
     span.begin = span.first < 0 ? -span.first : 0;
     span.end = (ptrdiff_t)layer->in_width - span.first;
     span.begin = span.begin < length ? span.begin : length;
@@ -361,17 +365,18 @@ static void divide_rows(const struct convolution *layer, size_t tile_row, size_t
 static void lay_planes(const struct convolution *layer, const struct block *block, struct tile tile, const float *in,
                        float *to)
 {
-    const size_t step = layer->planes * CELLS;
+    const size_t step = layer->row_floats;
     struct laying laying;
     size_t phase, begin, column;
     laying.row_step = layer->stride_y * layer->in_width;
     laying.stride_x = layer->stride_x;
     laying.to_step = step;
-    for (begin = 0; begin < layer->kernel_x; begin += UNIT) {
-        const size_t columns = smaller_size(UNIT, layer->kernel_x - begin);
+    for (begin = 0; begin < layer->laid; begin += UNIT) {
+        const size_t columns = smaller_size(UNIT, layer->laid - begin);
         enum reading reading;
         for (column = 0; column < UNIT; column++) {
-            laying.spans[column] = span_of(layer, tile.column, begin + (column < columns ? column : 0));
+            const size_t place = begin + (column < columns ? column : 0);
+            laying.spans[column] = span_of(layer, tile.column, layer->laid_cells[place]);
         }
         reading = reading_of(layer, laying.spans, columns);
         for (phase = 0; phase < layer->phases; phase++) {
