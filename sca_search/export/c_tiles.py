@@ -12,8 +12,9 @@ from sca_search.export.records import Convolution, Shape, Trits
 
 CELLS = 8
 MOST_ROWS = 8
-# Bytes of a block's planes: half to two thirds of a first-level cache of 32 KB, which also holds sums and lists.
-PLANES_BYTES = 28 * 1024
+# Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: what blocks save in sums that are
+# kept outweighs the rows that come from the second level.
+PLANES_BYTES = 48 * 1024
 # Floats that are laid out of a block: offsets have two bytes.
 _MOST_OFFSETS = 2**16
 
