@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.export.compare import TOLERANCE
-from sca_search.export.facts import STUDY_FILE, Facts
-from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
+from sca_search.export.facts import Facts
+from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
 from sca_search.export.records import Graph
 from sca_search.export.sizes import sizes
 from sca_search.export.verify import Verification

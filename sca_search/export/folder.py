@@ -15,10 +15,20 @@ from pathlib import Path
 from sca_search.errors import ExportError, StorageError, unknown_name
 from sca_search.export.c_source import write_c
 from sca_search.export.card import model_card
-from sca_search.export.facts import CARD_FILE, FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts, write_facts
+from sca_search.export.facts import Facts, read_facts, write_facts
+from sca_search.export.layout import (
+    CARD_FILE,
+    FACTS_FILE,
+    ONNX,
+    PACKED,
+    PROGRAM,
+    STATE,
+    STUDY_FILE,
+    VECTORS_FILE,
+    C,
+)
 from sca_search.export.network import Network
 from sca_search.export.onnx_extra import onnx_missing
-from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.packed import round_to_half, write_packed
 from sca_search.export.plain import save_plain
 from sca_search.export.records import Graph
