@@ -137,6 +137,8 @@ def run_command(
     `sca-search export RUN` writes the chosen model, or any trial, as packed, C, ONNX and torch files, and verifies them
 
     `sca-search verify DIR` verifies an export again
+
+    `sca-search bench DIR` times an export's C source beside onnxruntime and torch
     """
     flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
     spec = resolve(study, flags)
@@ -279,6 +281,27 @@ def verify_command(
     _print_checks(verification)
     if not verification.holds:
         raise typer.Exit(1)
+
+
+@app.command("bench")
+def bench_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there, too.", show_default=False)
+    ] = None,
+) -> None:
+    """Times the exported C beside onnxruntime (fp32, int8) and torch: one image at a time, one thread, in turns."""
+    from sca_search.bench import bench_folder
+    from sca_search.display import bench_lines, bench_table
+    from sca_search.files import write_json_atomic
+
+    bench = bench_folder(folder, seconds, _say)
+    _out.print(bench_table(bench))
+    for line in bench_lines(bench):
+        _out.print(line, highlight=False, soft_wrap=True, markup=False)
+    if json_file is not None:
+        write_json_atomic(json_file, bench.as_json())
 
 
 def _say(line: str) -> None:

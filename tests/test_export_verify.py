@@ -20,8 +20,8 @@ from sca_search.errors import ExportError, StorageError
 from sca_search.export.c_build import find_compiler
 from sca_search.export.compare import agreement, compare, portions
 from sca_search.export.folder import ExportOptions, export_network, parse_formats
-from sca_search.export.network import Images, Network
 from sca_search.export.layout import FILES
+from sca_search.export.network import Images, Network
 from sca_search.export.packed import read_packed, write_packed
 from sca_search.export.records import Floats, Linear, TestVectors
 from sca_search.export.references import choose_vectors

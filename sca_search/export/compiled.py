@@ -23,7 +23,9 @@ from sca_search.export.records import Floats, Shape, TestVectors
 _ALIGNMENT = 64  # bytes of a cache line, and of the longest vector
 
 
-def compile_model(path: str | Path, *, compiler: Compiler | None = None, flags: tuple[str, ...] = ()) -> "CompiledModel":
+def compile_model(
+    path: str | Path, *, compiler: Compiler | None = None, flags: tuple[str, ...] = ()
+) -> "CompiledModel":
     """An exported model as a function from images to logits, at the speed of the C export.
 
     `path` is an export folder, the folder of its C source, or a packed file, whose C source is then written first. It
