@@ -139,6 +139,8 @@ def run_command(
     `sca-search verify DIR` verifies an export again
 
     `sca-search bench DIR` times an export's C source beside onnxruntime and torch
+
+    `sca-search check DIR` compiles and runs its self-test for other machines
     """
     flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
     spec = resolve(study, flags)
@@ -302,6 +304,29 @@ def bench_command(
         _out.print(line, highlight=False, soft_wrap=True, markup=False)
     if json_file is not None:
         write_json_atomic(json_file, bench.as_json())
+
+
+@app.command("check")
+def check_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
+    target: Annotated[
+        str, typer.Option(help="Which of these machines, separated by commas.")
+    ] = "aarch64-linux,armv7-linux,riscv64-linux,wasm32-wasi",
+) -> None:
+    """Compiles the C self-test for other machines and runs it under qemu-user or wasmtime where they are installed.
+
+    The compiler is that of `pip install 'sca-search[cross]'`; its first build for a machine takes a minute. Says what
+    ran and what was only compiled, and how large the model is on a Cortex-M4; exit code 1 if anything fails.
+    """
+    from sca_search.check_folder import check_folder
+    from sca_search.display import check_table, size_table
+    from sca_search.export.targets import parse_targets
+
+    report = check_folder(folder, parse_targets(target), _say)
+    _out.print(check_table(report))
+    _out.print(size_table(report))
+    if not report.holds:
+        raise typer.Exit(1)
 
 
 def _say(line: str) -> None:

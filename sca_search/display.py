@@ -21,6 +21,7 @@ from sca_search.spec import GoalSpec, StudySpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
     from sca_search.bench import Bench, Measured
+    from sca_search.check_folder import CheckReport
     from sca_search.study import Audience
     from sca_search.task import Epoch
 
@@ -286,3 +287,23 @@ def bench_lines(bench: "Bench") -> list[str]:
     elif any(measured.timing.noisy_share > 0 for measured in bench.measured):
         lines.append("Noisy samples, beside which a calibration loop was slow, are left out of all figures.")
     return [*lines, f"C built by {bench.built_by}"]
+
+
+def check_table(report: "CheckReport") -> Table:
+    """What became of the self-test on each target."""
+    words = {"ran": "[green]ran, agrees[/green]", "compiled": "only compiled", "failed": "[red]FAILED[/red]"}
+    table = Table("target", "instructions", "self-test", "said", title="Other machines", title_justify="left")
+    for check in report.checks:
+        table.add_row(check.target, check.instructions, words[check.outcome], Text(check.said))
+    return table
+
+
+def size_table(report: "CheckReport") -> Table:
+    """Bytes of the object file on a microcontroller."""
+    table = Table(title="On a Cortex-M4, bytes of model.c's object file", title_justify="left")
+    table.add_column("weights")
+    for heading in ("code", "constants", "flash in all", "RAM: tables and scratch"):
+        table.add_column(heading, justify="right")
+    for stored, size in report.sizes.items():
+        table.add_row(stored, *(f"{count:,}" for count in (size.code, size.constants, size.flash, size.ram)))
+    return table

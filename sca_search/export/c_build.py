@@ -45,7 +45,7 @@ class Compiler:
 
     def run(self, arguments: list[str]) -> None:
         """ExportError, with what it said, unless it succeeds."""
-        run_program([*self.command, *arguments])
+        run_program([*self.command, *arguments], name="zig" if "ziglang" in self.command else "")
 
 
 def find_compiler() -> Compiler | None:
@@ -87,9 +87,9 @@ def build_library(sources: Mapping[str, str], flags: tuple[str, ...], compiler: 
         return _build(_own_folder() / name, sources, flags, compiler)
 
 
-def run_program(command: list[str], given: bytes = b"") -> bytes:
-    """What a program wrote to its standard output; ExportError unless it succeeds."""
-    name = Path(command[0]).name
+def run_program(command: list[str], given: bytes = b"", name: str = "") -> bytes:
+    """What a program wrote to its standard output; ExportError, under its own or another name, unless it succeeds."""
+    name = name or Path(command[0]).name
     try:
         done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=_MOST_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
