@@ -18,10 +18,12 @@ from networks import ternary_torchvision
 from random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 from sca_search.errors import ExportError
+from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_kernels import kernel_file
 from sca_search.export.c_literals import MOST_CHARACTERS, Literal, count_signs, float_chunks, quoted, trit_chunks
-from sca_search.export.c_plan import plan_memory
-from sca_search.export.c_source import count_zeros_c, write_c
+from sca_search.export.c_plan import Plan, plan_memory
+from sca_search.export.c_source import write_c
+from sca_search.export.c_steps import steps_of
 from sca_search.export.evaluate import evaluate
 from sca_search.export.records import (
     INPUT,
@@ -225,26 +227,32 @@ def test_scratch_memory_may_be_the_callers(tmp_path: Path) -> None:
     library = ctypes.CDLL(str(tmp_path / "model.so"))
     assert not hasattr(library, "model_predict")
     memory, logits = np.full(scratch + 1, 7, np.float32), np.zeros(5, np.float32)
+    size = int(re.search(r"#define MODEL_TABLES (\d+)", header)[1])  # type: ignore[index]
+    tables = np.full(size + 1, 7, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (memory, vectors.images, logits)]
-    library.model_predict_with(*pointers)
+    library.model_init(tables.ctypes.data_as(ctypes.c_void_p))
+    library.model_predict_with(tables.ctypes.data_as(ctypes.c_void_p), *pointers)
     assert np.allclose(logits, vectors.logits[0], rtol=1e-5, atol=1e-5)
     assert memory[scratch] == 7  # nothing behind it was touched
+    assert tables[size] == 7
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
 @pytest.mark.parametrize(
     ("kernel", "by_weight", "by_output"),
     [
-        ("ternary_convolution", {"add_trits", "add_run", "subtract_run"}, {"scale_maps"}),
-        ("ternary_linear", {"sum_trits", "times_trit"}, {"multiply_vector"}),
+        ("ternary_convolution", {"sum_vectors_8", "sum_block"}, {"add_product", "finish_narrow"}),
+        ("ternary_linear_lists", {"sum_listed"}, {"finished"}),
+        ("ternary_linear_codes", {"add_coded"}, {"finished"}),
     ],
 )
+@pytest.mark.parametrize("machine", ["-msse2", "-mavx2"])
 def test_ternary_kernels_multiply_once_an_output(
-    tmp_path: Path, kernel: str, by_weight: set[str], by_output: set[str]
+    tmp_path: Path, kernel: str, by_weight: set[str], by_output: set[str], machine: str
 ) -> None:
     folder = resources.files("sca_search.export") / "kernels"
     with resources.as_file(folder) as kernels:
-        command = ["gcc", "-std=c99", "-O1", "-fno-inline", "-Wno-unused-function", "-S", "-o", "-"]
+        command = ["gcc", "-std=c99", "-O1", "-fno-inline", machine, "-Wno-unused-function", "-S", "-o", "-"]
         # A pointer to the kernel keeps the compiler from dropping it.
         (tmp_path / "kernel.c").write_text(f'#include "{kernel}.c"\nvoid *used = (void *){kernel};\n')
         done = subprocess.run(
@@ -254,6 +262,8 @@ def test_ternary_kernels_multiply_once_an_output(
     multiplying = {name for name, body in functions.items() if re.search(r"\bv?f?mul[sp]s|fmadd", body)}
     assert by_weight <= functions.keys()
     assert multiplying == by_output
+    for name in by_weight:  # eight sums side by side are scaled once each
+        assert functions[name].count("add_product") == (8 if name == "sum_vectors_8" else 0)
 
 
 def test_zeros_are_counted_in_the_source(tmp_path: Path) -> None:
@@ -351,29 +361,29 @@ def test_literals_of_any_length_compile_without_a_warning(tmp_path: Path, compil
 
 
 def test_plan_writes_over_what_nobody_takes_any_more() -> None:
-    # 10 values in; three activations in place; then 10 -> 4 needs both.
+    # 10 values in; three activations in place; then 10 -> 4 needs both. Values begin at multiples of 16.
     records: list[Record] = [
         Activation("a", (INPUT,), (10,), "relu"),
         Activation("b", ("a",), (10,), "relu"),
         Reshape("c", ("b",), (10,)),
         _linear("d", "c", 10, 4),
     ]
-    plan = plan_memory(_plain_graph(records), {})
+    plan = planned(records, {})
     assert plan.values[INPUT] == plan.values["a"] == plan.values["b"] == plan.values["c"]
-    assert plan.size == 14
+    assert plan.size == 16 + 4
 
 
 def test_plan_keeps_a_residual_until_it_is_added() -> None:
-    # input (10) -> x (8), kept for the sum; x -> y (8) -> z (8); z + x. Alive together: input + x = 18, x + y = 16,
-    # x + y + z = 24 where z is made: 24 floats. The sum takes z's or x's place.
+    # input (10) -> x (8), kept for the sum; x -> y (8) -> z (8); z + x. At most three are alive together, x, y and z where
+    # z is made: they begin at 0, 16 and 32. The sum takes z's or x's place.
     records = [
         _linear("x", INPUT, 10, 8),
         _linear("y", "x", 8, 8),
         _linear("z", "y", 8, 8),
         Add("sum", ("z", "x"), (8,)),
     ]
-    plan = plan_memory(_plain_graph(records), {})
-    assert plan.size == 24
+    plan = planned(records, {})
+    assert plan.size == 32 + 8
     assert plan.values["sum"] in (plan.values["x"], plan.values["z"])
     assert len({plan.values[name] for name in "xyz"}) == 3
 
@@ -384,16 +394,21 @@ def test_plan_does_not_write_over_what_is_still_needed_reshaped() -> None:
         Activation("a", (INPUT,), (10,), "relu"),
         Add("sum", ("a", "flat"), (10,)),
     ]
-    plan = plan_memory(_plain_graph(records), {1: 3})
+    plan = planned(records, {1: 3})
     assert plan.values["flat"] == plan.values[INPUT]
     assert plan.values["a"] != plan.values[INPUT]
-    assert plan.size == 23
-    assert plan.works[1] == 20
+    assert plan.size == 32 + 3
+    assert plan.works[1] == 32
 
 
 def _linear(name: str, source: str, inputs: int, outputs: int) -> Linear:
     ones = np.ones(outputs, np.float32)
     return Linear(name, (source,), (outputs,), np.ones((outputs, inputs), np.int8), ones, ones)
+
+
+def planned(records: list[Record], works: dict[int, int]) -> Plan:
+    graph = _plain_graph(records)
+    return plan_memory(steps_of(graph), graph.input_shape, graph.output, works)
 
 
 def _plain_graph(records: list[Record]) -> Graph:

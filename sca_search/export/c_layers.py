@@ -1,4 +1,4 @@
-"""Each record as a call of a kernel, with the tables that it reads.
+"""Each step as a call of a kernel, with the constants that it reads.
 
 A kernel is the file of its name in kernels/.
 """
@@ -9,30 +9,37 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from sca_search.export.c_call import Call, pairs, struct
-from sca_search.export.c_weights import convolution_call, linear_call
+from sca_search.export.c_liveness import Living
+from sca_search.export.c_options import COptions
+from sca_search.export.c_steps import Step
+from sca_search.export.c_weights import weight_call
 from sca_search.export.records import (
     Activation,
     AdaptivePool,
     Add,
     ChannelAffine,
     Concat,
-    Convolution,
-    Linear,
     Multiply,
     Pool,
     Record,
     Reshape,
     Shape,
+    WeightRecord,
 )
 
 
-def call_of(record: Record, place: int, inputs: tuple[Shape, ...]) -> Call | None:
-    """How to compute a record; None where its value is its input under another shape."""
-    return _CALLS[type(record)](record, f"layer_{place}", inputs)
+def call_of(
+    step: Step, place: int, inputs: tuple[Shape, ...], live: Mapping[str, Living], options: COptions
+) -> Call | None:
+    """How to compute a step; None where its value is its input under another shape."""
+    name = f"layer_{place}"
+    if isinstance(step.record, WeightRecord):
+        return weight_call(step, name, inputs[0], live, options)
+    return _CALLS[type(step.record)](step.record, name, inputs)
 
 
 def _pool_call(name: str, kernel: str, fields: Mapping[str, object]) -> Call:
-    return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, tables=(struct("pool", name, fields),))
+    return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
 def _map_sizes(record: Record, given: Shape) -> dict[str, object]:
@@ -86,15 +93,12 @@ def _concat(_: Concat, __: str, inputs: tuple[Shape, ...]) -> Call:
 
 
 def _channel_affine(record: ChannelAffine, name: str, inputs: tuple[Shape, ...]) -> Call:
-    affine = pairs(f"{name}_affine", record.scale, record.bias)
-    table = f"static const struct literal {name} = {affine.initializer};"
+    affine = pairs(name, record.scale, record.bias)
     sizes = f"{inputs[0][0]}, {math.prod(inputs[0][1:])}"
-    return Call(f"channel_affine(&{name}, {{in0}}, {{out}}, {sizes});", "channel_affine", (affine,), (table,))
+    return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 
 _CALLS: dict[type[Record], Callable[..., Call | None]] = {
-    Convolution: convolution_call,
-    Linear: linear_call,
     Pool: _pool,
     AdaptivePool: _adaptive_pool,
     Activation: _activation,

@@ -6,15 +6,18 @@ nobody takes after it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Graph, Multiply, Record, Reshape
+from sca_search.export.c_steps import Step
+from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape, Shape
+
+_LINE = 16  # floats
 
 
 @dataclass
 class _Buffer:
-    """Floats that are kept from record `first` to record `last`, both included."""
+    """Floats that are kept from step `first` to step `last`, both included."""
 
     size: int
     first: int
@@ -27,26 +30,27 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class Plan:
-    """Offsets in floats: of each value by name, of each record's work space by its place; and the size of it all."""
+    """Offsets in floats: of each value by name, of each step's work space by its place; and the size of it all."""
 
     values: Mapping[str, int]
     works: Mapping[int, int]
     size: int
 
 
-def plan_memory(graph: Graph, work_sizes: Mapping[int, int]) -> Plan:
-    """Lays out all values, and the work space of those records that need some."""
+def plan_memory(steps: Sequence[Step], input_shape: Shape, output: str, work_sizes: Mapping[int, int]) -> Plan:
+    """Lays out all values, and the work space of those steps that need some."""
     # A value that nobody takes is kept while it is made.
-    ends = {INPUT: -1} | {record.name: place for place, record in enumerate(graph.records)} | graph.last_uses()
-    # The image is normalised into the scratch memory before record 0.
-    buffers = {INPUT: _Buffer(math.prod(graph.input_shape), -1, ends[INPUT])}
-    for place, record in enumerate(graph.records):
-        shared = _shared_input(record, place, buffers)
+    ends = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
+    ends |= {name: place for place, step in enumerate(steps) for name in step.inputs} | {output: len(steps)}
+    # The image is normalised into the scratch memory before step 0.
+    buffers = {INPUT: _Buffer(math.prod(input_shape), -1, ends[INPUT])}
+    for place, step in enumerate(steps):
+        shared = _shared_input(step, place, buffers)
         if shared is None:
-            buffers[record.name] = _Buffer(math.prod(record.shape), place, ends[record.name])
+            buffers[step.name] = _Buffer(math.prod(step.shape), place, ends[step.name])
         else:
-            buffers[record.name] = buffers[shared]
-            buffers[shared].last = max(buffers[shared].last, ends[record.name])
+            buffers[step.name] = buffers[shared]
+            buffers[shared].last = max(buffers[shared].last, ends[step.name])
     works = {place: _Buffer(size, place, place) for place, size in work_sizes.items()}
     every = list({id(buffer): buffer for buffer in [*buffers.values(), *works.values()]}.values())
     size = _place(every)
@@ -57,15 +61,15 @@ def plan_memory(graph: Graph, work_sizes: Mapping[int, int]) -> Plan:
     )
 
 
-def _shared_input(record: Record, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
-    """The input whose memory the record's value takes over, if one can be."""
-    if isinstance(record, Reshape):
-        return record.inputs[0]
-    if not isinstance(record, Activation | ChannelAffine | Add | Multiply):
+def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
+    """The input whose memory the step's value takes over, if one can be."""
+    if isinstance(step.record, Reshape):
+        return step.inputs[0]
+    if not isinstance(step.record, Activation | ChannelAffine | Add | Multiply):
         return None
     # A gate is smaller than the product; it is never written over.
-    size = math.prod(record.shape)
-    free = (name for name in record.inputs if buffers[name].last <= place and buffers[name].size == size)
+    size = math.prod(step.shape)
+    free = (name for name in step.inputs if buffers[name].last <= place and buffers[name].size == size)
     return next(free, None)
 
 
@@ -79,14 +83,17 @@ def _place(buffers: list[_Buffer]) -> int:
 
 
 def _place_in(buffers: list[_Buffer]) -> int:
-    """Each at the lowest offset where nothing is that is kept at the same time; the end of the highest."""
+    """Each at the lowest offset where nothing is that is kept at the same time; the end of the highest.
+
+    Offsets are multiples of a cache line: a vector that lies across two lines costs two loads.
+    """
     placed: list[_Buffer] = []
     for buffer in buffers:
         buffer.offset = 0
         for other in sorted((other for other in placed if other.meets(buffer)), key=lambda other: other.offset):
             if other.offset >= buffer.offset + buffer.size:
                 break
-            buffer.offset = max(buffer.offset, other.offset + other.size)
+            buffer.offset = max(buffer.offset, -(-(other.offset + other.size) // _LINE) * _LINE)
         placed.append(buffer)
     return max(buffer.offset + buffer.size for buffer in placed)
 

@@ -5,43 +5,50 @@ multiplications are left to the scale of each output channel.
 """
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sca_search.errors import ExportError
-from sca_search.export.c_call import Call, pairs
+from sca_search.export.c_call import Call, Table, integers, pairs
+from sca_search.export.c_count import table_comment
 from sca_search.export.c_kernels import amalgamate, kernel_file
 from sca_search.export.c_layers import call_of
-from sca_search.export.c_literals import Literal, count_signs, float_chunks, quoted
+from sca_search.export.c_literals import Literal, float_chunks, quoted
+from sca_search.export.c_liveness import living
+from sca_search.export.c_options import COptions
 from sca_search.export.c_plan import Plan, plan_memory
-from sca_search.export.records import INPUT, Floats, Graph, Record, Shape, TestVectors, WeightRecord
+from sca_search.export.c_steps import Step, steps_of
+from sca_search.export.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
 from sca_search.files import write_text_atomic
 
 _MODEL_HEADER = {"model.h": '#include "model.h"\n'}
-# Written in front of a ternary layer's literal, and read back when its zeros are counted.
-_TRITS_COMMENT = re.compile(r"^/\* (\S+): (\d+) trits in (\w+) \*/$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A record with its call, None where there is nothing to do, and its place among the records."""
+class _Program:
+    """Steps with their calls, None where there is nothing to do; where their values and tables lie."""
 
-    place: int
-    record: Record
-    call: Call | None
+    graph: Graph
+    steps: tuple[Step, ...]
+    calls: tuple[Call | None, ...]
+    plan: Plan
+    tables: Mapping[int, int]  # where the table of a step begins, in numbers
+    stored: bool
+
+    @property
+    def table_numbers(self) -> int:
+        """In memory, not in the source."""
+        return 0 if self.stored else sum(len(call.table.numbers) for call in self.calls if call and call.table)
 
 
-def write_c(folder: Path, graph: Graph, vectors: TestVectors) -> tuple[Path, ...]:
+def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions | None = None) -> tuple[Path, ...]:
     """Writes the C form of a model into a folder and says which files there are."""
-    steps = _steps(graph)
-    plan = plan_memory(graph, {step.place: step.call.work_floats for step in steps if step.call is not None})
+    program = _program(graph, options or COptions())
     texts = {
-        "model.c": _source(graph, steps, plan),
-        "model.h": _header(graph, plan),
+        "model.c": _source(program),
+        "model.h": _header(program),
         "main.c": kernel_file("main.c"),
         "check.c": amalgamate(["check.c"], _MODEL_HEADER | {"vectors.h": _vectors(vectors)}),
         "Makefile": kernel_file("Makefile"),
@@ -51,33 +58,30 @@ def write_c(folder: Path, graph: Graph, vectors: TestVectors) -> tuple[Path, ...
     return tuple(folder / name for name in texts)
 
 
-def count_zeros_c(folder: Path) -> dict[str, tuple[int, int]]:
-    """Zeros and weights of each ternary layer, counted in the written source."""
-    path = folder / "model.c"
-    try:
-        source = path.read_text(encoding="utf-8")
-        return {
-            layer: (int(weights) - count_signs(source, literal), int(weights))
-            for layer, weights, literal in _TRITS_COMMENT.findall(source)
-        }
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{path} cannot be read as a model: {error}") from error
-
-
-def _steps(graph: Graph) -> list[_Step]:
+def _program(graph: Graph, options: COptions) -> _Program:
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
-    return [
-        _Step(place, record, call_of(record, place, tuple(shapes[name] for name in record.inputs)))
-        for place, record in enumerate(graph.records)
-    ]
+    steps, live = steps_of(graph), living(graph)
+    calls = tuple(
+        call_of(step, place, tuple(shapes[name] for name in step.inputs), live, options)
+        for place, step in enumerate(steps)
+    )
+    works = {place: call.work_floats for place, call in enumerate(calls) if call is not None}
+    sizes = [len(call.table.numbers) if call and call.table else 0 for call in calls]
+    begins = dict(enumerate(int(end) - size for end, size in zip(np.cumsum(sizes), sizes, strict=True)))
+    return _Program(
+        graph, steps, calls, plan_memory(steps, graph.input_shape, graph.output, works), begins, options.stored
+    )
 
 
-def _source(graph: Graph, steps: list[_Step], plan: Plan) -> str:
-    kernels = ["normalise", *(step.call.kernel for step in steps if step.call is not None and step.call.kernel)]
+def _source(program: _Program) -> str:
+    calls = [call for call in program.calls if call is not None]
+    kernels = ["normalise", *(call.kernel for call in calls if call.kernel)]
+    if not program.stored:
+        kernels += [call.table.expander for call in calls if call.table]
     code = amalgamate(["model.h", *(f"{kernel}.c" for kernel in dict.fromkeys(kernels))], _MODEL_HEADER)
-    tables = "\n".join(line for step in steps for line in _tables(step))
-    parts = (_title(graph), code, tables, _input_table(graph), _class_names(graph), _predict(graph, steps, plan))
-    return "\n".join(parts)
+    tables = "\n".join(line for place in range(len(program.steps)) for line in _constants(program, place))
+    graph = program.graph
+    return "\n".join((_title(graph), code, tables, _statistics(graph), _class_names(graph), _predict(program)))
 
 
 def _title(graph: Graph) -> str:
@@ -88,20 +92,30 @@ def _title(graph: Graph) -> str:
     )
 
 
-def _tables(step: _Step) -> Iterator[str]:
-    if step.call is None:
+def _constants(program: _Program, place: int) -> Iterator[str]:
+    call = program.calls[place]
+    if call is None:
         return
-    for literal in step.call.literals:
-        if literal is step.call.trits and isinstance(step.record, WeightRecord):
-            yield f"/* {step.record.name}: {step.record.weight.size} trits in {literal.name} */"
+    for literal in call.literals:
         yield from literal.definition()
-    yield from step.call.tables
+    if call.table is not None:
+        yield from _table(program.steps[place].record, call.table, f"layer_{place}", program.stored)
+    yield from call.constants
 
 
-def _input_table(graph: Graph) -> str:
-    statistics = pairs("input_statistics", graph.mean, graph.std)
-    definition = "\n".join(statistics.definition())
-    return f"{definition}\nstatic const struct literal input = {statistics.initializer};\n"
+def _table(record: object, table: Table, name: str, stored: bool) -> Iterator[str]:
+    """The trits of a layer, as characters or as the numbers that its kernel reads."""
+    assert isinstance(record, WeightRecord)
+    yield table_comment(record, table, f"{name}_table" if stored else table.trits.name, stored=stored)
+    if stored:
+        yield integers(f"{name}_table", table.numbers)
+    else:
+        yield from table.trits.definition()
+        yield f"static const struct literal {name}_trits = {table.trits.initializer};"
+
+
+def _statistics(graph: Graph) -> str:
+    return pairs("input_statistics", graph.mean, graph.std) + "\n"
 
 
 def _class_names(graph: Graph) -> str:
@@ -109,33 +123,49 @@ def _class_names(graph: Graph) -> str:
     return f"const char *const model_class_names[MODEL_OUTPUTS] = {{\n{names},\n}};\n"
 
 
-def _predict(graph: Graph, steps: list[_Step], plan: Plan) -> str:
+def _predict(program: _Program) -> str:
+    graph, plan = program.graph, program.plan
     channels, *sizes = graph.input_shape
-    lines = [
-        f"/* {INPUT}: {_spelled(graph.input_shape)} */",
-        f"normalise(&input, in, scratch + {plan.values[INPUT]}, {channels}, {math.prod(sizes)});",
-    ]
-    for step in steps:
-        lines += [f"/* {step.record.name}: {_spelled(step.record.shape)} */", *_statements(step, plan)]
-    lines.append(f"memcpy(out, scratch + {plan.values[graph.output]}, MODEL_OUTPUTS * sizeof(float));")
-    return kernel_file("predict.c").replace("    @STATEMENTS@\n", "".join(f"    {line}\n" for line in lines))
+    expansions, statements = (
+        [],
+        [
+            f"/* {INPUT}: {_spelled(graph.input_shape)} */",
+            f"normalise(input_statistics, in, scratch + {plan.values[INPUT]}, {channels}, {math.prod(sizes)});",
+        ],
+    )
+    for place, (step, call) in enumerate(zip(program.steps, program.calls, strict=True)):
+        statements.append(f"/* {step.name}: {_spelled(step.shape)} */")
+        if call is not None:
+            statements += call.statement.format(**_pointers(program, place)).splitlines()
+            if call.table is not None and not program.stored:
+                name = f"layer_{place}"
+                expansions.append(f"{call.table.expander}(&{name}, &{name}_trits, expanded + {program.tables[place]});")
+    statements.append(f"memcpy(out, scratch + {plan.values[graph.output]}, MODEL_OUTPUTS * sizeof(float));")
+    text = kernel_file("predict.c")
+    for mark, lines in (("@EXPANSIONS@", expansions), ("@STATEMENTS@", statements)):
+        text = text.replace(f"    {mark}\n", "".join(f"    {line}\n" for line in lines))
+    return text
 
 
-def _statements(step: _Step, plan: Plan) -> list[str]:
-    if step.call is None:
-        return []
-    pointers = {f"in{index}": f"scratch + {plan.values[name]}" for index, name in enumerate(step.record.inputs)}
-    pointers["out"] = f"scratch + {plan.values[step.record.name]}"
-    pointers["work"] = f"scratch + {plan.works[step.place]}"
-    return step.call.statement.format(**pointers).splitlines()
+def _pointers(program: _Program, place: int) -> dict[str, str]:
+    step, plan = program.steps[place], program.plan
+    values = [f"scratch + {plan.values[name]}" for name in step.inputs]
+    return {f"in{index}": value for index, value in enumerate(values)} | {
+        "residual": values[-1] if step.residual else "NULL",
+        "out": f"scratch + {plan.values[step.name]}",
+        "work": f"scratch + {plan.works[place]}",
+        "table": f"layer_{place}_table" if program.stored else f"expanded + {program.tables[place]}",
+    }
 
 
-def _header(graph: Graph, plan: Plan) -> str:
+def _header(program: _Program) -> str:
+    graph = program.graph
     values = {
         "@SHAPE@": _spelled(graph.input_shape),
         "@INPUTS@": math.prod(graph.input_shape),
         "@OUTPUTS@": len(graph.class_names),
-        "@SCRATCH@": plan.size,
+        "@TABLES@": 2 * program.table_numbers,
+        "@SCRATCH@": program.plan.size,
     }
     text = kernel_file("model.h")
     for mark, value in values.items():

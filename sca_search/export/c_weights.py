@@ -6,122 +6,290 @@ together: a new kernel is a file in kernels/ and a function here.
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c_call import Call, pairs, struct
+from sca_search.export.c_call import Call, Table, float_value, integers, pairs, struct
+from sca_search.export.c_choice import choose_linear, choose_tiles
 from sca_search.export.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, float_chunks, trit_chunks
-from sca_search.export.records import Convolution, Linear, Shape, WeightRecord
+from sca_search.export.c_liveness import Living
+from sca_search.export.c_options import CONVOLUTION_KERNELS, COptions
+from sca_search.export.c_steps import Step
+from sca_search.export.c_tiles import CELLS, Numbers, Tiles, lists_of
+from sca_search.export.records import Convolution, Linear, Shape, Trits, WeightRecord
 
-# Products that are summed before they join the others: short sums lose less to rounding.
-SUM_LENGTH = 144
-LINEAR_BLOCK = 256
-# Channels that are laid out at a time, so that they stay in a first-level cache.
-CHANNEL_BLOCK = 16
+_MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
+_MOST_FLOATS = MOST_CHARACTERS // 4
+# Outputs of a dense convolution that share a loaded vector.
+_OUTPUTS_AT_ONCE = 4
+_FLOAT_BLOCK = 256  # inputs of a dense linear layer that are summed before they join the others
+_SUM_LENGTH = (
+    288  # weights of a convolution that are summed before they join the others: short sums lose less to rounding
+)
+_LISTED_AT_ONCE = 512  # the same for listed inputs, which are summed in eight parts
 
 
-def _weights(name: str, rows: Any) -> Literal:
-    return Literal(name, trit_chunks(rows) if rows.dtype == np.int8 else float_chunks(rows))
+def weight_call(step: Step, name: str, given: Shape, live: Mapping[str, Living], options: COptions) -> Call:
+    """A layer with weights."""
+    record = step.record
+    assert isinstance(record, Convolution | Linear)
+    if _is_linear(record, given) and not step.residual:
+        return _ternary_linear(step, name, live[record.name], options) if record.ternary else _float_linear(step, name)
+    assert isinstance(record, Convolution)
+    if record.ternary:
+        return _ternary_convolution(step, name, given, live[record.name], options)
+    return _float_convolution(step, name, given)
 
 
-def _weight_call(record: WeightRecord, name: str, kind: str, rows: Any, fields: Mapping[str, object]) -> Call:
-    weights, affine = _weights(f"{name}_weights", rows), pairs(f"{name}_affine", record.scale, record.bias)
-    described = dict(fields) | {"weights": weights.initializer, "affine": affine.initializer}
-    kernel = f"{'ternary' if record.ternary else 'float'}_{kind}"
-    work = ", {work}" if kind == "convolution" else ""
+def _is_linear(record: Convolution | Linear, given: Shape) -> bool:
+    """A convolution of a single cell is a linear layer."""
+    if isinstance(record, Linear):
+        return True
+    return given[1:] == record.weight.shape[2:] == (1, 1) and record.padding == (0, 0, 0, 0) and record.groups == 1
+
+
+def _finish(step: Step, name: str) -> tuple[str, str]:
+    """The definition of scale and bias, and the C value of a `struct finish`."""
+    record = step.record
+    assert isinstance(record, WeightRecord)
+    lowest, highest = map(float_value, step.limits)
+    return pairs(f"{name}_affine", record.scale, record.bias), f"{{{name}_affine, {lowest}, {highest}}}"
+
+
+def _living_indices(name: str, mask: NDArray[np.bool_]) -> tuple[list[str], str]:
+    """The definition of a list of places and its name; none where all of them live."""
+    if mask.all():
+        return [], "NULL"
+    return [integers(name, np.flatnonzero(mask))], name
+
+
+def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """At least one: a kernel without outputs or inputs would be one more case."""
+    kept = mask.copy()
+    kept[0] |= not mask.any()
+    return kept
+
+
+def _ternary_convolution(step: Step, name: str, given: Shape, live: Living, options: COptions) -> Call:
+    record = step.record
+    assert isinstance(record, Convolution)
+    _check_taps(record, _MOST_TRITS)
+    alone = record.groups == 1
+    outputs = _some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
+    weight = live.weight[outputs]
+    channels = _some(weight.any(axis=(0, 2, 3))) if alone else np.ones(weight.shape[1], dtype=bool)
+    left_out = int(np.count_nonzero(record.weight)) - int(np.count_nonzero(weight))
+    weight = weight[:, channels]
+    tiles = choose_tiles(record.name, weight, _kinds(record, weight, given), options)
+    output_lines, output_name = _living_indices(f"{name}_outputs", outputs)
+    channel_lines, channel_name = _living_indices(f"{name}_channels", channels) if alone else ([], "NULL")
+    trits = Literal(f"{name}_weights", trit_chunks(_convolution_rows(tiles, weight)))
+    layout = f"{tiles.combined} columns, runs of {tiles.planes_of(1) if tiles.kernel_x > 1 else 0} planes"
+    table = Table(
+        lists_of(tiles, weight),
+        "expand_convolution",
+        trits,
+        f"{layout} of {tiles.plane_rows} rows, {sum(1 for _ in tiles.blocks())} blocks",
+        left_out,
+    )
+    constants, described = _convolution_struct(step, name, given, tiles)
+    described |= {"channels": channel_name, "outputs": output_name}
     return Call(
-        f"{kernel}(&{name}, {{in0}}, {{out}}{work});",
-        kernel,
-        literals=(weights, affine),
-        tables=(struct(kind, name, described),),
-        trits=weights if record.ternary else None,
+        f"ternary_convolution(&{name}, {{table}}, {tiles.planes_floats}, {{in0}}, {{residual}}, {{out}}, {{work}});",
+        "ternary_convolution",
+        constants=(*constants, *output_lines, *channel_lines, struct("convolution", name, described)),
+        work_floats=tiles.planes_floats + tiles.sums_floats,
+        table=table,
     )
 
 
-def linear_call(record: Linear | Convolution, name: str, _: tuple[Shape, ...]) -> Call:
-    """A linear layer: block after block of an output's inputs, then the next output."""
-    weight = record.weight.reshape(len(record.weight), -1)
-    outputs, inputs = weight.shape
-    blocks = math.ceil(inputs / LINEAR_BLOCK)
-    block = math.ceil(inputs / blocks / TRITS_A_CHARACTER) * TRITS_A_CHARACTER
-    rows = np.pad(weight, ((0, 0), (0, blocks * block - inputs))).reshape(outputs * blocks, block)
-    return _weight_call(record, name, "linear", rows, {"inputs": inputs, "outputs": outputs, "block": block})
+def _kinds(record: Convolution, weight: Trits, given: Shape) -> dict[str, Tiles]:
+    """The ways to cut a convolution that its offsets have room for; a single column has nothing to combine with."""
+    outputs, channels, rows, columns = weight.shape
+    most = max(1, _SUM_LENGTH // (rows * columns))
+    kinds = {
+        kind: Tiles(record, channels * record.groups, outputs, given, combined, most)
+        for kind, combined in CONVOLUTION_KERNELS.items()
+    }
+    fitting = {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
+    if not fitting:
+        size = " x ".join(map(str, weight.shape))
+        raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for the C kernels")
+    return fitting
 
 
-def convolution_call(record: Convolution, name: str, inputs: tuple[Shape, ...]) -> Call:
-    """A convolution; one of a single cell is a linear layer."""
-    if inputs[0][1:] == record.weight.shape[2:] == (1, 1) and record.padding == (0, 0, 0, 0) and record.groups == 1:
-        return linear_call(record, name, inputs)
-    taps = math.prod(record.weight.shape[2:])
-    most_taps = MOST_CHARACTERS * TRITS_A_CHARACTER if record.ternary else MOST_CHARACTERS // 4
-    if taps > most_taps:
+def _check_taps(record: Convolution, most: int) -> None:
+    if math.prod(record.weight.shape[2:]) > most:
         size = " x ".join(map(str, record.weight.shape[2:]))
-        raise ExportError(f"{record.name}: a Convolution in C may have {most_taps} weights a kernel, this is {size}")
-    layout = _layout(record, inputs[0])
-    block = _block(record.weight.shape[1], taps, bool(layout["ready"]), most_taps)
-    fields = layout | {"block": block, "taps": taps, "tap_offsets": f"{name}_taps"}
-    call = _weight_call(record, name, "convolution", _convolution_rows(record, block), fields)
-    offsets = ", ".join(map(str, _tap_offsets(record, layout)))
-    run = (record.shape[1] - 1) * layout["plane_width"] + record.shape[2]
-    channel = layout["phases_y"] * layout["phases_x"] * layout["plane_height"] * layout["plane_width"]
-    return replace(
-        call,
-        tables=(f"static const size_t {name}_taps[{taps}] = {{{offsets}}};", *call.tables),
-        work_floats=run + (0 if layout["ready"] else block * channel),
-    )
+        raise ExportError(f"{record.name}: a Convolution in C may have {most} weights a kernel, this is {size}")
 
 
-def _layout(record: Convolution, given: Shape) -> dict[str, int]:
-    """The sizes in `struct convolution`: those of the maps, and of the planes that a channel is laid out in."""
-    spans = [(size - 1) * step for size, step in zip(record.weight.shape[2:], record.dilation, strict=True)]
-    (stride_y, stride_x), (top, bottom, left, right) = record.stride, record.padding
-    plane_height, plane_width = record.shape[1] + spans[0] // stride_y, record.shape[2] + spans[1] // stride_x
-    unpadded = top == bottom == left == right == 0
-    return {
+def _convolution_struct(step: Step, name: str, given: Shape, tiles: Tiles) -> tuple[tuple[str, ...], dict[str, object]]:
+    """Constants that a `struct convolution` refers to, and its fields."""
+    record = tiles.record
+    affine, finish = _finish(step, name)
+    fields: dict[str, object] = {
         "in_height": given[1],
         "in_width": given[2],
         "out_height": record.shape[1],
         "out_width": record.shape[2],
+        "stride_y": record.stride[0],
+        "stride_x": record.stride[1],
+        "dilation_x": record.dilation[1],
+        "pad_top": record.padding[0],
+        "pad_left": record.padding[2],
+        "kernel_y": record.weight.shape[2],
+        "kernel_x": record.weight.shape[3],
+        "kernel_rows": f"{name}_rows",
+        "tile_rows": tiles.rows,
+        "phases": tiles.phases,
+        "phase_rows": tiles.phase_rows,
         "groups": record.groups,
-        "group_inputs": record.weight.shape[1],
-        "group_outputs": record.shape[0] // record.groups,
-        "stride_y": stride_y,
-        "stride_x": stride_x,
-        "pad_top": top,
-        "pad_left": left,
-        # A kernel shorter than the stride does not reach all phases.
-        "phases_y": min(stride_y, spans[0] + 1),
-        "phases_x": min(stride_x, spans[1] + 1),
-        "plane_height": plane_height,
-        "plane_width": plane_width,
-        "ready": int(unpadded and record.stride == (1, 1)),
+        "group_inputs": tiles.group_inputs,
+        "group_outputs": tiles.group_outputs,
+        "block_groups": tiles.block_groups,
+        "block": tiles.block,
+        "combined": int(tiles.combined > 1),
+        "channels": "NULL",
+        "outputs": "NULL",
+        "finish": finish,
     }
+    return (affine, integers(f"{name}_rows", tiles.kernel_rows)), fields
 
 
-def _tap_offsets(record: Convolution, layout: Mapping[str, int]) -> list[int]:
-    """Where the cells begin that each weight of a kernel is multiplied with, within a channel's planes."""
-    height, width, stride_y, stride_x = (layout[f] for f in ("plane_height", "plane_width", "stride_y", "stride_x"))
-    offsets = []
-    for y in range(0, record.weight.shape[2] * record.dilation[0], record.dilation[0]):
-        for x in range(0, record.weight.shape[3] * record.dilation[1], record.dilation[1]):
-            phase = y % stride_y * layout["phases_x"] + x % stride_x
-            offsets.append((phase * height + y // stride_y) * width + x // stride_x)
-    return offsets
+def _convolution_rows(tiles: Tiles, weight: Any) -> Any:
+    """The weights by block, output, channel of the block, row and column of the kernel: a block's in a row."""
+    channels = min(tiles.block, tiles.group_inputs)
+    rows = [
+        _padded(weight[outputs, inputs].reshape(outputs.stop - outputs.start, -1), channels * weight[0, 0].size)
+        for outputs, inputs, _ in tiles.blocks()
+    ]
+    return np.concatenate(rows)
 
 
-def _block(channels: int, taps: int, ready: bool, most_taps: int) -> int:
-    """Input channels at a time, evenly: 17 are better 9 and 8 than 16 and 1, since chunks are of one size."""
-    most = max(1, min(SUM_LENGTH // taps if ready else min(SUM_LENGTH // taps, CHANNEL_BLOCK), most_taps // taps))
-    return math.ceil(channels / math.ceil(channels / most))
+def _padded(rows: Any, length: int) -> Any:
+    return np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
 
 
-def _convolution_rows(record: Convolution, block: int) -> Any:
-    """The weights by group, block, output, channel of the block, row and column of the kernel: a block's in a row."""
-    outputs, channels, *kernel = record.weight.shape
-    blocks = math.ceil(channels / block)
-    padded = np.pad(record.weight, ((0, 0), (0, blocks * block - channels), (0, 0), (0, 0)))
-    grouped = padded.reshape(record.groups, outputs // record.groups, blocks, block * math.prod(kernel))
-    return grouped.transpose(0, 2, 1, 3).reshape(outputs * blocks, -1)
+def _float_convolution(step: Step, name: str, given: Shape) -> Call:
+    record = step.record
+    assert isinstance(record, Convolution)
+    _check_taps(record, _MOST_FLOATS)
+    taps = math.prod(record.weight.shape[2:])
+    group_outputs = len(record.weight) // record.groups
+    at_once = _OUTPUTS_AT_ONCE if group_outputs > 1 and taps * _OUTPUTS_AT_ONCE <= _MOST_FLOATS else 1
+    most = max(1, min(_MOST_FLOATS // (taps * at_once), _SUM_LENGTH // taps))
+    tiles = Tiles(record, given[0], len(record.weight), given, 1, most)
+    weights = Literal(f"{name}_weights", float_chunks(_float_rows(tiles, record.weight, at_once)))
+    constants, described = _convolution_struct(step, name, given, tiles)
+    literal = f"static const struct literal {name}_floats = {weights.initializer};"
+    sizes = f"{at_once}, {tiles.planes_floats}"
+    return Call(
+        f"float_convolution(&{name}, &{name}_floats, {sizes}, {{in0}}, {{residual}}, {{out}}, {{work}});",
+        "float_convolution",
+        (weights,),
+        (*constants, struct("convolution", name, described), literal),
+        work_floats=tiles.planes_floats + _OUTPUTS_AT_ONCE * tiles.rows * CELLS + tiles.sums_floats,
+    )
+
+
+def _float_rows(tiles: Tiles, weight: Any, at_once: int) -> Any:
+    """A chunk has some outputs side by side for each channel, column and row of the kernel, in this order."""
+    length = at_once * min(tiles.block, tiles.group_inputs) * weight[0, 0].size
+    rows = []
+    for outputs, channels, _ in tiles.blocks():
+        for group in range(outputs.start, outputs.stop, tiles.group_outputs):
+            for begin in range(group, group + tiles.group_outputs, at_once):
+                some = weight[begin : min(begin + at_once, group + tiles.group_outputs), channels]
+                rows.append(_padded(some.transpose(1, 3, 2, 0).reshape(1, -1), length))
+    return np.concatenate(rows)
+
+
+def _ternary_linear(step: Step, name: str, live: Living, options: COptions) -> Call:
+    record = step.record
+    assert isinstance(record, WeightRecord)
+    kept = _some(live.outputs)
+    weight = live.weight[kept].reshape(int(kept.sum()), -1)
+    listed = int(np.count_nonzero(weight))
+    kind = choose_linear(record.name, weight, listed, options)
+    block = _linear_block(weight, listed if kind == "lists" else 0)
+    numbers = linear_lists_of(weight, block) if kind == "lists" else linear_codes_of(weight)
+    kernel = f"ternary_linear_{kind}"
+    output_lines, output_name = _living_indices(f"{name}_outputs", kept)
+    affine, finish = _finish(step, name)
+    fields = {
+        "inputs": weight.shape[1],
+        "outputs": len(weight),
+        "block": block,
+        "outputs_read": output_name,
+        "finish": finish,
+    }
+    layout = f"lists of {len(weight) * math.ceil(weight.shape[1] / block)} blocks" if kind == "lists" else "codes"
+    return Call(
+        f"{kernel}(&{name}, {{table}}, {{in0}}, {{out}}{', {work}' if kind == 'codes' else ''});",
+        kernel,
+        constants=(affine, *output_lines, struct("ternary_linear", name, fields)),
+        work_floats=2 * weight.shape[1] if kind == "codes" else 0,
+        table=Table(
+            numbers,
+            f"expand_linear_{kind}",
+            Literal(f"{name}_weights", trit_chunks(_linear_rows(weight, block))),
+            layout,
+            int(np.count_nonzero(record.weight)) - listed,
+        ),
+    )
+
+
+def _linear_block(weight: Trits, listed: int) -> int:
+    """Inputs at a time: lists short enough for good sums; a chunk of trits lies in one literal."""
+    inputs = weight.shape[1]
+    blocks = max(1, math.ceil(listed / len(weight) / _LISTED_AT_ONCE), math.ceil(inputs / _MOST_TRITS))
+    return math.ceil(inputs / blocks / TRITS_A_CHARACTER) * TRITS_A_CHARACTER
+
+
+def _linear_rows(weight: Any, block: int) -> Any:
+    """Block after block of an output's inputs, then the next output."""
+    blocks = math.ceil(weight.shape[1] / block)
+    return _padded(weight, blocks * block).reshape(len(weight) * blocks, block)
+
+
+def linear_lists_of(weight: Trits, block: int) -> Numbers:
+    """The lists that kernels/ternary_linear_lists.c reads."""
+    rows = _linear_rows(weight, block)
+    plus, minus = rows > 0, rows < 0
+    counts = np.stack([plus.sum(axis=1), minus.sum(axis=1)], axis=1)
+    lists = [np.concatenate((count, np.flatnonzero(p), np.flatnonzero(m))) for count, p, m in zip(counts, plus, minus)]
+    return np.concatenate(lists).astype(np.uint16)
+
+
+def linear_codes_of(weight: Trits) -> Numbers:
+    """The numbers that kernels/ternary_linear_codes.c reads."""
+    outputs, inputs = weight.shape
+    groups = math.ceil(outputs / 64)
+    bits = np.where(weight < 0, 2, weight).astype(np.uint16)
+    bits = np.pad(bits, ((0, groups * 64 - outputs), (0, 0))).reshape(groups, 8, 8, inputs)  # group, shift, number
+    shifts = (2 * np.arange(8, dtype=np.uint16)).reshape(1, 8, 1, 1)
+    numbers: Numbers = np.bitwise_or.reduce(bits << shifts, axis=1).transpose(0, 2, 1).reshape(-1).astype(np.uint16)
+    return numbers
+
+
+def _float_linear(step: Step, name: str) -> Call:
+    record = step.record
+    assert isinstance(record, WeightRecord)
+    weight = record.weight.reshape(len(record.weight), -1)
+    outputs, inputs = weight.shape
+    block = math.ceil(inputs / math.ceil(inputs / _FLOAT_BLOCK))
+    weights = Literal(f"{name}_weights", float_chunks(_linear_rows(weight, block)))
+    affine, finish = _finish(step, name)
+    fields = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "block": block,
+        "weights": weights.initializer,
+        "finish": finish,
+    }
+    statement = f"float_linear(&{name}, {{in0}}, {{out}});"
+    return Call(statement, "float_linear", (weights,), (affine, struct("float_linear", name, fields)))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sca_search.errors import ScaError
 from sca_search.export.c_build import find_compiler
+from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_program import CProgram
-from sca_search.export.c_source import count_zeros_c
 from sca_search.export.compare import Run
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.network import Zeros

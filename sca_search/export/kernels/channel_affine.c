@@ -1,12 +1,10 @@
-#include "literals.h"
+#include <stddef.h>
 
-static void channel_affine(const struct literal *affine, const float *in, float *out, size_t channels, size_t size)
+static void channel_affine(const float (*affine)[2], const float *in, float *out, size_t channels, size_t size)
 {
-    struct chunks numbers = chunks_of(affine);
     size_t channel, cell;
     for (channel = 0; channel < channels; channel++) {
-        const unsigned char *chunk = next_chunk(&numbers);
-        const float scale = load_float(chunk), bias = load_float(chunk + 4);
+        const float scale = affine[channel][0], bias = affine[channel][1];
         for (cell = 0; cell < size; cell++) {
             *out++ = *in++ * scale + bias;
         }

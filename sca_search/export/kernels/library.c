@@ -2,12 +2,6 @@
 #include <stddef.h>
 #include "model.h"
 
-#ifndef MODEL_TABLES /* a model of before weights were expanded */
-#define MODEL_TABLES 0
-#define model_init(tables) ((void)(tables))
-#define model_predict_with(tables, scratch, in, out) ((void)(tables), (model_predict_with)(scratch, in, out))
-#endif
-
 const size_t library_inputs = MODEL_INPUTS;
 const size_t library_outputs = MODEL_OUTPUTS;
 const size_t library_tables = MODEL_TABLES;   /* bytes */

@@ -5,6 +5,9 @@
 #define MODEL_INPUTS @INPUTS@
 #define MODEL_OUTPUTS @OUTPUTS@
 
+/* How many bytes of tables model_init fills with the weights as predictions read them; 0 if they are stored so. */
+#define MODEL_TABLES @TABLES@
+
 /* How many floats of scratch memory a prediction needs. */
 #define MODEL_SCRATCH @SCRATCH@
 
@@ -14,10 +17,14 @@ extern "C" {
 
 extern const char *const model_class_names[MODEL_OUTPUTS];
 
-/* The logits of one image, channel by channel and row by row, as it was before normalisation: that is done inside. */
-void model_predict_with(float *scratch, const float *in, float *out);
+/* Fills the tables: once, before the first prediction. Any number of threads may then share them. Both
+ * kinds of memory are aligned as a float is; at a multiple of 64 bytes, scratch memory is fastest. */
+void model_init(void *tables);
 
-/* The same with scratch memory of its own, so by one thread at a time. Left out where MODEL_NO_SCRATCH is defined. */
+/* The logits of one image, channel by channel and row by row, as it was before normalisation: that is done inside. */
+void model_predict_with(const void *tables, float *scratch, const float *in, float *out);
+
+/* The same with memory of its own, so by one thread at a time. Left out where MODEL_NO_SCRATCH is defined. */
 void model_predict(const float *in, float *out);
 
 #ifdef __cplusplus

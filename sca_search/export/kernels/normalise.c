@@ -1,12 +1,11 @@
-#include "literals.h"
+#include <stddef.h>
 
-static void normalise(const struct literal *statistics, const float *in, float *out, size_t channels, size_t size)
+/* By mean and deviation of each channel. */
+static void normalise(const float (*statistics)[2], const float *in, float *out, size_t channels, size_t size)
 {
-    struct chunks numbers = chunks_of(statistics);
     size_t channel, cell;
     for (channel = 0; channel < channels; channel++) {
-        const unsigned char *chunk = next_chunk(&numbers);
-        const float mean = load_float(chunk), deviation = load_float(chunk + 4);
+        const float mean = statistics[channel][0], deviation = statistics[channel][1];
         for (cell = 0; cell < size; cell++) {
             *out++ = (*in++ - mean) / deviation;
         }

@@ -1,4 +1,5 @@
 #pragma once
+#include <stddef.h>
 
 /*
  * Four trits are one printable character: '#' plus a number of four digits in base 3, the first trit in the lowest
@@ -14,4 +15,10 @@ static const unsigned char two_bits_of[81] = {
 static unsigned trits_of(unsigned char character)
 {
     return two_bits_of[character - '#'];
+}
+
+/* 1 for +1, 2 for -1. */
+static unsigned trit_at(const unsigned char *characters, size_t index)
+{
+    return trits_of(characters[index / 4]) >> 2 * (index % 4) & 3;
 }

@@ -1,0 +1,98 @@
+"""The zeros of the ternary layers, counted in the written C source.
+
+A comment in front of each layer's weights says where they are and how they are laid out; it is written and read here.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.errors import ExportError
+from sca_search.export.c_call import Table
+from sca_search.export.c_literals import count_signs
+from sca_search.export.c_tiles import Numbers, combinations
+from sca_search.export.records import WeightRecord
+
+_COMMENT = re.compile(
+    r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
+)
+_CONVOLUTION = re.compile(r"(\d+) columns, runs of (\d+) planes of (\d+) rows, (\d+) blocks")
+_LISTS = re.compile(r"lists of (\d+) blocks")
+
+
+def table_comment(record: WeightRecord, table: Table, place: str, *, stored: bool) -> str:
+    """What is to be known in order to count a layer's zeros; weights that are left out are not zero."""
+    layout = f" as {table.layout}" if stored else ""
+    left_out = f"; {table.left_out} more that nobody needs" if table.left_out else ""
+    return f"/* {record.name}: {record.weight.size} weights in {place}{layout}{left_out} */"
+
+
+def count_zeros_c(folder: Path) -> dict[str, tuple[int, int]]:
+    """Zeros and weights of each ternary layer."""
+    path = folder / "model.c"
+    try:
+        source = path.read_text(encoding="utf-8")
+        return {
+            layer: (int(weights) - _signs(source, place, layout) - int(left_out or 0), int(weights))
+            for layer, weights, place, layout, left_out in _COMMENT.findall(source)
+        }
+    except (OSError, ValueError, IndexError) as error:
+        raise ExportError(f"{path} cannot be read as a model: {error}") from error
+
+
+def _signs(source: str, place: str, layout: str) -> int:
+    if not layout:
+        return count_signs(source, place)
+    numbers = _numbers(source, place)
+    if layout == "codes":
+        return sum(int(np.count_nonzero(numbers >> shift & 3)) for shift in range(0, 16, 2))
+    if lists := _LISTS.fullmatch(layout):
+        return _listed(numbers, int(lists[1]))
+    if convolution := _CONVOLUTION.fullmatch(layout):
+        columns, run, rows, blocks = map(int, convolution.groups())
+        return int(_weights_in(_offsets(numbers, blocks) // rows, columns, run).sum())
+    raise ValueError(f"{place} has an unknown layout, {layout!r}")
+
+
+def _numbers(source: str, name: str) -> Numbers:
+    definition = re.search(rf"uint16_t {name}\[\d+\] = \{{(.*?)\}};", source, re.DOTALL)
+    if definition is None:
+        raise ValueError(f"no table {name}")
+    return np.fromstring(definition[1].rstrip().rstrip(","), dtype=np.uint16, sep=",")
+
+
+def _listed(numbers: Numbers, blocks: int) -> int:
+    """Listed inputs: each block has two counts in front."""
+    place, total = 0, 0
+    for _ in range(blocks):
+        count = int(numbers[place]) + int(numbers[place + 1])
+        place, total = place + 2 + count, total + count
+    if place != len(numbers):
+        raise ValueError("a list is longer than its counts say")
+    return total
+
+
+def _offsets(numbers: Numbers, blocks: int) -> NDArray[np.int64]:
+    """Only the offsets of a convolution's lists."""
+    place, parts = 0, [np.empty(0, dtype=np.int64)]
+    for _ in range(blocks):
+        outputs, place = int(numbers[place]), place + 1
+        for _ in range(outputs):
+            count = int(numbers[place + 1]) + int(numbers[place + 2])
+            parts.append(numbers[place + 3 : place + 3 + count].astype(np.int64))
+            place += 3 + count
+    if place != len(numbers):
+        raise ValueError("a list is longer than its counts say")
+    return np.concatenate(parts)
+
+
+def _weights_in(planes: NDArray[np.int64], columns: int, run: int) -> NDArray[np.int64]:
+    """How many weights are not zero in the combination that a plane holds."""
+    digits = (planes % run if run else planes) % combinations(columns) + 1
+    counts = np.zeros_like(digits)
+    while digits.any():
+        counts += digits % 3 != 0
+        digits = (digits + 1) // 3  # in balanced ternary, 2 is -1 and one to carry
+    return counts

@@ -1,0 +1,129 @@
+"""Which weights of the ternary layers matter: at high sparsity some outputs are zero, or read by nobody.
+
+Forwards, channels are found that are zero wherever one looks (all weights zero, and a bias that a ReLU cuts off): the
+weights behind them do nothing. Backwards, outputs that no weight, no residual and no logit asks for need not be computed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.export.evaluate import apply
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Graph,
+    Pool,
+    Record,
+    Reshape,
+    Shape,
+    Trits,
+    WeightRecord,
+)
+
+_Mask = NDArray[np.bool_]
+_Constants = NDArray[np.float64]  # a value for each channel that has it in all its cells; NaN for the others
+
+
+@dataclass(frozen=True)
+class Living:
+    """What is left of a ternary layer: its weight with zeros where nothing comes in, and the outputs that are read."""
+
+    weight: Trits
+    outputs: _Mask
+
+    @property
+    def weight_read(self) -> Trits:
+        return self.weight[self.outputs]
+
+
+def living(graph: Graph) -> dict[str, Living]:
+    """By the names of the ternary layers."""
+    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
+    weights = _effective_weights(graph, shapes)
+    needed = {name: np.zeros(shape[0], dtype=bool) for name, shape in shapes.items()}
+    needed[graph.output][:] = True
+    for record in reversed(graph.records):
+        for name, mask in _asked(record, needed[record.name], weights, shapes).items():
+            needed[name] |= mask
+    return {name: Living(weight, needed[name]) for name, weight in weights.items()}
+
+
+def _effective_weights(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Trits]:
+    constants: dict[str, _Constants] = {INPUT: np.full(graph.input_shape[0], np.nan)}
+    weights: dict[str, Trits] = {}
+    for record in graph.records:
+        inputs = [constants[name] for name in record.inputs]
+        if isinstance(record, WeightRecord):
+            weight = _without_inputs(record, inputs[0] == 0)
+            if record.ternary:
+                weights[record.name] = weight
+            nothing = ~weight.reshape(len(weight), -1).any(axis=1)
+            constants[record.name] = np.where(nothing, record.bias, np.nan)
+        else:
+            rule = _CONSTANTS.get(type(record), lambda record, *_: np.full(record.shape[0], np.nan))
+            constants[record.name] = rule(record, *inputs, *(shapes[name] for name in record.inputs[:1]))
+    return weights
+
+
+def _without_inputs(record: WeightRecord, zero: _Mask) -> Any:
+    if not zero.any() or (isinstance(record, Convolution) and record.groups > 1):
+        return record.weight
+    weight = record.weight.copy()
+    weight[:, zero] = 0
+    return weight
+
+
+def _activated(record: Activation, values: _Constants, *_: Any) -> _Constants:
+    with np.errstate(invalid="ignore"):
+        return apply(record, [values])
+
+
+def _pooled(_: Record, values: _Constants, *__: Any) -> _Constants:
+    return np.where(values == 0, 0.0, np.nan)  # the mean of others may count a border of zeros
+
+
+def _reshaped(record: Reshape, values: _Constants, given: Shape) -> _Constants:
+    cells = np.broadcast_to(values.reshape(-1, *[1] * (len(given) - 1)), given).reshape(record.shape[0], -1)
+    return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
+
+
+_CONSTANTS: dict[type[Record], Callable[..., _Constants]] = {
+    Activation: _activated,
+    Pool: _pooled,
+    AdaptivePool: _pooled,
+    Reshape: _reshaped,
+    Add: lambda _, left, right, *__: left + right,
+    Concat: lambda _, *parts: np.concatenate(parts[:-1]),
+    ChannelAffine: lambda record, values, *_: values * record.scale + record.bias,
+}
+
+
+def _asked(
+    record: Record, needed: _Mask, weights: Mapping[str, Trits], shapes: Mapping[str, Shape]
+) -> dict[str, _Mask]:
+    """Which channels of its inputs a record asks for, given which of its own are asked for."""
+    if record.name in weights and not (isinstance(record, Convolution) and record.groups > 1):
+        weight = weights[record.name][needed]
+        return {record.inputs[0]: weight.any(axis=(0, *range(2, weight.ndim)))}
+    if isinstance(record, Reshape):
+        given = shapes[record.inputs[0]]
+        cells = np.broadcast_to(needed.reshape(-1, *[1] * (len(record.shape) - 1)), record.shape)
+        return {record.inputs[0]: cells.reshape(given[0], -1).any(axis=1)}
+    if isinstance(record, Concat):
+        ends = np.cumsum([shapes[name][0] for name in record.inputs])
+        asked: dict[str, _Mask] = {}
+        for name, mask in zip(record.inputs, np.split(needed, ends[:-1]), strict=True):
+            asked[name] = asked.get(name, False) | mask
+        return asked
+    if isinstance(record, WeightRecord):  # a float times what was never computed could be anything
+        return {record.inputs[0]: np.ones(shapes[record.inputs[0]][0], dtype=bool)}
+    return dict.fromkeys(record.inputs, needed)

@@ -1,0 +1,21 @@
+"""What a user may decide about the C export."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
+"""Kernel kinds of ternary convolutions: how many columns of a kernel its planes combine."""
+
+LINEAR_KERNELS = ("lists", "codes")
+"""Kernel kinds of ternary linear layers: the inputs of each sign, or two bits a weight."""
+
+
+@dataclass(frozen=True)
+class COptions:
+    """Kernels by the name of a ternary layer; those that are not named are chosen by their cost.
+
+    `stored` weights lie in the source as the kernels read them: more constant data, no tables in memory.
+    """
+
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = False

@@ -1,0 +1,72 @@
+"""The records as the steps of a C program: what follows a layer and can be done while its sums are at hand, is.
+
+A convolution takes over a residual sum behind it, and it or a linear layer the limits of a ReLU or ReLU6.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sca_search.export.records import INPUT, Activation, Add, Convolution, Graph, Record, Shape, WeightRecord
+
+_LIMITS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A record, the values that it takes, and the name under which others take its own."""
+
+    record: Record
+    inputs: tuple[str, ...]
+    name: str
+    residual: bool = False  # the last of the inputs is added to the others' result
+    limits: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def shape(self) -> Shape:
+        return self.record.shape
+
+
+_Front = Callable[[str], Step | None]
+
+
+def steps_of(graph: Graph) -> tuple[Step, ...]:
+    """In the order of execution."""
+    uses = Counter(name for record in graph.records for name in record.inputs)
+    uses[graph.output] += 1
+    places = {INPUT: -1}
+    steps: list[Step] = []
+
+    def front(name: str) -> Step | None:
+        """The step of a weight record that nobody but the asker uses, and that limits nothing yet."""
+        step = steps[places[name]] if places[name] >= 0 else None
+        fits = step is not None and isinstance(step.record, WeightRecord) and uses[name] == 1
+        return step if fits and step is not None and step.limits == (-math.inf, math.inf) else None
+
+    for record in graph.records:
+        taken = _with_residual(record, front, places) if isinstance(record, Add) else _with_limits(record, front)
+        if taken is None:
+            places[record.name] = len(steps)
+            steps.append(Step(record, record.inputs, record.name))
+        else:
+            place = places[taken.name]
+            steps[place] = replace(taken, name=record.name)
+            places[record.name] = place
+    return tuple(steps)
+
+
+def _with_limits(record: Record, front: _Front) -> Step | None:
+    if not isinstance(record, Activation) or record.kind not in _LIMITS:
+        return None
+    step = front(record.inputs[0])
+    return None if step is None else replace(step, limits=_LIMITS[record.kind])
+
+
+def _with_residual(record: Add, front: _Front, places: dict[str, int]) -> Step | None:
+    """The later of two convolutions takes the earlier value: that is there when its own is made."""
+    later, earlier = sorted(record.inputs, key=lambda name: -places[name])
+    step = front(later)
+    if step is None or step.residual or places[later] == places[earlier] or not isinstance(step.record, Convolution):
+        return None
+    return replace(step, inputs=(*step.inputs, earlier), residual=True)

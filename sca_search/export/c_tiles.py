@@ -1,0 +1,206 @@
+"""How a convolution is cut into tiles and blocks, and its trits listed as offsets into planes; see kernels/tiles.h."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.export.records import Convolution, Shape, Trits
+
+CELLS = 8
+MOST_ROWS = 8
+# Bytes of a block's planes: half to two thirds of a first-level cache of 32 KB, which also holds sums and lists.
+PLANES_BYTES = 20 * 1024
+# Rows of cells in the planes of a block: offsets have two bytes.
+_MOST_OFFSETS = 2**16
+
+Numbers = NDArray[np.uint16]
+
+
+def combinations(columns: int) -> int:
+    """Sums of so many values with weights in {-1, 0, 1} that are not zero, but for their signs."""
+    return (3**columns - 1) // 2
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A convolution of `inputs` channels, of which some may have been left out, cut for a number of combined columns."""
+
+    record: Convolution
+    inputs: int  # channels of all groups
+    outputs: int
+    given: Shape
+    combined: int = 1
+    most_block: int = 2**16  # channels of a block, for whatever other reason
+
+    @cached_property
+    def rows(self) -> int:
+        """Of a tile: as even as can be."""
+        height = self.record.shape[1]
+        return math.ceil(height / math.ceil(height / MOST_ROWS))
+
+    @property
+    def span(self) -> int:
+        return (self.record.weight.shape[2] - 1) * self.record.dilation[0]
+
+    @property
+    def phases(self) -> int:
+        # A kernel shorter than the stride does not reach all phases.
+        return min(self.record.stride[0], self.span + 1)
+
+    @property
+    def phase_rows(self) -> int:
+        return self.rows + self.span // self.record.stride[0]
+
+    @property
+    def plane_rows(self) -> int:
+        return self.phases * self.phase_rows
+
+    @property
+    def kernel_rows(self) -> list[int]:
+        steps = [row * self.record.dilation[0] for row in range(self.record.weight.shape[2])]
+        stride = self.record.stride[0]
+        return [step % stride * self.phase_rows + step // stride for step in steps]
+
+    @property
+    def kernel_x(self) -> int:
+        return self.record.weight.shape[3]
+
+    @property
+    def group_inputs(self) -> int:
+        return self.inputs // self.record.groups
+
+    @property
+    def group_outputs(self) -> int:
+        return self.outputs // self.record.groups
+
+    @cached_property
+    def block_groups(self) -> int:
+        """Whole groups at a time where they are small; nothing is combined then."""
+        if self.combined > 1:
+            return 1
+        return max(1, min(self.record.groups, self._most_channels // self.group_inputs))
+
+    @cached_property
+    def block(self) -> int:
+        """Channels at a time, evenly: 17 are better 9 and 8 than 16 and 1."""
+        if self.block_groups > 1:
+            return self.block_groups * self.group_inputs
+        blocks = math.ceil(self.group_inputs / self._most_channels)
+        even = math.ceil(self.group_inputs / blocks)
+        if self.kernel_x == 1 and even < self.group_inputs:
+            even = math.ceil(even / self.combined) * self.combined
+        return even
+
+    @property
+    def _most_channels(self) -> int:
+        row_bytes = 4 * CELLS * self.plane_rows
+        planes = PLANES_BYTES // row_bytes
+        if self.kernel_x == 1:
+            channels = planes * self.combined // combinations(self.combined)
+        else:
+            channels = planes // self.planes_of(1)
+        return max(1, min(channels, self.most_block))
+
+    def groups_of(self, channels: int) -> list[tuple[int, int]]:
+        """First column and number of columns of each combination of a block of so many channels."""
+        length = channels if self.kernel_x == 1 else self.kernel_x
+        runs = 1 if self.kernel_x == 1 else channels
+        return [
+            (run * length + begin, min(self.combined, length - begin))
+            for run in range(runs)
+            for begin in range(0, length, self.combined)
+        ]
+
+    def planes_of(self, channels: int) -> int:
+        """How many planes a block of so many channels has."""
+        return sum(combinations(columns) for _, columns in self.groups_of(channels))
+
+    @property
+    def block_planes(self) -> int:
+        return self.planes_of(self.block)
+
+    @property
+    def planes_floats(self) -> int:
+        return self.block_planes * self.plane_rows * CELLS
+
+    @property
+    def sums_floats(self) -> int:
+        """Sums of all outputs: kept between blocks, and where a map is narrower than a tile."""
+        kept = self.block < self.group_inputs or self.record.shape[2] < CELLS
+        return self.outputs * self.rows * CELLS if kept else 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether offsets, counts and places have room in their two bytes."""
+        listed = self.block * math.prod(self.record.weight.shape[2:])
+        return self.block_planes * self.plane_rows <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
+
+    @property
+    def tiles(self) -> int:
+        return math.ceil(self.record.shape[1] / self.rows) * math.ceil(self.record.shape[2] / CELLS)
+
+    def blocks(self) -> Iterator[tuple[slice, slice, bool]]:
+        """Outputs, channels of their groups, and whether a sum begins or ends there, of each block."""
+        if self.block_groups > 1:
+            step = self.block_groups * self.group_outputs
+            for begin in range(0, self.outputs, step):
+                yield slice(begin, min(begin + step, self.outputs)), slice(0, self.group_inputs), True
+            return
+        for group in range(self.record.groups):
+            outputs = slice(group * self.group_outputs, (group + 1) * self.group_outputs)
+            for begin in range(0, self.group_inputs, self.block):
+                end = min(begin + self.block, self.group_inputs)
+                yield outputs, slice(begin, end), begin == 0 or end == self.group_inputs
+
+
+def combined_trits(tiles: Tiles, weight: Trits) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The number that each combination of an output's columns stands for, (outputs, combinations, kernel rows), for the
+    weights (outputs, channels, rows, columns) of a block; and the first plane of each combination."""
+    columns = weight.transpose(0, 1, 3, 2).reshape(len(weight), -1, weight.shape[2]).astype(np.int64)
+    groups = tiles.groups_of(weight.shape[1])
+    values = np.stack(
+        [sum(3**place * columns[:, begin + place] for place in range(count)) for begin, count in groups], axis=1
+    )
+    counts = [combinations(count) for _, count in groups]
+    return values, np.cumsum(counts) - counts
+
+
+def entries(tiles: Tiles, weight: Trits) -> int:
+    """How many additions a cell of all outputs takes."""
+    return sum(
+        int(np.count_nonzero(combined_trits(tiles, weight[outputs, channels])[0]))
+        for outputs, channels, _ in tiles.blocks()
+    )
+
+
+def lists_of(tiles: Tiles, weight: Trits) -> Numbers:
+    """The lists that kernels/ternary_convolution.c reads, for a weight (outputs, channels of a group, rows, columns)."""
+    return np.concatenate([_block_lists(tiles, weight, *block) for block in tiles.blocks()])
+
+
+def _block_lists(tiles: Tiles, weight: Trits, outputs: slice, channels: slice, edge: bool) -> Numbers:
+    values, planes = combined_trits(tiles, weight[outputs, channels])
+    count = len(values)
+    offsets = (planes[:, None] + np.abs(values) - 1) * tiles.plane_rows + np.array(tiles.kernel_rows)
+    if tiles.block_groups > 1:
+        group = np.arange(count) // tiles.group_outputs
+        offsets += (group * tiles.group_inputs * tiles.kernel_x * tiles.plane_rows)[:, None, None]
+    values, offsets = values.reshape(count, -1), offsets.reshape(count, -1)
+    kept = np.flatnonzero(values.any(axis=1) | edge)
+    values, offsets = values[kept], offsets[kept]
+    by_sign = [(values > 0), (values < 0)]
+    counts = [signs.sum(axis=1) for signs in by_sign]
+    lengths = 3 + counts[0] + counts[1]
+    begins = 1 + np.cumsum(lengths) - lengths
+    numbers = np.empty(1 + int(lengths.sum()), dtype=np.int64)
+    numbers[0] = len(kept)
+    numbers[begins], numbers[begins + 1], numbers[begins + 2] = outputs.start + kept, counts[0], counts[1]
+    for signs, number, begin in zip(by_sign, counts, (begins + 3, begins + 3 + counts[0]), strict=True):
+        firsts = np.cumsum(number) - number
+        places = np.repeat(begin - firsts, number) + np.arange(int(number.sum()))
+        numbers[places] = offsets[signs]
+    return numbers.astype(np.uint16)

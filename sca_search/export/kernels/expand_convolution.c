@@ -1,0 +1,85 @@
+#include "literals.h"
+#include "tiles.h"
+#include "trits.h"
+
+/* Makes the lists of ternary_convolution.c. */
+
+/* How many columns of kernels, one behind the other, may be combined with each other, and how many such runs there are. */
+static size_t run_columns(const struct convolution *layer, size_t channels)
+{
+    return layer->kernel_x == 1 ? channels : layer->kernel_x;
+}
+
+static size_t block_runs(const struct convolution *layer, size_t channels)
+{
+    return layer->kernel_x == 1 ? 1 : channels;
+}
+
+/* The digits of a combination as a number; see tiles.h. */
+static int combined_trits(const struct convolution *layer, const unsigned char *trits, size_t place, size_t columns,
+                          size_t kernel_row)
+{
+    static const int digits[4] = {0, 1, -1, 0};
+    int value = 0;
+    while (columns-- > 0) {
+        const size_t channel = (place + columns) / layer->kernel_x, column = (place + columns) % layer->kernel_x;
+        const size_t index = (channel * layer->kernel_y + kernel_row) * layer->kernel_x + column;
+        value = 3 * value + digits[trit_at(trits, index)];
+    }
+    return value;
+}
+
+/* Writes the offsets with one sign of an output's weights for so many channels, whose planes begin at `plane`. */
+static uint16_t *expand_sign(const struct convolution *layer, const unsigned char *trits, size_t channels, size_t plane,
+                             int sign, uint16_t *to)
+{
+    const size_t runs = block_runs(layer, channels), length = run_columns(layer, channels);
+    const size_t unit = layer->combined ? UNIT : 1;
+    size_t run, begin, row;
+    for (run = 0; run < runs; run++) {
+        for (begin = 0; begin < length; begin += unit) {
+            const size_t columns = smaller_size(unit, length - begin);
+            for (row = 0; row < layer->kernel_y; row++) {
+                const int value = sign * combined_trits(layer, trits, run * length + begin, columns, row);
+                if (value > 0) {
+                    *to++ = (uint16_t)((plane + (size_t)value - 1) * plane_rows(layer) + layer->kernel_rows[row]);
+                }
+            }
+            plane += planes_of(columns, layer->combined);
+        }
+    }
+    return to;
+}
+
+static uint16_t *expand_output(const struct convolution *layer, const unsigned char *trits, const struct block *block,
+                               size_t output, uint16_t *to)
+{
+    const size_t channels = smaller_size(block->channels, layer->group_inputs);
+    /* Blocks of several groups combine nothing: a plane a column. */
+    const size_t plane = output / layer->group_outputs * layer->group_inputs * layer->kernel_x;
+    uint16_t *const plus = expand_sign(layer, trits, channels, layer->block_groups > 1 ? plane : 0, 1, to + 3);
+    uint16_t *const minus = expand_sign(layer, trits, channels, layer->block_groups > 1 ? plane : 0, -1, plus);
+    to[0] = (uint16_t)(block->output + output);
+    to[1] = (uint16_t)(plus - (to + 3));
+    to[2] = (uint16_t)(minus - plus);
+    return minus;
+}
+
+/* A chunk of trits: one output's weights for one block's channels of its group. */
+static void expand_convolution(const struct convolution *layer, const struct literal *weights, uint16_t *to)
+{
+    struct chunks trits = chunks_of(weights);
+    struct block block = first_block(layer);
+    do {
+        uint16_t *const count = to++;
+        size_t output;
+        *count = 0;
+        for (output = 0; output < block.outputs; output++) {
+            uint16_t *const end = expand_output(layer, next_chunk(&trits), &block, output, to);
+            if (end > to + 3 || block.first || block.last) {
+                to = end;
+                ++*count;
+            }
+        }
+    } while (next_block(layer, &block));
+}
