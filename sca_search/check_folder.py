@@ -1,14 +1,18 @@
 """An export's C source on other machines: its self-test, and its size on a small one."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sca_search.errors import ExportError
 from sca_search.export.bare_metal import bare_metal_bytes
+from sca_search.export.c_options import COptions
+from sca_search.export.c_source import write_c
 from sca_search.export.elf import SectionBytes
 from sca_search.export.facts import read_facts
-from sca_search.export.layout import FACTS_FILE, C
+from sca_search.export.layout import FACTS_FILE, PACKED, C
+from sca_search.export.packed import read_packed
 from sca_search.export.targets import TargetCheck, check_target, require_cross_compiler
 
 
@@ -39,4 +43,18 @@ def check_folder(
     for target in targets:
         say(f"compiling for {target}")
         checks += check_target(source, target)
-    return CheckReport(tuple(checks), {"as exported": bare_metal_bytes(source)})
+    say("compiling for a Cortex-M4")
+    return CheckReport(tuple(checks), {"as exported": bare_metal_bytes(source), **_stored_both_ways(folder / PACKED)})
+
+
+def _stored_both_ways(packed: Path) -> dict[str, SectionBytes]:
+    """What a user may choose between; nothing where the model itself is not at hand."""
+    if not packed.is_file():
+        return {}
+    graph, vectors = read_packed(packed)
+    sizes = {}
+    for how, stored in (("packed, expanded into RAM", False), ("stored as they are read", True)):
+        with tempfile.TemporaryDirectory() as temporary:
+            write_c(Path(temporary), graph, vectors, COptions(stored=stored))
+            sizes[how] = bare_metal_bytes(Path(temporary))
+    return sizes

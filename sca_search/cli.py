@@ -253,6 +253,12 @@ def export_command(
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="The packed file's float numbers as float16.")] = False,
     int2: Annotated[bool, typer.Option("--int2", help="ONNX with two bits a ternary weight.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="C with the kernels that are fastest here: each layer is timed with each.")
+    ] = False,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="C with weights stored as they are read: more flash, less working memory.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is in the folder.")] = False,
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
@@ -260,7 +266,9 @@ def export_command(
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export_run import export_run
 
-    options = ExportOptions(parse_formats(formats), half, int2, seconds, force, say=_say)
+    options = ExportOptions(
+        parse_formats(formats), half, int2, seconds, replace=force, tune=tune, stored=stored, say=_say
+    )
     exported = export_run(run_folder, trial, out, options)
     for sentence in exported.left_out:
         _err.print(sentence, style="yellow", highlight=False, soft_wrap=True, markup=False)

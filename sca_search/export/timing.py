@@ -115,7 +115,7 @@ class Stopwatch:
         places = (model.function, model.tables_address, model.scratch_address, address(memory), address(logits))
 
         def sample(count: int) -> float:
-            _ = memory, logits  # kept as long as this function
+            _ = model, memory, logits  # whose memory is written to, so that they must live as long as this function
             seconds: float = self._library.stopwatch_model(*places, ctypes.c_size_t(count))
             return seconds
 
