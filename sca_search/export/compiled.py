@@ -62,6 +62,10 @@ class CompiledModel:
         self.input_shape = _shape(header, inputs)
         self._tables, self._scratch = aligned(self.table_bytes), aligned(self.scratch_bytes)
         self._lock = threading.Lock()
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Expands the weights into the tables: done once, when a model is made."""
         self._library.library_init(self.tables_address)
 
     def __call__(self, images: ArrayLike) -> Floats:
