@@ -10,6 +10,7 @@ of its own. Cells that --cells holds are not measured again.
 """
 
 import argparse
+import importlib.metadata
 import json
 import platform
 import subprocess
@@ -50,14 +51,13 @@ def main() -> None:
         for name in arguments.networks
         for sparsity in arguments.sparsities
     ]
-    write_section(RESULTS, "runtime", f"## Speed of the exported C\n\n{_full_table(cells)}\n\n{provenance()}")
+    source = f"{provenance()}, {_tools()}"
+    write_section(RESULTS, "runtime", f"## Speed of the exported C\n\n{_full_table(cells)}\n\n{source}")
     if arguments.readme:
-        write_section(README, "runtime", f"{_short_table(cells)}  \n{provenance()}")
+        write_section(README, "runtime", f"{_short_table(cells)}  \n{source}")
     if not arguments.no_layers:
         layers = _kept(arguments.cells, "layers", lambda: layer_cells(arguments.networks, _builds()[_main_build()]))
-        write_section(
-            RESULTS, "runtime by layer", f"## Time by list entries\n\n{layer_report(layers)}\n\n{provenance()}"
-        )
+        write_section(RESULTS, "runtime by layer", f"## Time by list entries\n\n{layer_report(layers)}\n\n{source}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -70,6 +70,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-layers", action="store_true", help="only whole networks")
     parser.add_argument("--readme", action="store_true", help="also write the short table into the README")
     return parser.parse_args()
+
+
+def _tools() -> str:
+    """What else the figures depend on."""
+    compiler = require_compiler().version().splitlines()[0]
+    return f"onnxruntime {importlib.metadata.version('onnxruntime')}, {compiler}"
 
 
 def _kept(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
