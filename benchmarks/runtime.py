@@ -30,7 +30,7 @@ from size import NETWORKS, drawn
 from sca_search.bench import FLOAT, INT8, Engine, adds_of, bench_engines, c_engine, of_timings, onnx_rivals
 from sca_search.export.c_build import PORTABLE, require_compiler
 from sca_search.export.c_source import write_c
-from sca_search.export.compiled import CompiledModel, compile_model, require_answers
+from sca_search.export.compiled import CompiledModel, compile_source, require_answers
 from sca_search.export.network import Network
 from sca_search.export.onnx_engines import float_model
 from sca_search.export.records import Graph, TestVectors
@@ -132,7 +132,7 @@ def _vectors(network: Network, graph: Graph) -> TestVectors:
 def _compiled(graph: Graph, vectors: TestVectors) -> dict[str, CompiledModel]:
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, vectors)
-        models = {build: compile_model(temporary, flags=flags) for build, flags in _builds().items()}
+        models = {build: compile_source(Path(temporary), flags=flags, keep=False) for build, flags in _builds().items()}
     for build, model in models.items():
         require_answers(build, model, vectors)
     return models

@@ -126,6 +126,13 @@ def test_cache_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch: p
     assert tmp_path not in library.parents
 
 
+def test_library_that_is_not_kept_stays_out_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = build_library({"a.c": ANSWER}, ("-O1",), keep=False)
+    assert answer_of(library) == 42
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_relative_cache_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The standard says so: a folder that depends on where one stands is no cache.
     monkeypatch.setenv("XDG_CACHE_HOME", "here")

@@ -5,6 +5,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from conftest import Outcome
 from random_records import Builder, random_images
 from torch import nn
 
+from sca_search.cli import check_command
 from sca_search.errors import ExportError
 from sca_search.export import c_build, targets
 from sca_search.export.bare_metal import bare_metal_bytes
@@ -126,6 +128,13 @@ def test_targets_are_named_by_the_user() -> None:
         parse_targets("aarch64")
     with pytest.raises(ExportError, match="--target must name at least one of aarch64-linux, armv7-linux"):
         parse_targets(" ,")
+
+
+def test_all_targets_are_the_default() -> None:
+    (default,) = [
+        parameter.default for parameter in signature(check_command).parameters.values() if parameter.name == "target"
+    ]
+    assert parse_targets(default) == tuple(TARGETS)
 
 
 def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,12 +73,17 @@ def zig_compiler() -> Compiler | None:
     return Compiler((sys.executable, "-m", "ziglang", "cc"))
 
 
-def build_library(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler | None = None) -> Path:
-    """A shared library of those sources, by file name; from the cache where it was built before."""
+def build_library(
+    sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler | None = None, *, keep: bool = True
+) -> Path:
+    """A shared library of those sources, by file name; from the cache where it was built before.
+
+    What is not to be kept is gone when this process ends.
+    """
     compiler = compiler or require_compiler()
     suffix = ".dll" if sys.platform == "win32" else ".so"
     name = f"{_key(sources, flags, compiler)}{suffix}"
-    known = _cache_folder() / name
+    known = (_cache_folder() if keep else _own_folder()) / name
     if known.is_file():
         return known
     try:

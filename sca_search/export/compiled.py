@@ -37,7 +37,7 @@ def compile_model(
         return _from_packed(found, compiler, flags)
     for folder in (found / Path(C).parent, found):
         if (folder / "model.c").is_file():
-            return _from_source(folder, compiler, flags)
+            return compile_source(folder, compiler, flags)
     if (found / PACKED).is_file():
         return _from_packed(found / PACKED, compiler, flags)
     raise ExportError(f"{path}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
@@ -128,17 +128,20 @@ def model_sources(folder: Path) -> dict[str, str]:
     return written | {"library.c": kernel_file("library.c")}
 
 
-def _from_source(folder: Path, compiler: Compiler | None, flags: tuple[str, ...]) -> CompiledModel:
+def compile_source(
+    folder: Path, compiler: Compiler | None = None, flags: tuple[str, ...] = (), *, keep: bool = True
+) -> CompiledModel:
+    """The C source in a folder, for this machine unless flags say otherwise."""
     compiler = compiler or require_compiler()
     sources = model_sources(folder)
-    return CompiledModel(build_library(sources, flags or compiler.native(), compiler), sources["model.h"])
+    return CompiledModel(build_library(sources, flags or compiler.native(), compiler, keep=keep), sources["model.h"])
 
 
 def _from_packed(path: Path, compiler: Compiler | None, flags: tuple[str, ...]) -> CompiledModel:
     graph, vectors = read_packed(path)
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, vectors)
-        model = _from_source(Path(temporary), compiler, flags)
+        model = compile_source(Path(temporary), compiler, flags)
     require_answers(str(path), model, vectors)
     return model
 

@@ -10,7 +10,7 @@ import numpy as np
 from sca_search.errors import ExportError
 from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c_source import write_c
-from sca_search.export.compiled import CompiledModel, compile_model
+from sca_search.export.compiled import CompiledModel, compile_source
 from sca_search.export.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
 from sca_search.export.timing import Timing, stopwatch, time_in_turns
 
@@ -44,7 +44,7 @@ def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ())
     for kind in dict.fromkeys((*CONVOLUTION_KERNELS, *LINEAR_KERNELS)):
         with tempfile.TemporaryDirectory() as temporary:
             if _write(Path(temporary), alone, COptions(kernels={layer.name: kind})):
-                models[kind] = compile_model(temporary, flags=flags)
+                models[kind] = compile_source(Path(temporary), flags=flags, keep=False)
     return models
 
 
