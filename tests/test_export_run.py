@@ -151,8 +151,9 @@ def test_without_the_onnx_extra_the_others_are_written(
 def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None:
     run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c")
     card = Path("out/MODEL.md").read_text()
-    python = card.split("```python\n")[1].split("```")[0]
-    subprocess.run(["python", "-c", python], cwd="out", check=True, timeout=120, capture_output=True)
+    for python in card.split("```python\n")[1:]:
+        program = python.split("```")[0]
+        subprocess.run(["python", "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
     shell = card.split("```sh\n")[1].split("```")[0].splitlines()
     images = torch.rand(3, 1, 8, 8).numpy()
     images.tofile("out/images.f32")

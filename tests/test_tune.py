@@ -1,10 +1,11 @@
 """Which kernel a layer gets, when each is timed on the machine at hand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Outcome
 from random_records import Builder, random_images
 from torch import nn
 
@@ -105,3 +106,12 @@ def test_tuning_without_a_compiler_is_one_sentence(tmp_path: Path, monkeypatch: 
     with pytest.raises(ExportError, match="no C compiler was found"):
         export_network(tmp_path / "out", small_network(), ExportOptions(formats=("c",), tune=True))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_command_exports_what_it_tuned(tiny_run: tuple[Path, str], run: Callable[..., Outcome]) -> None:
+    done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c", "--tune", "--stored")
+    assert done.returncode == 0, done.stderr
+    assert "µs" in done.stdout
+    assert "everything agrees" in done.stdout
+    assert "#define MODEL_TABLES 0\n" in Path("out/c/model.h").read_text()
