@@ -24,7 +24,7 @@ def choose_tiles(name: str, weight: Trits, kinds: dict[str, Tiles], options: COp
 def convolution_cycles(tiles: Tiles, weight: Trits) -> float:
     """Of a whole map, roughly."""
     laid = sum(
-        tiles.planes_of((channels.stop - channels.start) * (tiles.block_groups if tiles.block_groups > 1 else 1))
+        tiles.areas((channels.stop - channels.start) * tiles.block_groups) * tiles.planes
         for _, channels, _ in tiles.blocks()
     )
     kept = tiles.outputs * (-(-tiles.group_inputs // tiles.block) - 1)

@@ -18,7 +18,7 @@ from sca_search.export.records import WeightRecord
 _COMMENT = re.compile(
     r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
 )
-_CONVOLUTION = re.compile(r"(\d+) columns, runs of (\d+) planes of (\d+) rows, (\d+) blocks")
+_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) planes, (\d+) blocks")
 _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
@@ -51,8 +51,8 @@ def _signs(source: str, place: str, layout: str) -> int:
     if lists := _LISTS.fullmatch(layout):
         return _listed(numbers, int(lists[1]))
     if convolution := _CONVOLUTION.fullmatch(layout):
-        columns, run, rows, blocks = map(int, convolution.groups())
-        return int(_weights_in(_offsets(numbers, blocks) // rows, columns, run).sum())
+        columns, planes, blocks = map(int, convolution.groups())
+        return int(_weights_in(_offsets(numbers, blocks) % planes, columns).sum())
     raise ValueError(f"{place} has an unknown layout, {layout!r}")
 
 
@@ -88,9 +88,9 @@ def _offsets(numbers: Numbers, blocks: int) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def _weights_in(planes: NDArray[np.int64], columns: int, run: int) -> NDArray[np.int64]:
+def _weights_in(planes: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
     """How many weights are not zero in the combination that a plane holds."""
-    digits = (planes % run if run else planes) % combinations(columns) + 1
+    digits = planes % combinations(columns) + 1
     counts = np.zeros_like(digits)
     while digits.any():
         counts += digits % 3 != 0

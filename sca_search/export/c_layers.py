@@ -5,6 +5,7 @@ A kernel is the file of its name in kernels/.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from sca_search.export.c_call import Call, pairs, struct
 from sca_search.export.c_liveness import Living
 from sca_search.export.c_options import COptions
 from sca_search.export.c_steps import Step
-from sca_search.export.c_weights import weight_call
+from sca_search.export.c_weights import Given, weight_call
 from sca_search.export.records import (
     Activation,
     AdaptivePool,
@@ -28,39 +29,49 @@ from sca_search.export.records import (
 )
 
 
-def call_of(
-    step: Step, place: int, inputs: tuple[Shape, ...], live: Mapping[str, Living], options: COptions
-) -> Call | None:
+@dataclass(frozen=True)
+class Surroundings:
+    """What the call of a step depends on besides the step: shapes and channel steps of values by their names, what lives
+    of the ternary layers, and the user's wishes."""
+
+    shapes: Mapping[str, Shape]
+    channel_steps: Mapping[str, int]
+    live: Mapping[str, Living]
+    options: COptions
+
+
+def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
     """How to compute a step; None where its value is its input under another shape."""
-    name = f"layer_{place}"
-    if isinstance(step.record, WeightRecord):
-        return weight_call(step, name, inputs[0], live, options)
-    return _CALLS[type(step.record)](step.record, name, inputs)
+    name, record = f"layer_{place}", step.record
+    inputs = tuple(around.shapes[name] for name in step.inputs)
+    if isinstance(record, WeightRecord):
+        steps = [around.channel_steps[value] for value in (step.inputs[0], step.name, step.inputs[-1])]
+        return weight_call(step, name, Given(inputs[0], *steps), around.live, around.options)
+    if isinstance(record, Pool | AdaptivePool):
+        steps = [around.channel_steps[value] for value in (step.inputs[0], step.name)]
+        return _pool_call(record, name, inputs[0], steps)
+    return _CALLS[type(record)](record, name, inputs)
 
 
-def _pool_call(name: str, kernel: str, fields: Mapping[str, object]) -> Call:
+def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list[int]) -> Call:
+    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
+    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
+    adaptive = isinstance(record, AdaptivePool)
+    kernel = f"adaptive_{record.kind}_pool" if adaptive else f"{record.kind}_pool"
+    if isinstance(record, Pool):
+        fields |= _windows(record)
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
-def _map_sizes(record: Record, given: Shape) -> dict[str, object]:
-    sizes = ("channels", "in_height", "in_width", "out_height", "out_width")
-    return dict(zip(sizes, (*given, *record.shape[1:]), strict=True))
-
-
-def _pool(record: Pool, name: str, inputs: tuple[Shape, ...]) -> Call:
+def _windows(record: Pool) -> dict[str, object]:
     sides = dict(zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), record.padding, strict=True))
-    fields = _map_sizes(record, inputs[0]) | {
+    return sides | {
         "kernel_y": record.kernel[0],
         "kernel_x": record.kernel[1],
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
         "count_padding": int(record.count_include_pad),
     }
-    return _pool_call(name, f"{record.kind}_pool", fields | sides)
-
-
-def _adaptive_pool(record: AdaptivePool, name: str, inputs: tuple[Shape, ...]) -> Call:
-    return _pool_call(name, f"adaptive_{record.kind}_pool", _map_sizes(record, inputs[0]))
 
 
 def _activation(record: Activation, _: str, inputs: tuple[Shape, ...]) -> Call:
@@ -99,8 +110,6 @@ def _channel_affine(record: ChannelAffine, name: str, inputs: tuple[Shape, ...])
 
 
 _CALLS: dict[type[Record], Callable[..., Call | None]] = {
-    Pool: _pool,
-    AdaptivePool: _adaptive_pool,
     Activation: _activation,
     Add: _add,
     Multiply: _multiply,

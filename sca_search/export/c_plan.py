@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.c_steps import Step
-from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape, Shape
+from sca_search.export.c_steps import Step, is_convolution
+from sca_search.export.records import INPUT, Activation, AdaptivePool, Add, ChannelAffine, Multiply, Pool, Reshape, Shape
 
-_LINE = 16  # floats
+_LINE = 16  # floats of a cache line
+_CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has
 
 
 @dataclass
@@ -37,17 +38,39 @@ class Plan:
     size: int
 
 
-def plan_memory(steps: Sequence[Step], input_shape: Shape, output: str, work_sizes: Mapping[int, int]) -> Plan:
-    """Lays out all values, and the work space of those steps that need some."""
+def channel_steps(steps: Sequence[Step], input_shape: Shape, output: str) -> dict[str, int]:
+    """How many floats lie between the channels of each value.
+
+    Maps of a power of two would all lie in the same few sets of a first-level cache and push each other out: between
+    layers that can do with it, they get one cache line more.
+    """
+    plain = {INPUT: input_shape} | {step.name: step.shape for step in steps}
+    rigid = {INPUT, output} | {step.name for step in steps if not _skips(step)}
+    rigid |= {name for step in steps if not _skips(step) for name in step.inputs}
+    sizes = {name: math.prod(shape[1:]) for name, shape in plain.items()}
+    return {
+        name: size + _LINE if name not in rigid and size % _CRAMPED == 0 else size for name, size in sizes.items()
+    }
+
+
+def _skips(step: Step) -> bool:
+    """Whether its kernel can leave floats out between channels."""
+    return isinstance(step.record, Pool | AdaptivePool) or is_convolution(step.record)
+
+
+def plan_memory(
+    steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]
+) -> Plan:
+    """Lays out all values, of so many floats each, and the work space of those steps that need some."""
     # A value that nobody takes is kept while it is made.
     ends = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     ends |= {name: place for place, step in enumerate(steps) for name in step.inputs} | {output: len(steps)}
     # The image is normalised into the scratch memory before step 0.
-    buffers = {INPUT: _Buffer(math.prod(input_shape), -1, ends[INPUT])}
+    buffers = {INPUT: _Buffer(sizes[INPUT], -1, ends[INPUT])}
     for place, step in enumerate(steps):
         shared = _shared_input(step, place, buffers)
         if shared is None:
-            buffers[step.name] = _Buffer(math.prod(step.shape), place, ends[step.name])
+            buffers[step.name] = _Buffer(sizes[step.name], place, ends[step.name])
         else:
             buffers[step.name] = buffers[shared]
             buffers[shared].last = max(buffers[shared].last, ends[step.name])

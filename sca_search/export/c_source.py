@@ -14,11 +14,11 @@ import numpy as np
 from sca_search.export.c_call import Call, Table, integers, pairs
 from sca_search.export.c_count import table_comment
 from sca_search.export.c_kernels import amalgamate, kernel_file
-from sca_search.export.c_layers import call_of
+from sca_search.export.c_layers import Surroundings, call_of
 from sca_search.export.c_literals import Literal, float_chunks, quoted
 from sca_search.export.c_liveness import living
 from sca_search.export.c_options import COptions
-from sca_search.export.c_plan import Plan, plan_memory
+from sca_search.export.c_plan import Plan, channel_steps, plan_memory
 from sca_search.export.c_steps import Step, steps_of
 from sca_search.export.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
 from sca_search.files import write_text_atomic
@@ -60,17 +60,15 @@ def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions 
 
 def _program(graph: Graph, options: COptions) -> _Program:
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
-    steps, live = steps_of(graph), living(graph)
-    calls = tuple(
-        call_of(step, place, tuple(shapes[name] for name in step.inputs), live, options)
-        for place, step in enumerate(steps)
-    )
+    steps = steps_of(graph)
+    apart = channel_steps(steps, graph.input_shape, graph.output)
+    around = Surroundings(shapes, apart, living(graph), options)
+    calls = tuple(call_of(step, place, around) for place, step in enumerate(steps))
     works = {place: call.work_floats for place, call in enumerate(calls) if call is not None}
+    values = {name: shapes[name][0] * step for name, step in apart.items()}
     sizes = [len(call.table.numbers) if call and call.table else 0 for call in calls]
     begins = dict(enumerate(int(end) - size for end, size in zip(np.cumsum(sizes), sizes, strict=True)))
-    return _Program(
-        graph, steps, calls, plan_memory(steps, graph.input_shape, graph.output, works), begins, options.stored
-    )
+    return _Program(graph, steps, calls, plan_memory(steps, values, graph.output, works), begins, options.stored)
 
 
 def _source(program: _Program) -> str:

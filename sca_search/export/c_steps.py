@@ -31,6 +31,14 @@ class Step:
 _Front = Callable[[str], Step | None]
 
 
+def is_convolution(record: Record) -> bool:
+    """Whether it is one to the kernels: one of a single cell is a linear layer."""
+    if not isinstance(record, Convolution):
+        return False
+    single = record.shape[1:] == record.weight.shape[2:] == (1, 1)
+    return not (single and record.stride == (1, 1) and record.padding == (0, 0, 0, 0) and record.groups == 1)
+
+
 def steps_of(graph: Graph) -> tuple[Step, ...]:
     """In the order of execution."""
     uses = Counter(name for record in graph.records for name in record.inputs)
@@ -67,6 +75,6 @@ def _with_residual(record: Add, front: _Front, places: dict[str, int]) -> Step |
     """The later of two convolutions takes the earlier value: that is there when its own is made."""
     later, earlier = sorted(record.inputs, key=lambda name: -places[name])
     step = front(later)
-    if step is None or step.residual or places[later] == places[earlier] or not isinstance(step.record, Convolution):
+    if step is None or step.residual or places[later] == places[earlier] or not is_convolution(step.record):
         return None
     return replace(step, inputs=(*step.inputs, earlier), residual=True)

@@ -13,7 +13,7 @@ from sca_search.export.records import Convolution, Shape, Trits
 CELLS = 8
 MOST_ROWS = 8
 # Bytes of a block's planes: half to two thirds of a first-level cache of 32 KB, which also holds sums and lists.
-PLANES_BYTES = 20 * 1024
+PLANES_BYTES = 28 * 1024
 # Rows of cells in the planes of a block: offsets have two bytes.
 _MOST_OFFSETS = 2**16
 
@@ -27,7 +27,7 @@ def combinations(columns: int) -> int:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A convolution of `inputs` channels, of which some may have been left out, cut for a number of combined columns."""
+    """A convolution of `inputs` channels, which may be fewer than there are, cut for a number of combined columns."""
 
     record: Convolution
     inputs: int  # channels of all groups
@@ -97,12 +97,8 @@ class Tiles:
 
     @property
     def _most_channels(self) -> int:
-        row_bytes = 4 * CELLS * self.plane_rows
-        planes = PLANES_BYTES // row_bytes
-        if self.kernel_x == 1:
-            channels = planes * self.combined // combinations(self.combined)
-        else:
-            channels = planes // self.planes_of(1)
+        areas = PLANES_BYTES // (4 * CELLS * self.plane_rows * self.planes)
+        channels = areas * self.combined if self.kernel_x == 1 else areas
         return max(1, min(channels, self.most_block))
 
     def groups_of(self, channels: int) -> list[tuple[int, int]]:
@@ -115,17 +111,25 @@ class Tiles:
             for begin in range(0, length, self.combined)
         ]
 
-    def planes_of(self, channels: int) -> int:
-        """How many planes a block of so many channels has."""
-        return sum(combinations(columns) for _, columns in self.groups_of(channels))
+    @cached_property
+    def planes(self) -> int:
+        """Of a channel, or of those that are combined with each other."""
+        if self.kernel_x == 1:
+            return combinations(self.combined)
+        return sum(combinations(columns) for _, columns in self.groups_of(1))
+
+    def areas(self, channels: int) -> int:
+        """How often a block of so many channels has that many planes."""
+        return math.ceil(channels / self.combined) if self.kernel_x == 1 else channels
 
     @property
-    def block_planes(self) -> int:
-        return self.planes_of(self.block)
+    def block_rows(self) -> int:
+        """Rows of cells in all planes of a block."""
+        return self.areas(self.block) * self.plane_rows * self.planes
 
     @property
     def planes_floats(self) -> int:
-        return self.block_planes * self.plane_rows * CELLS
+        return self.block_rows * CELLS
 
     @property
     def sums_floats(self) -> int:
@@ -137,7 +141,7 @@ class Tiles:
     def fits(self) -> bool:
         """Whether offsets, counts and places have room in their two bytes."""
         listed = self.block * math.prod(self.record.weight.shape[2:])
-        return self.block_planes * self.plane_rows <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
+        return self.block_rows <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
 
     @property
     def tiles(self) -> int:
@@ -157,38 +161,48 @@ class Tiles:
                 yield outputs, slice(begin, end), begin == 0 or end == self.group_inputs
 
 
-def combined_trits(tiles: Tiles, weight: Trits) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def combined_trits(tiles: Tiles, weight: Trits) -> NDArray[np.int64]:
     """The number that each combination of an output's columns stands for, (outputs, combinations, kernel rows), for the
-    weights (outputs, channels, rows, columns) of a block; and the first plane of each combination."""
+    weights (outputs, channels, rows, columns) of a block."""
     columns = weight.transpose(0, 1, 3, 2).reshape(len(weight), -1, weight.shape[2]).astype(np.int64)
     groups = tiles.groups_of(weight.shape[1])
-    values = np.stack(
-        [sum(3**place * columns[:, begin + place] for place in range(count)) for begin, count in groups], axis=1
-    )
-    counts = [combinations(count) for _, count in groups]
-    return values, np.cumsum(counts) - counts
+    values = [sum(3**place * columns[:, begin + place] for place in range(count)) for begin, count in groups]
+    return np.stack([np.asarray(value) for value in values], axis=1)
+
+
+def _offsets(tiles: Tiles, channels: int) -> NDArray[np.int64]:
+    """Of each combination's first plane, (combinations, kernel rows)."""
+    groups = tiles.groups_of(channels)
+    if tiles.kernel_x == 1:
+        areas, planes = list(range(len(groups))), [0] * len(groups)
+    else:
+        areas = [begin // tiles.kernel_x for begin, _ in groups]
+        planes = [begin % tiles.kernel_x // tiles.combined * combinations(tiles.combined) for begin, _ in groups]
+    rows = np.array(areas)[:, None] * tiles.plane_rows + np.array(tiles.kernel_rows)
+    offsets: NDArray[np.int64] = rows * tiles.planes + np.array(planes)[:, None]
+    return offsets
 
 
 def entries(tiles: Tiles, weight: Trits) -> int:
     """How many additions a cell of all outputs takes."""
     return sum(
-        int(np.count_nonzero(combined_trits(tiles, weight[outputs, channels])[0]))
+        int(np.count_nonzero(combined_trits(tiles, weight[outputs, channels])))
         for outputs, channels, _ in tiles.blocks()
     )
 
 
 def lists_of(tiles: Tiles, weight: Trits) -> Numbers:
-    """The lists that kernels/ternary_convolution.c reads, for a weight (outputs, channels of a group, rows, columns)."""
+    """The lists that kernels/ternary_convolution.c reads, for weights (outputs, channels of a group, rows, columns)."""
     return np.concatenate([_block_lists(tiles, weight, *block) for block in tiles.blocks()])
 
 
 def _block_lists(tiles: Tiles, weight: Trits, outputs: slice, channels: slice, edge: bool) -> Numbers:
-    values, planes = combined_trits(tiles, weight[outputs, channels])
+    values = combined_trits(tiles, weight[outputs, channels])
     count = len(values)
-    offsets = (planes[:, None] + np.abs(values) - 1) * tiles.plane_rows + np.array(tiles.kernel_rows)
+    offsets = _offsets(tiles, channels.stop - channels.start) + np.abs(values) - 1
     if tiles.block_groups > 1:
         group = np.arange(count) // tiles.group_outputs
-        offsets += (group * tiles.group_inputs * tiles.kernel_x * tiles.plane_rows)[:, None, None]
+        offsets += (group * tiles.group_inputs * tiles.plane_rows * tiles.planes)[:, None, None]
     values, offsets = values.reshape(count, -1), offsets.reshape(count, -1)
     kept = np.flatnonzero(values.any(axis=1) | edge)
     values, offsets = values[kept], offsets[kept]

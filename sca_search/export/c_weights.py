@@ -6,6 +6,7 @@ together: a new kernel is a file in kernels/ and a function here.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from sca_search.export.c_choice import choose_linear, choose_tiles
 from sca_search.export.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, float_chunks, trit_chunks
 from sca_search.export.c_liveness import Living
 from sca_search.export.c_options import CONVOLUTION_KERNELS, COptions
-from sca_search.export.c_steps import Step
+from sca_search.export.c_steps import Step, is_convolution
 from sca_search.export.c_tiles import CELLS, Numbers, Tiles, lists_of
-from sca_search.export.records import Convolution, Linear, Shape, Trits, WeightRecord
+from sca_search.export.records import Convolution, Shape, Trits, WeightRecord
 
 _MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
 _MOST_FLOATS = MOST_CHARACTERS // 4
@@ -32,23 +33,25 @@ _SUM_LENGTH = (
 _LISTED_AT_ONCE = 512  # the same for listed inputs, which are summed in eight parts
 
 
-def weight_call(step: Step, name: str, given: Shape, live: Mapping[str, Living], options: COptions) -> Call:
+@dataclass(frozen=True)
+class Given:
+    """What a layer is given: the shape of its input, and the floats between channels of input, output and residual."""
+
+    shape: Shape
+    in_step: int
+    out_step: int
+    residual_step: int = 0
+
+
+def weight_call(step: Step, name: str, given: Given, live: Mapping[str, Living], options: COptions) -> Call:
     """A layer with weights."""
     record = step.record
-    assert isinstance(record, Convolution | Linear)
-    if _is_linear(record, given) and not step.residual:
+    assert isinstance(record, WeightRecord)
+    if not is_convolution(record):
         return _ternary_linear(step, name, live[record.name], options) if record.ternary else _float_linear(step, name)
-    assert isinstance(record, Convolution)
     if record.ternary:
         return _ternary_convolution(step, name, given, live[record.name], options)
     return _float_convolution(step, name, given)
-
-
-def _is_linear(record: Convolution | Linear, given: Shape) -> bool:
-    """A convolution of a single cell is a linear layer."""
-    if isinstance(record, Linear):
-        return True
-    return given[1:] == record.weight.shape[2:] == (1, 1) and record.padding == (0, 0, 0, 0) and record.groups == 1
 
 
 def _finish(step: Step, name: str) -> tuple[str, str]:
@@ -73,7 +76,7 @@ def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def _ternary_convolution(step: Step, name: str, given: Shape, live: Living, options: COptions) -> Call:
+def _ternary_convolution(step: Step, name: str, given: Given, live: Living, options: COptions) -> Call:
     record = step.record
     assert isinstance(record, Convolution)
     _check_taps(record, _MOST_TRITS)
@@ -83,16 +86,15 @@ def _ternary_convolution(step: Step, name: str, given: Shape, live: Living, opti
     channels = _some(weight.any(axis=(0, 2, 3))) if alone else np.ones(weight.shape[1], dtype=bool)
     left_out = int(np.count_nonzero(record.weight)) - int(np.count_nonzero(weight))
     weight = weight[:, channels]
-    tiles = choose_tiles(record.name, weight, _kinds(record, weight, given), options)
+    tiles = choose_tiles(record.name, weight, _kinds(record, weight, given.shape), options)
     output_lines, output_name = _living_indices(f"{name}_outputs", outputs)
     channel_lines, channel_name = _living_indices(f"{name}_channels", channels) if alone else ([], "NULL")
     trits = Literal(f"{name}_weights", trit_chunks(_convolution_rows(tiles, weight)))
-    layout = f"{tiles.combined} columns, runs of {tiles.planes_of(1) if tiles.kernel_x > 1 else 0} planes"
     table = Table(
         lists_of(tiles, weight),
         "expand_convolution",
         trits,
-        f"{layout} of {tiles.plane_rows} rows, {sum(1 for _ in tiles.blocks())} blocks",
+        f"{tiles.combined} columns in {tiles.planes} planes, {sum(1 for _ in tiles.blocks())} blocks",
         left_out,
     )
     constants, described = _convolution_struct(step, name, given, tiles)
@@ -127,15 +129,18 @@ def _check_taps(record: Convolution, most: int) -> None:
         raise ExportError(f"{record.name}: a Convolution in C may have {most} weights a kernel, this is {size}")
 
 
-def _convolution_struct(step: Step, name: str, given: Shape, tiles: Tiles) -> tuple[tuple[str, ...], dict[str, object]]:
+def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tuple[tuple[str, ...], dict[str, object]]:
     """Constants that a `struct convolution` refers to, and its fields."""
     record = tiles.record
     affine, finish = _finish(step, name)
     fields: dict[str, object] = {
-        "in_height": given[1],
-        "in_width": given[2],
+        "in_height": given.shape[1],
+        "in_width": given.shape[2],
         "out_height": record.shape[1],
         "out_width": record.shape[2],
+        "in_step": given.in_step,
+        "out_step": given.out_step,
+        "residual_step": given.residual_step,
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
         "dilation_x": record.dilation[1],
@@ -153,6 +158,7 @@ def _convolution_struct(step: Step, name: str, given: Shape, tiles: Tiles) -> tu
         "block_groups": tiles.block_groups,
         "block": tiles.block,
         "combined": int(tiles.combined > 1),
+        "planes": tiles.planes,
         "channels": "NULL",
         "outputs": "NULL",
         "finish": finish,
@@ -174,7 +180,7 @@ def _padded(rows: Any, length: int) -> Any:
     return np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
 
 
-def _float_convolution(step: Step, name: str, given: Shape) -> Call:
+def _float_convolution(step: Step, name: str, given: Given) -> Call:
     record = step.record
     assert isinstance(record, Convolution)
     _check_taps(record, _MOST_FLOATS)
@@ -182,7 +188,7 @@ def _float_convolution(step: Step, name: str, given: Shape) -> Call:
     group_outputs = len(record.weight) // record.groups
     at_once = _OUTPUTS_AT_ONCE if group_outputs > 1 and taps * _OUTPUTS_AT_ONCE <= _MOST_FLOATS else 1
     most = max(1, min(_MOST_FLOATS // (taps * at_once), _SUM_LENGTH // taps))
-    tiles = Tiles(record, given[0], len(record.weight), given, 1, most)
+    tiles = Tiles(record, given.shape[0], len(record.weight), given.shape, 1, most)
     weights = Literal(f"{name}_weights", float_chunks(_float_rows(tiles, record.weight, at_once)))
     constants, described = _convolution_struct(step, name, given, tiles)
     literal = f"static const struct literal {name}_floats = {weights.initializer};"

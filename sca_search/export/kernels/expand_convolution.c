@@ -29,23 +29,27 @@ static int combined_trits(const struct convolution *layer, const unsigned char *
     return value;
 }
 
-/* Writes the offsets with one sign of an output's weights for so many channels, whose planes begin at `plane`. */
-static uint16_t *expand_sign(const struct convolution *layer, const unsigned char *trits, size_t channels, size_t plane,
+/* Writes the offsets with one sign of an output's weights for so many channels, the first of which is the block's
+ * `first`. */
+static uint16_t *expand_sign(const struct convolution *layer, const unsigned char *trits, size_t first, size_t channels,
                              int sign, uint16_t *to)
 {
     const size_t runs = block_runs(layer, channels), length = run_columns(layer, channels);
     const size_t unit = layer->combined ? UNIT : 1;
     size_t run, begin, row;
     for (run = 0; run < runs; run++) {
+        size_t plane = 0;
         for (begin = 0; begin < length; begin += unit) {
             const size_t columns = smaller_size(unit, length - begin);
             for (row = 0; row < layer->kernel_y; row++) {
                 const int value = sign * combined_trits(layer, trits, run * length + begin, columns, row);
+                const size_t above = (first + run) * plane_rows(layer) + layer->kernel_rows[row];
                 if (value > 0) {
-                    *to++ = (uint16_t)((plane + (size_t)value - 1) * plane_rows(layer) + layer->kernel_rows[row]);
+                    *to++ = (uint16_t)(above * layer->planes + plane + (size_t)value - 1);
                 }
             }
-            plane += planes_of(columns, layer->combined);
+            /* Of kernels one column wide, what follows is another channel, or three of them. */
+            plane += layer->kernel_x == 1 ? plane_rows(layer) * layer->planes : planes_of(columns, layer->combined);
         }
     }
     return to;
@@ -55,10 +59,9 @@ static uint16_t *expand_output(const struct convolution *layer, const unsigned c
                                size_t output, uint16_t *to)
 {
     const size_t channels = smaller_size(block->channels, layer->group_inputs);
-    /* Blocks of several groups combine nothing: a plane a column. */
-    const size_t plane = output / layer->group_outputs * layer->group_inputs * layer->kernel_x;
-    uint16_t *const plus = expand_sign(layer, trits, channels, layer->block_groups > 1 ? plane : 0, 1, to + 3);
-    uint16_t *const minus = expand_sign(layer, trits, channels, layer->block_groups > 1 ? plane : 0, -1, plus);
+    const size_t first = layer->block_groups > 1 ? output / layer->group_outputs * layer->group_inputs : 0;
+    uint16_t *const plus = expand_sign(layer, trits, first, channels, 1, to + 3);
+    uint16_t *const minus = expand_sign(layer, trits, first, channels, -1, plus);
     to[0] = (uint16_t)(block->output + output);
     to[1] = (uint16_t)(plus - (to + 3));
     to[2] = (uint16_t)(minus - plus);

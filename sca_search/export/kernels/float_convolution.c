@@ -21,41 +21,42 @@
     store_lanes(to + (i) * size + MODEL_LANES, right_##i);
 
 static void multiply_four(const struct convolution *layer, const unsigned char *weights, size_t channels,
-                          const float *planes, size_t size, float *to)
+                          const float *planes, size_t next, size_t size, float *to)
 {
-    const size_t plane = plane_rows(layer) * CELLS;
+    const size_t step = layer->planes * CELLS;
     size_t channel, row, column;
     EACH_OUTPUT(CLEAR_PAIR)
     for (channel = 0; channel < channels; channel++) {
         for (column = 0; column < layer->kernel_x; column++) {
             for (row = 0; row < layer->kernel_y; row++) {
-                const float *from = planes + layer->kernel_rows[row] * CELLS;
-                const lanes left = load_lanes(from), right = load_lanes(from + MODEL_LANES);
+                const float *from = planes + layer->kernel_rows[row] * step + column * CELLS;
+                const lanes left = load_lanes(from), right = load_lanes(from + next);
                 EACH_OUTPUT(ADD_PAIR)
                 weights += 16;
             }
-            planes += plane;
         }
+        planes += plane_rows(layer) * step;
     }
     EACH_OUTPUT(KEEP_PAIR)
 }
 
 /* One output for one vector: what is left over. */
-static void multiply_one(const struct convolution *layer, const unsigned char *weights, size_t step, size_t channels,
+static void multiply_one(const struct convolution *layer, const unsigned char *weights, size_t outputs, size_t channels,
                          const float *planes, float *to)
 {
-    const size_t plane = plane_rows(layer) * CELLS;
+    const size_t step = layer->planes * CELLS;
     lanes sum = all_lanes(0.0f);
     size_t channel, row, column;
     for (channel = 0; channel < channels; channel++) {
         for (column = 0; column < layer->kernel_x; column++) {
             for (row = 0; row < layer->kernel_y; row++) {
                 const lanes weight = all_lanes(load_float(weights));
-                sum = add_product(sum, load_lanes(planes + layer->kernel_rows[row] * CELLS), weight);
-                weights += step;
+                const float *from = planes + layer->kernel_rows[row] * step + column * CELLS;
+                sum = add_product(sum, load_lanes(from), weight);
+                weights += 4 * outputs;
             }
-            planes += plane;
         }
+        planes += plane_rows(layer) * step;
     }
     store_lanes(to, sum);
 }
@@ -88,6 +89,11 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
     }
 }
 
+static size_t plane_at(const struct convolution *layer, size_t vector)
+{
+    return vector / ROW_PARTS * layer->planes * CELLS + vector % ROW_PARTS * MODEL_LANES;
+}
+
 /* The sums of up to four outputs of one group over one block, side by side in `fresh`. */
 static void multiply_tile(const struct convolution *layer, const unsigned char *weights, size_t outputs,
                           size_t channels, const float *planes, float *fresh)
@@ -95,13 +101,13 @@ static void multiply_tile(const struct convolution *layer, const unsigned char *
     const size_t vectors = layer->tile_rows * ROW_PARTS, size = layer->tile_rows * CELLS;
     size_t vector = 0, output;
     for (; outputs == 4 && vector + 2 <= vectors; vector += 2) {
-        const size_t at = vector * MODEL_LANES;
-        multiply_four(layer, weights, channels, planes + at, size, fresh + at);
+        const size_t at = plane_at(layer, vector), next = plane_at(layer, vector + 1) - at;
+        multiply_four(layer, weights, channels, planes + at, next, size, fresh + vector * MODEL_LANES);
     }
     for (; vector < vectors; vector++) {
         for (output = 0; output < outputs; output++) {
-            const size_t at = vector * MODEL_LANES;
-            multiply_one(layer, weights + 4 * output, 4 * outputs, channels, planes + at, fresh + output * size + at);
+            multiply_one(layer, weights + 4 * output, outputs, channels, planes + plane_at(layer, vector),
+                         fresh + output * size + vector * MODEL_LANES);
         }
     }
 }
@@ -121,7 +127,7 @@ static void float_convolution(const struct convolution *layer, const struct lite
             size_t group, begin, output;
             lay_planes(layer, &block, tile, in, work);
             for (group = 0; group < block.outputs / layer->group_outputs; group++) {
-                const float *planes = work + group * channels * layer->kernel_x * plane_rows(layer) * CELLS;
+                const float *planes = work + group * channels * plane_rows(layer) * layer->planes * CELLS;
                 for (begin = 0; begin < layer->group_outputs; begin += outputs_at_once) {
                     const size_t outputs = smaller_size(outputs_at_once, layer->group_outputs - begin);
                     multiply_tile(layer, next_chunk(&chunks), outputs, channels, planes, fresh);

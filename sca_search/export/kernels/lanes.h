@@ -82,7 +82,16 @@ INLINE lanes larger_lanes(lanes left, lanes right)
 
 INLINE lanes smaller_lanes(lanes left, lanes right)
 {
-    return -larger_lanes(-left, -right);
+#if MODEL_LANES == 1
+    return left < right ? left : right;
+#elif MODEL_LANES == 8 && defined(__AVX2__)
+    return (lanes)_mm256_min_ps((__m256)left, (__m256)right);
+#elif MODEL_LANES == 4 && defined(__SSE2__)
+    return (lanes)_mm_min_ps((__m128)left, (__m128)right);
+#else
+    const lane_bits take_left = left < right;
+    return (lanes)(((lane_bits)left & take_left) | ((lane_bits)right & ~take_left));
+#endif
 }
 
 /* sum + value * factor, in one rounding where the machine can. */

@@ -6,54 +6,67 @@
  * Outputs to which a block adds nothing are left out, but for the block that begins a sum and the one that ends it.
  */
 
-/* What becomes of the sums over one block. */
-struct ending {
-    const struct convolution *layer;
-    float *sums; /* over the blocks before, and for those after */
+/* One block's sums for one tile, or for some rows of it: where they come from and what becomes of them. */
+struct summing {
+    const float *planes;
+    float *sums; /* of all outputs: over the blocks before, and for those after */
+    float *out;  /* the tile's first cell in the first output's map */
+    const float *residual; /* the same in what is added, or none */
     int first, finished;
-    size_t output;
-    struct target target;
 };
 
-#define CLEAR_SUM(i) lanes sum_##i = all_lanes(0.0f);
-#define ADD_CELLS(i) sum_##i += load_lanes(from + (i) * MODEL_LANES);
-#define SUBTRACT_CELLS(i) sum_##i -= load_lanes(from + (i) * MODEL_LANES);
-#define ADD_EARLIER(i) sum_##i += load_lanes(ending->sums + (i) * MODEL_LANES);
-#define KEEP_SUM(i) store_lanes(ending->sums + (i) * MODEL_LANES, sum_##i);
+#define CLEAR_SUM(i) lanes sum_##i = none;
+#define PLANE_AT(i) ((i) / ROW_PARTS * step + (i) % ROW_PARTS * MODEL_LANES)
+#define ADD_CELLS(i) sum_##i += load_lanes(from + PLANE_AT(i));
+#define SUBTRACT_CELLS(i) sum_##i -= load_lanes(from + PLANE_AT(i));
+#define ADD_EARLIER(i) sum_##i += load_lanes(kept + (i) * MODEL_LANES);
+#define KEEP_SUM(i) store_lanes(kept + (i) * MODEL_LANES, sum_##i);
 #define CELL_AT(i) ((i) / ROW_PARTS * width + (i) % ROW_PARTS * MODEL_LANES)
 #define SCALE_SUM(i) sum_##i = add_product(bias, sum_##i, scale);
-#define ADD_RESIDUAL(i) sum_##i += load_lanes(ending->target.residual + CELL_AT(i));
-#define WRITE_CELLS(i) store_lanes(ending->target.out + CELL_AT(i), limited_lanes(&ending->layer->finish, sum_##i));
+#define ADD_RESIDUAL(i) sum_##i += load_lanes(residual + CELL_AT(i));
+#define WRITE_CELLS(i) store_lanes(out + CELL_AT(i), limited_lanes(&layer->finish, sum_##i));
 
-/* Sums over a list, for so many vectors side by side. */
-#define DEFINE_SUM_VECTORS(COUNT)                                                                              \
-    static void sum_vectors_##COUNT(const float *planes, const uint16_t *list, const uint16_t *minus,          \
-                                    const uint16_t *end, const struct ending *ending)                          \
-    {                                                                                                          \
-        TIMES_##COUNT(CLEAR_SUM)                                                                               \
-        for (; list < minus; list++) {                                                                         \
-            const float *from = planes + (size_t)*list * CELLS;                                                \
-            TIMES_##COUNT(ADD_CELLS)                                                                           \
-        }                                                                                                      \
-        for (; list < end; list++) {                                                                           \
-            const float *from = planes + (size_t)*list * CELLS;                                                \
-            TIMES_##COUNT(SUBTRACT_CELLS)                                                                      \
-        }                                                                                                      \
-        if (!ending->first) {                                                                                  \
-            TIMES_##COUNT(ADD_EARLIER)                                                                         \
-        }                                                                                                      \
-        if (ending->finished) {                                                                                \
-            const size_t width = ending->layer->out_width;                                                     \
-            const float *const affine = ending->layer->finish.affine[ending->output];                          \
-            const lanes scale = all_lanes(affine[0]), bias = all_lanes(affine[1]);                             \
-            TIMES_##COUNT(SCALE_SUM)                                                                           \
-            if (ending->target.residual) {                                                                     \
-                TIMES_##COUNT(ADD_RESIDUAL)                                                                    \
-            }                                                                                                  \
-            TIMES_##COUNT(WRITE_CELLS)                                                                         \
-        } else {                                                                                               \
-            TIMES_##COUNT(KEEP_SUM)                                                                            \
-        }                                                                                                      \
+/* Sums over the lists of a block, for so many vectors side by side; where the lists end. */
+#define DEFINE_SUM_VECTORS(COUNT)                                                                                   \
+    static const uint16_t *sum_vectors_##COUNT(const struct convolution *layer, const struct summing *summing,      \
+                                               const uint16_t *list)                                                \
+    {                                                                                                               \
+        const size_t step = layer->planes * CELLS, width = layer->out_width;                                        \
+        const float *const planes = summing->planes;                                                                \
+        const lanes none = all_lanes(0.0f);                                                                         \
+        size_t outputs = *list++;                                                                                   \
+        for (; outputs > 0; outputs--) {                                                                            \
+            const size_t place = list[0];                                                                           \
+            const uint16_t *const minus = list + 3 + list[1], *const end = minus + list[2];                         \
+            float *const kept = summing->sums + place * layer->tile_rows * CELLS;                                   \
+            TIMES_##COUNT(CLEAR_SUM)                                                                                \
+            for (list += 3; list < minus; list++) {                                                                 \
+                const float *from = planes + (size_t)*list * CELLS;                                                 \
+                TIMES_##COUNT(ADD_CELLS)                                                                            \
+            }                                                                                                       \
+            for (; list < end; list++) {                                                                            \
+                const float *from = planes + (size_t)*list * CELLS;                                                 \
+                TIMES_##COUNT(SUBTRACT_CELLS)                                                                       \
+            }                                                                                                       \
+            if (!summing->first) {                                                                                  \
+                TIMES_##COUNT(ADD_EARLIER)                                                                          \
+            }                                                                                                       \
+            if (summing->finished) {                                                                                \
+                const size_t output = layer->outputs ? layer->outputs[place] : place;                               \
+                float *const out = summing->out + output * layer->out_step;                                         \
+                const float *const affine = layer->finish.affine[output];                                           \
+                const lanes scale = all_lanes(affine[0]), bias = all_lanes(affine[1]);                              \
+                TIMES_##COUNT(SCALE_SUM)                                                                            \
+                if (summing->residual) {                                                                            \
+                    const float *const residual = summing->residual + output * layer->residual_step;                \
+                    TIMES_##COUNT(ADD_RESIDUAL)                                                                     \
+                }                                                                                                   \
+                TIMES_##COUNT(WRITE_CELLS)                                                                          \
+            } else {                                                                                                \
+                TIMES_##COUNT(KEEP_SUM)                                                                             \
+            }                                                                                                       \
+        }                                                                                                           \
+        return list;                                                                                                \
     }
 
 DEFINE_SUM_VECTORS(1)
@@ -65,54 +78,52 @@ DEFINE_SUM_VECTORS(6)
 DEFINE_SUM_VECTORS(7)
 DEFINE_SUM_VECTORS(8)
 
-typedef void sum_vectors(const float *planes, const uint16_t *list, const uint16_t *minus, const uint16_t *end,
-                         const struct ending *ending);
+typedef const uint16_t *sum_vectors(const struct convolution *layer, const struct summing *summing,
+                                    const uint16_t *list);
 
 static sum_vectors *const sum_vectors_of[] = {
     NULL,          sum_vectors_1, sum_vectors_2, sum_vectors_3, sum_vectors_4,
     sum_vectors_5, sum_vectors_6, sum_vectors_7, sum_vectors_8,
 };
 
-/* A tile's rows in passes of up to eight vectors. */
-static void sum_tile(const float *planes, const uint16_t *list, const uint16_t *minus, const uint16_t *end,
-                     struct ending ending)
+/* Finishes the outputs of a block on maps that are narrower than a tile, whose sums were kept. */
+static void finish_block(const struct convolution *layer, const struct block *block, struct tile tile,
+                         const float *sums, float *out, const float *residual)
 {
-    size_t vectors = ending.layer->tile_rows * ROW_PARTS;
-    while (vectors > 8) {
-        sum_vectors_8(planes, list, minus, end, &ending);
-        planes += 8 * MODEL_LANES;
-        ending.sums += 8 * MODEL_LANES;
-        ending.target.out += 8 / ROW_PARTS * ending.layer->out_width;
-        if (ending.target.residual) {
-            ending.target.residual += 8 / ROW_PARTS * ending.layer->out_width;
-        }
-        vectors -= 8;
+    size_t place;
+    for (place = block->output; place < block->output + block->outputs; place++) {
+        const size_t output = layer->outputs ? layer->outputs[place] : place;
+        finish_narrow(layer, output, sums + place * layer->tile_rows * CELLS,
+                      target_of(layer, output, tile, out, residual));
     }
-    sum_vectors_of[vectors](planes, list, minus, end, &ending);
 }
 
+/* A tile's rows in passes of up to eight vectors, each with the same lists. */
 static const uint16_t *sum_block(const struct convolution *layer, const struct block *block, struct tile tile,
                                  const uint16_t *list, const float *planes, float *sums, float *out,
                                  const float *residual)
 {
+    const struct target target = target_of(layer, 0, tile, out, residual);
     const int narrow = layer->out_width < CELLS;
-    size_t outputs = *list++;
-    for (; outputs > 0; outputs--) {
-        const uint16_t *const minus = list + 3 + list[1], *const end = minus + list[2];
-        struct ending ending;
-        ending.layer = layer;
-        ending.sums = sums + (size_t)list[0] * layer->tile_rows * CELLS;
-        ending.first = block->first;
-        ending.finished = block->last && !narrow;
-        ending.output = layer->outputs ? layer->outputs[list[0]] : list[0];
-        ending.target = target_of(layer, ending.output, tile, out, residual);
-        sum_tile(planes, list + 3, minus, end, ending);
-        if (block->last && narrow) {
-            finish_narrow(layer, ending.output, ending.sums, ending.target);
-        }
-        list = end;
+    const uint16_t *end = list;
+    size_t vectors = layer->tile_rows * ROW_PARTS, row = 0;
+    struct summing summing;
+    summing.first = block->first;
+    summing.finished = block->last && !narrow;
+    while (vectors > 0) {
+        const size_t some = smaller_size(vectors, 8);
+        summing.planes = planes + row * layer->planes * CELLS;
+        summing.sums = sums + row * CELLS;
+        summing.out = target.out + row * layer->out_width;
+        summing.residual = target.residual ? target.residual + row * layer->out_width : NULL;
+        end = sum_vectors_of[some](layer, &summing, list);
+        vectors -= some;
+        row += some / ROW_PARTS;
     }
-    return list;
+    if (block->last && narrow) {
+        finish_block(layer, block, tile, sums, out, residual);
+    }
+    return end;
 }
 
 /* Work space: the planes of a block, then the sums of all outputs. */

@@ -5,16 +5,17 @@
  * A convolution goes through its output in tiles of CELLS columns and up to eight rows. The last tile of a row or column
  * begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, a block of
  * input channels at a time is laid out in planes: plane x of a channel holds, row by row, the cells that column x of the
- * kernel is multiplied with. Whatever a kernel's row and column, what it needs of the tile is then one aligned run of
- * rows, from an offset that is known beforehand, in memory that a first-level cache holds. Rows are kept apart by stride:
- * those that equal y mod stride are a phase and lie together.
+ * kernel is multiplied with; the rows of a channel's planes take turns. Whatever a kernel's row and column, what it needs
+ * of the tile are then aligned rows at equal distances, from an offset that is known beforehand, in memory that a
+ * first-level cache holds. Rows are kept apart by stride: those that equal y mod stride are a phase and lie together.
  *
- * Three columns at a time (of a kernel one column wide: channels) may be combined. Their weights w0, w1, w2 are the digits of
- * a number v = w0 + 3 w1 + 9 w2 from -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row of a
- * kernel is then one addition, or one subtraction where v is below zero.
+ * Three columns at a time may be combined. Their weights w0, w1, w2 are the digits of a number v = w0 + 3 w1 + 9 w2 from
+ * -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row of a kernel is then one addition, or one
+ * subtraction where v is below zero. Of kernels one column wide, three channels are combined as if they were columns.
  */
 struct convolution {
     size_t in_height, in_width, out_height, out_width;
+    size_t in_step, out_step, residual_step; /* from channel to channel, in floats */
     size_t stride_y, stride_x, dilation_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
     const uint16_t *kernel_rows; /* where each row of the kernel begins in a plane */
@@ -22,6 +23,7 @@ struct convolution {
     size_t groups, group_inputs, group_outputs;
     size_t block_groups, block; /* whole groups at a time and all their channels, or one group and so many channels */
     int combined;               /* whether planes combine columns */
+    size_t planes;              /* of a channel, or of three that are combined */
     const uint16_t *channels, *outputs; /* which ones there are, if not all */
     struct finish finish;
 };
@@ -191,31 +193,35 @@ INLINE size_t planes_of(size_t columns, int combined)
     return !combined || columns < 2 ? columns : columns == 2 ? 4 : 13;
 }
 
-/* The cells of up to three columns, or all their sums with weights of -1, 0 and 1 but for signs, a plane apart. */
-INLINE void store_planes(lanes a, lanes b, lanes c, size_t columns, int combined, size_t plane, float *to)
+/* The cells of up to three columns, or all their sums with weights of -1, 0 and 1 but for signs. */
+INLINE void store_planes(lanes a, lanes b, lanes c, size_t columns, int combined, float *to)
 {
-    const size_t b_plane = combined ? 2 : 1, c_plane = combined ? 8 : 2;
     store_lanes(to, a);
+    if (!combined) {
+        if (columns > 1) {
+            store_lanes(to + CELLS, b);
+        }
+        if (columns > 2) {
+            store_lanes(to + 2 * CELLS, c);
+        }
+        return;
+    }
     if (columns > 1) {
-        store_lanes(to + b_plane * plane, b);
+        store_lanes(to + CELLS, b - a);
+        store_lanes(to + 2 * CELLS, b);
+        store_lanes(to + 3 * CELLS, b + a);
     }
     if (columns > 2) {
-        store_lanes(to + c_plane * plane, c);
-    }
-    if (combined && columns > 1) {
-        store_lanes(to + plane, b - a);
-        store_lanes(to + 3 * plane, b + a);
-    }
-    if (combined && columns > 2) {
         const lanes less = c - b, more = c + b;
-        store_lanes(to + 4 * plane, less - a);
-        store_lanes(to + 5 * plane, less);
-        store_lanes(to + 6 * plane, less + a);
-        store_lanes(to + 7 * plane, c - a);
-        store_lanes(to + 9 * plane, c + a);
-        store_lanes(to + 10 * plane, more - a);
-        store_lanes(to + 11 * plane, more);
-        store_lanes(to + 12 * plane, more + a);
+        store_lanes(to + 4 * CELLS, less - a);
+        store_lanes(to + 5 * CELLS, less);
+        store_lanes(to + 6 * CELLS, less + a);
+        store_lanes(to + 7 * CELLS, c - a);
+        store_lanes(to + 8 * CELLS, c);
+        store_lanes(to + 9 * CELLS, c + a);
+        store_lanes(to + 10 * CELLS, more - a);
+        store_lanes(to + 11 * CELLS, more);
+        store_lanes(to + 12 * CELLS, more + a);
     }
 }
 
@@ -225,46 +231,50 @@ struct laying {
     size_t above, inside, below; /* rows above the map, in it, and below it */
     size_t row;                  /* the first in the map, */
     size_t row_step, stride_x;   /* the distance of rows, and of cells in a row, all in cells */
-    size_t plane;                /* the distance of planes in floats */
+    size_t to_step;              /* the distance of a plane's rows in floats */
 };
 
 /* A unit of columns, all of one map or each of its own. */
 INLINE void lay_unit(const struct laying *laying, size_t columns, int combined, enum reading reading,
                      const float *const *maps, float *to)
 {
-    const size_t plane = laying->plane, step = laying->row_step, stride = laying->stride_x;
+    const size_t to_step = laying->to_step, step = laying->row_step, stride = laying->stride_x;
     const struct span a_span = laying->spans[0], b_span = laying->spans[1], c_span = laying->spans[2];
     const float *a_row = maps[0] + laying->row, *b_row = maps[1] + laying->row, *c_row = maps[2] + laying->row;
     const lanes none = all_lanes(0.0f);
     size_t rows, part;
-    for (rows = laying->above * ROW_PARTS; rows > 0; rows--) {
-        store_planes(none, none, none, columns, combined, plane, to);
-        to += MODEL_LANES;
+    for (rows = laying->above; rows > 0; rows--) {
+        for (part = 0; part < ROW_PARTS; part++) {
+            store_planes(none, none, none, columns, combined, to + part * MODEL_LANES);
+        }
+        to += to_step;
     }
     for (rows = laying->inside; rows > 0; rows--) {
         for (part = 0; part < ROW_PARTS; part++) {
             const lanes a = load_cells(a_row, a_span, reading, stride, part);
             const lanes b = columns > 1 ? load_cells(b_row, b_span, reading, stride, part) : none;
             const lanes c = columns > 2 ? load_cells(c_row, c_span, reading, stride, part) : none;
-            store_planes(a, b, c, columns, combined, plane, to);
-            to += MODEL_LANES;
+            store_planes(a, b, c, columns, combined, to + part * MODEL_LANES);
         }
         a_row += step;
         b_row += step;
         c_row += step;
+        to += to_step;
     }
-    for (rows = laying->below * ROW_PARTS; rows > 0; rows--) {
-        store_planes(none, none, none, columns, combined, plane, to);
-        to += MODEL_LANES;
+    for (rows = laying->below; rows > 0; rows--) {
+        for (part = 0; part < ROW_PARTS; part++) {
+            store_planes(none, none, none, columns, combined, to + part * MODEL_LANES);
+        }
+        to += to_step;
     }
 }
 
 static const float *map_of(const struct convolution *layer, const float *in, size_t index)
 {
-    return in + (layer->channels ? layer->channels[index] : index) * layer->in_height * layer->in_width;
+    return in + (layer->channels ? layer->channels[index] : index) * layer->in_step;
 }
 
-/* The same columns of all channels of a block, whose planes are `step` floats apart. */
+/* The same columns of all channels of a block, which are `step` floats apart. */
 INLINE void lay_channels(const struct convolution *layer, const struct laying *laying, size_t columns, int combined,
                          enum reading reading, const struct block *block, const float *in, size_t step, float *to)
 {
@@ -328,7 +338,7 @@ static void lay_neighbours(const struct convolution *layer, const struct laying 
         } else {
             lay_unit(laying, 1, 1, READ_ANY, maps, to);
         }
-        to += planes_of(UNIT, 1) * laying->plane;
+        to += plane_rows(layer) * laying->to_step;
     }
 }
 
@@ -351,13 +361,12 @@ static void divide_rows(const struct convolution *layer, size_t tile_row, size_t
 static void lay_planes(const struct convolution *layer, const struct block *block, struct tile tile, const float *in,
                        float *to)
 {
-    const size_t whole = layer->kernel_x / UNIT, rest = layer->kernel_x % UNIT;
-    const size_t planes = whole * planes_of(UNIT, layer->combined) + planes_of(rest, layer->combined);
+    const size_t step = layer->planes * CELLS;
     struct laying laying;
     size_t phase, begin, column;
     laying.row_step = layer->stride_y * layer->in_width;
     laying.stride_x = layer->stride_x;
-    laying.plane = plane_rows(layer) * CELLS;
+    laying.to_step = step;
     for (begin = 0; begin < layer->kernel_x; begin += UNIT) {
         const size_t columns = smaller_size(UNIT, layer->kernel_x - begin);
         enum reading reading;
@@ -366,16 +375,16 @@ static void lay_planes(const struct convolution *layer, const struct block *bloc
         }
         reading = reading_of(layer, laying.spans, columns);
         for (phase = 0; phase < layer->phases; phase++) {
-            float *const phase_to = to + phase * layer->phase_rows * CELLS;
+            float *const phase_to = to + phase * layer->phase_rows * step;
             divide_rows(layer, tile.row, phase, &laying);
             if (layer->kernel_x == 1 && layer->combined) {
                 lay_neighbours(layer, &laying, reading, block, in, phase_to);
             } else {
-                lay_block_of[reading][layer->combined][columns - 1](layer, &laying, block, in, planes * laying.plane,
-                                                                    phase_to);
+                lay_block_of[reading][layer->combined][columns - 1](layer, &laying, block, in,
+                                                                    plane_rows(layer) * step, phase_to);
             }
         }
-        to += planes_of(columns, layer->combined) * laying.plane;
+        to += planes_of(columns, layer->combined) * CELLS;
     }
 }
 
@@ -388,10 +397,10 @@ struct target {
 static struct target target_of(const struct convolution *layer, size_t output, struct tile tile, float *out,
                                const float *residual)
 {
-    const size_t at = (output * layer->out_height + tile.row) * layer->out_width + tile.column;
+    const size_t at = tile.row * layer->out_width + tile.column;
     struct target target;
-    target.out = out + at;
-    target.residual = residual ? residual + at : NULL;
+    target.out = out + output * layer->out_step + at;
+    target.residual = residual ? residual + output * layer->residual_step + at : NULL;
     return target;
 }
 
