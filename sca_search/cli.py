@@ -137,6 +137,10 @@ def run_command(
     `sca-search export RUN` writes the chosen model, or any trial, as packed, C, ONNX and torch files, and verifies them
 
     `sca-search verify DIR` verifies an export again
+
+    `sca-search bench DIR` times an export's C source beside onnxruntime and torch
+
+    `sca-search check DIR` compiles and runs its self-test for other machines
     """
     flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
     spec = resolve(study, flags)
@@ -249,6 +253,12 @@ def export_command(
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="The packed file's float numbers as float16.")] = False,
     int2: Annotated[bool, typer.Option("--int2", help="ONNX with two bits a ternary weight.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="C with the kernels that are fastest here: each layer is timed with each.")
+    ] = False,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="C with weights stored as they are read: more flash, less working memory.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is in the folder.")] = False,
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
@@ -256,7 +266,9 @@ def export_command(
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export_run import export_run
 
-    options = ExportOptions(parse_formats(formats), half, int2, seconds, force, say=_say)
+    options = ExportOptions(
+        parse_formats(formats), half, int2, seconds, replace=force, tune=tune, stored=stored, say=_say
+    )
     exported = export_run(run_folder, trial, out, options)
     for sentence in exported.left_out:
         _err.print(sentence, style="yellow", highlight=False, soft_wrap=True, markup=False)
@@ -278,6 +290,50 @@ def verify_command(
     verification = verify_folder(folder, seconds)
     _print_checks(verification)
     if not verification.holds:
+        raise typer.Exit(1)
+
+
+@app.command("bench")
+def bench_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there, too.", show_default=False)
+    ] = None,
+) -> None:
+    """Times the exported C beside onnxruntime (fp32, int8) and torch: one image at a time, one thread, in turns."""
+    from sca_search.bench import bench_folder
+    from sca_search.display import bench_lines, bench_table
+    from sca_search.files import write_json_atomic
+
+    bench = bench_folder(folder, seconds, _say)
+    _out.print(bench_table(bench))
+    for line in bench_lines(bench):
+        _out.print(line, highlight=False, soft_wrap=True, markup=False)
+    if json_file is not None:
+        write_json_atomic(json_file, bench.as_json())
+
+
+@app.command("check")
+def check_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
+    target: Annotated[
+        str, typer.Option(help="Which of these machines, separated by commas.")
+    ] = "aarch64-linux,armv7-linux,riscv64-linux,wasm32-wasi",
+) -> None:
+    """Compiles the C self-test for other machines and runs it under qemu-user or wasmtime where they are installed.
+
+    The compiler is that of `pip install 'sca-search[cross]'`; its first build for a machine takes a minute. Says what
+    ran and what was only compiled, and how large the model is on a Cortex-M4; exit code 1 if anything fails.
+    """
+    from sca_search.check_folder import check_folder
+    from sca_search.display import check_table, size_table
+    from sca_search.export.targets import parse_targets
+
+    report = check_folder(folder, parse_targets(target), _say)
+    _out.print(check_table(report))
+    _out.print(size_table(report))
+    if not report.holds:
         raise typer.Exit(1)
 
 

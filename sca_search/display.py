@@ -20,6 +20,8 @@ from sca_search.results import expected_accuracy, pareto_front, trial_frame
 from sca_search.spec import GoalSpec, StudySpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
+    from sca_search.bench import Bench, Measured
+    from sca_search.check_folder import CheckReport
     from sca_search.study import Audience
     from sca_search.task import Epoch
 
@@ -239,3 +241,69 @@ def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
     if not model.exists():
         return lines
     return [*lines, f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
+
+
+def bench_table(bench: "Bench") -> Table:
+    """Engines beside each other; times in microseconds."""
+    title = f"One image at a time on one thread, at {bench.clock_hz / 1e9:.2f} GHz"
+    table = Table(title=title, title_justify="left")
+    headings = (
+        "median, µs",
+        "IQR",
+        "10th percentile",
+        "times fp32",
+        "needed adds a cycle",
+        "noisy",
+        "on disk",
+        "scratch",
+    )
+    table.add_column("engine")
+    for heading in (*headings, "tables"):
+        table.add_column(heading, justify="right")
+    for measured in bench.measured:
+        table.add_row(measured.engine.name, *_bench_cells(bench, measured))
+    return table
+
+
+def _bench_cells(bench: "Bench", measured: "Measured") -> list[str]:
+    engine, timing = measured.engine, measured.timing
+    times = [f"{1e6 * seconds:,.1f}" for seconds in (timing.median, timing.spread, timing.low)]
+    ratios = [
+        "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_a_cycle(measured))
+    ]
+    sizes = [
+        "" if size is None else f"{size / 1000:,.1f} KB"
+        for size in (engine.disk_bytes, engine.scratch_bytes, engine.table_bytes)
+    ]
+    return [*times, *ratios, f"{timing.noisy_share:.0%}", *sizes]
+
+
+def bench_lines(bench: "Bench") -> list[str]:
+    """What has to be said about the figures."""
+    lines = [*bench.left_out]
+    loud = [measured.engine.name for measured in bench.measured if not measured.timing.has_quiet]
+    if loud:
+        lines.append(f"No quiet phase was seen for {', '.join(loud)}: figures are over all samples, so mistrust them.")
+    elif any(measured.timing.noisy_share > 0 for measured in bench.measured):
+        lines.append("Noisy samples, beside which a calibration loop was slow, are left out of all figures.")
+    return [*lines, f"C built by {bench.built_by}"]
+
+
+def check_table(report: "CheckReport") -> Table:
+    """What became of the self-test on each target."""
+    words = {"ran": "[green]ran, agrees[/green]", "compiled": "only compiled", "failed": "[red]FAILED[/red]"}
+    table = Table("target", "instructions", "self-test", "said", title="Other machines", title_justify="left")
+    for check in report.checks:
+        table.add_row(check.target, check.instructions, words[check.outcome], Text(check.said))
+    return table
+
+
+def size_table(report: "CheckReport") -> Table:
+    """Bytes of the object file on a microcontroller."""
+    table = Table(title="On a Cortex-M4, bytes of model.c's object file", title_justify="left")
+    table.add_column("weights")
+    for heading in ("code", "constants", "flash in all", "RAM: tables and scratch"):
+        table.add_column(heading, justify="right")
+    for stored, size in report.sizes.items():
+        table.add_row(stored, *(f"{count:,}" for count in (size.code, size.constants, size.flash, size.ram)))
+    return table

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sca_search.errors import ExportError, RunError
-from sca_search.export.facts import FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts
+from sca_search.export.facts import Facts, read_facts
+from sca_search.export.layout import FACTS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE
 from sca_search.export.network import Images, Network
-from sca_search.export.opened import PACKED, STATE, Check
+from sca_search.export.opened import Check
 from sca_search.export.packed import read_packed, round_to_half
 from sca_search.export.plain import load_plain
 from sca_search.export.rebuild import RecordNetwork

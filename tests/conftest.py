@@ -59,6 +59,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return call
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compiled models do not go into the cache of whoever runs the tests."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    # The compiler of the extra [cross] builds a C library for each target, once: that takes a minute.
+    os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(usual / "zig"))
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished study of three short trials: its folder, and what the command printed."""

@@ -75,7 +75,7 @@ def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[
     assert alone.returncode == 0
     assert "the records of model.safetensors" in alone.stdout
     source = Path("alone/c/model.c").read_text()
-    at = source.index("trits in")
+    at = source.index(" weights in layer_")
     # a + that becomes a -: as many zeros as before, and another answer
     Path("alone/c/model.c").write_text(source[:at] + source[at:].replace("$", "%", 1))
     wrong = run("verify", "alone")
@@ -151,8 +151,9 @@ def test_without_the_onnx_extra_the_others_are_written(
 def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None:
     run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c")
     card = Path("out/MODEL.md").read_text()
-    python = card.split("```python\n")[1].split("```")[0]
-    subprocess.run(["python", "-c", python], cwd="out", check=True, timeout=120, capture_output=True)
+    for python in card.split("```python\n")[1:]:
+        program = python.split("```")[0]
+        subprocess.run(["python", "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
     shell = card.split("```sh\n")[1].split("```")[0].splitlines()
     images = torch.rand(3, 1, 8, 8).numpy()
     images.tofile("out/images.f32")

@@ -17,11 +17,11 @@ from torch import nn
 
 import sca_search
 from sca_search.errors import ExportError, StorageError
-from sca_search.export.c_program import c_compiler
+from sca_search.export.c_build import find_compiler
 from sca_search.export.compare import agreement, compare, portions
 from sca_search.export.folder import ExportOptions, export_network, parse_formats
+from sca_search.export.layout import FILES
 from sca_search.export.network import Images, Network
-from sca_search.export.opened import FILES
 from sca_search.export.packed import read_packed, write_packed
 from sca_search.export.records import Floats, Linear, TestVectors
 from sca_search.export.references import choose_vectors
@@ -230,7 +230,7 @@ def test_onnx_file_of_nothing_fails(copied: Path) -> None:
 
 def test_missing_compiler_is_said_and_no_failure(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert c_compiler() is None
+    assert find_compiler() is None
     found = verify_folder(copied, seconds=5)
     assert found.holds
     assert any(check.file == "c/model.c" and "no C compiler" in check.found for check in found.checks)

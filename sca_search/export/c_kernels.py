@@ -26,9 +26,12 @@ def amalgamate(names: Iterable[str], generated: Mapping[str, str]) -> str:
         if name in generated:
             texts.append(generated[name])
             return
-        kept = []
+        kept: list[str] = []
+        conditions = 0
         for line in kernel_file(name).splitlines():
-            if system := _SYSTEM.fullmatch(line):
+            conditions += line.startswith("#if") - line.startswith("#endif")
+            # A header that only some machines have stays under its condition.
+            if conditions == 0 and (system := _SYSTEM.fullmatch(line)):
                 headers.add(f"#include <{system[1]}>\n")
             elif local := _LOCAL.fullmatch(line):
                 take(local[1])

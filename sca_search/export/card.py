@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.export.compare import TOLERANCE
-from sca_search.export.facts import STUDY_FILE, Facts
-from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
+from sca_search.export.facts import Facts
+from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
 from sca_search.export.records import Graph
 from sca_search.export.sizes import sizes
 from sca_search.export.verify import Verification
@@ -118,7 +118,9 @@ def _usage(folder: Path, facts: Facts) -> str:
         f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
         "make -C c && c/model < images.f32 > logits.f32      # float32, image by image\n```\n\n"
-        '```c\n#include "model.h"\n\nmodel_predict(image, logits);              /* one image; no heap */\n```',
+        '```c\n#include "model.h"\n\nmodel_predict(image, logits);              /* one image; no heap */\n```\n\n'
+        '```python\nimport numpy, sca_search\n\nmodel = sca_search.compile(".")  # the C source, from Python\n'
+        f"logits = model(numpy.random.rand({size}))\n```",
         ONNX: f'```python\nimport numpy, onnxruntime\n\nsession = onnxruntime.InferenceSession("{ONNX}")\n'
         f"images = numpy.random.rand(1, {size}).astype(numpy.float32)\n"
         "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",

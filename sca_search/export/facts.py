@@ -14,9 +14,6 @@ from sca_search.export.network import Network
 from sca_search.export.records import Shape
 from sca_search.files import write_json_atomic
 
-FACTS_FILE, STUDY_FILE, CARD_FILE = "export.json", "study.toml", "MODEL.md"
-VECTORS_FILE = "test_vectors.safetensors"
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -13,17 +13,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sca_search.errors import ExportError, StorageError, unknown_name
+from sca_search.export.c_options import COptions
 from sca_search.export.c_source import write_c
 from sca_search.export.card import model_card
-from sca_search.export.facts import CARD_FILE, FACTS_FILE, STUDY_FILE, VECTORS_FILE, Facts, read_facts, write_facts
+from sca_search.export.facts import Facts, read_facts, write_facts
+from sca_search.export.layout import (
+    CARD_FILE,
+    FACTS_FILE,
+    ONNX,
+    PACKED,
+    PROGRAM,
+    STATE,
+    STUDY_FILE,
+    VECTORS_FILE,
+    C,
+)
 from sca_search.export.network import Network
 from sca_search.export.onnx_extra import onnx_missing
-from sca_search.export.opened import ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.packed import round_to_half, write_packed
 from sca_search.export.plain import save_plain
 from sca_search.export.records import Graph
 from sca_search.export.references import references_of
 from sca_search.export.torch_program import write_program
+from sca_search.export.tune import tune
 from sca_search.export.vectors import write_vectors
 from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, verify
 from sca_search.files import write_text_atomic
@@ -43,6 +55,8 @@ class ExportOptions:
     int2: bool = False  # ONNX with two bits a ternary weight
     seconds: float = USUAL_SECONDS  # that each format may spend on the validation split
     replace: bool = False  # an export that is there already
+    tune: bool = False  # C with the kernels that are fastest on this machine
+    stored: bool = False  # C with its weights stored as the kernels read them
     say: Callable[[str], None] = field(default=lambda _line: None)
 
 
@@ -164,9 +178,10 @@ def _write_packed(new: Path, _network: Network, graph: Graph, references: Refere
     write_packed(new / PACKED, stored, references[-1].vectors, half=options.half)
 
 
-def _write_c(new: Path, _network: Network, graph: Graph, references: References, _options: ExportOptions) -> None:
+def _write_c(new: Path, _network: Network, graph: Graph, references: References, options: ExportOptions) -> None:
     (new / C).parent.mkdir()
-    write_c((new / C).parent, graph, references[0].vectors)
+    kernels = tune(graph, say=options.say) if options.tune else {}
+    write_c((new / C).parent, graph, references[0].vectors, COptions(kernels, options.stored))
 
 
 def _write_onnx(new: Path, _network: Network, graph: Graph, _references: References, options: ExportOptions) -> None:

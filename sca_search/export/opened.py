@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sca_search.errors import ScaError
+from sca_search.export.c_build import find_compiler
 from sca_search.export.c_count import count_zeros_c
-from sca_search.export.c_program import CProgram, c_compiler
+from sca_search.export.c_program import CProgram
 from sca_search.export.compare import Run
+from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.network import Zeros
 from sca_search.export.onnx_extra import onnxruntime_missing
 from sca_search.export.packed import read_packed
@@ -23,9 +25,6 @@ from sca_search.export.rebuild import RecordNetwork
 from sca_search.export.records import Floats
 from sca_search.export.torch_program import load_program
 from sca_search.export.trace import record_name
-
-PACKED, C, ONNX, PROGRAM, STATE = "model.safetensors", "c/model.c", "model.onnx", "model.pt2", "state.safetensors"
-FILES = (PACKED, C, ONNX, PROGRAM, STATE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _open_packed(path: Path, _how: HowToOpen, opened: Opened) -> None:
 
 def _open_c(path: Path, how: HowToOpen, opened: Opened) -> None:
     opened.zeros[C] = count_zeros_c(path.parent)
-    if c_compiler() is None:
+    if find_compiler() is None:
         opened.not_run(C, "there is no C compiler on this machine")
         return
     program = CProgram(path.parent, how.scratch, how.classes)

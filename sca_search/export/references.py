@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from sca_search.export.layout import FILES, PACKED
 from sca_search.export.network import Images, Network
-from sca_search.export.opened import FILES, PACKED, torch_run
+from sca_search.export.opened import torch_run
 from sca_search.export.packed import round_to_half
 from sca_search.export.rebuild import RecordNetwork
 from sca_search.export.records import Floats, Graph, TestVectors

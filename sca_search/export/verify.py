@@ -14,8 +14,9 @@ from torch import nn
 
 from sca_search.errors import ExportError
 from sca_search.export.compare import Run, agreement, compare, portions
+from sca_search.export.layout import FILES
 from sca_search.export.network import Images, Zeros
-from sca_search.export.opened import FILES, Check, HowToOpen, Opened, open_folder, torch_run
+from sca_search.export.opened import Check, HowToOpen, Opened, open_folder, torch_run
 from sca_search.export.records import TestVectors
 
 # Seconds that each format may spend on the validation split; plain C takes long over a large network.

@@ -1,0 +1,189 @@
+"""How fast an exported model is: our C beside onnxruntime and torch, one image at a time on one thread.
+
+All are timed in one process, in turns, so that a slow phase of the machine hits every one of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sca_search.errors import ExportError
+from sca_search.export.c_build import require_compiler
+from sca_search.export.compiled import CompiledModel, compile_model, require_answers
+from sca_search.export.facts import read_facts
+from sca_search.export.layout import FACTS_FILE, PACKED, VECTORS_FILE, C
+from sca_search.export.onnx_extra import onnxruntime_missing
+from sca_search.export.packed import read_packed
+from sca_search.export.rebuild import RecordNetwork
+from sca_search.export.records import Floats, Graph, TestVectors, WeightRecord
+from sca_search.export.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
+from sca_search.export.vectors import read_vectors
+
+OURS, FLOAT, INT8, TORCH = "C", "onnxruntime fp32", "onnxruntime int8", "torch, eager"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to run a model, and what it takes up; None where that is not known."""
+
+    name: str
+    sampler: Sampler
+    disk_bytes: int | None = None
+    scratch_bytes: int | None = None
+    table_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An engine's time."""
+
+    engine: Engine
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Engines timed in turns; `adds` is how often a weight that is not zero meets a cell, None where nobody knows."""
+
+    measured: tuple[Measured, ...]
+    clock_hz: float
+    adds: int | None
+    left_out: tuple[str, ...]  # sentences
+    built_by: str
+
+    def ratio(self, measured: Measured) -> float | None:
+        """How many times as fast as onnxruntime in float32, by medians."""
+        rival = next((each for each in self.measured if each.engine.name == FLOAT), None)
+        return None if rival is None else rival.timing.median / measured.timing.median
+
+    def adds_a_cycle(self, measured: Measured) -> float | None:
+        """Additions that the network needs, by the cycles that it took; dense engines do more of them."""
+        return None if self.adds is None else self.adds / (measured.timing.median * self.clock_hz)
+
+    def as_json(self) -> dict[str, Any]:
+        """For files."""
+        return {
+            "clock_ghz": self.clock_hz / 1e9,
+            "adds": self.adds,
+            "built_by": self.built_by,
+            "left_out": list(self.left_out),
+            "engines": [self._row(measured) for measured in self.measured],
+        }
+
+    def _row(self, measured: Measured) -> dict[str, Any]:
+        engine, timing = measured.engine, measured.timing
+        return {
+            "name": engine.name,
+            "median_us": 1e6 * timing.median,
+            "iqr_us": 1e6 * timing.spread,
+            "low_us": 1e6 * timing.low,
+            "ratio": self.ratio(measured),
+            "adds_a_cycle": self.adds_a_cycle(measured),
+            "samples": len(timing.seconds),
+            "noisy_share": timing.noisy_share,
+            "over_quiet_samples": timing.has_quiet,
+            "disk_bytes": engine.disk_bytes,
+            "scratch_bytes": engine.scratch_bytes,
+            "table_bytes": engine.table_bytes,
+        }
+
+
+def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lambda _line: None) -> Bench:
+    """Times the C source of an export folder, and what runs the same model in its stead, for so many seconds."""
+    if not 0 < seconds < math.inf:
+        raise ExportError(f"--seconds must be above 0, got {seconds:g}")
+    if not folder.is_dir():
+        raise ExportError(f"{folder}: there is no such folder")
+    read_facts(folder / FACTS_FILE)
+    if not (folder / C).is_file():
+        raise ExportError(f"{folder}: holds no {C}; sca-search export --format packed,c writes it")
+    compiler = require_compiler()
+    say("compiling")
+    model = compile_model(folder, compiler=compiler)
+    graph, vectors = _known(folder)
+    if vectors is not None:
+        require_answers(str(folder / C), model, vectors)
+    image = vectors.images[0] if vectors is not None else np.zeros(model.input_shape, dtype=np.float32)
+    engines, left_out = [c_engine(OURS, model, image)], []
+    if graph is None or vectors is None:
+        left_out.append(f"{folder} holds no {PACKED}, so that {FLOAT}, {INT8} and torch are left out")
+    else:
+        rivals, missing = onnx_rivals(graph, vectors)
+        engines += [*rivals, torch_engine(graph, image, (folder / PACKED).stat().st_size)]
+        left_out += missing
+    say(f"timing for {seconds:g} s")
+    timings = bench_engines(engines, seconds)
+    built_by = f"{compiler.version().splitlines()[0]}, {' '.join(compiler.native())}"
+    return of_timings(engines, timings, adds_of(graph) if graph else None, tuple(left_out), built_by)
+
+
+def of_timings(
+    engines: list[Engine], timings: Timings, adds: int | None, left_out: tuple[str, ...], built_by: str
+) -> Bench:
+    """What was timed, as a whole."""
+    measured = tuple(Measured(engine, timings.each[engine.name]) for engine in engines)
+    return Bench(measured, timings.clock_hz, adds, left_out, built_by)
+
+
+def bench_engines(engines: list[Engine], seconds: float) -> Timings:
+    """Times engines in turns, with torch on one thread meanwhile."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return time_in_turns({engine.name: engine.sampler for engine in engines}, seconds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def c_engine(name: str, model: CompiledModel, image: Floats) -> Engine:
+    """A compiled model; on disk it is its library, with the weights in it."""
+    return Engine(
+        name,
+        stopwatch().sampler(model, image),
+        model.library_path.stat().st_size,
+        model.scratch_bytes,
+        model.table_bytes,
+    )
+
+
+def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[str]]:
+    """onnxruntime in float32 and int8, or a sentence why not."""
+    missing = onnxruntime_missing()
+    if missing:
+        return [], [missing]
+    # here, because the packages are an extra
+    from sca_search.export.onnx_engines import float_engine, int8_engine  # noqa: PLC0415
+
+    image = vectors.images[0]
+    found = {FLOAT: float_engine(graph, image), INT8: int8_engine(graph, image, vectors.images)}
+    return [Engine(name, python_sampler(each.run), each.file_bytes) for name, each in found.items()], []
+
+
+def torch_engine(graph: Graph, image: Floats, disk_bytes: int | None = None) -> Engine:
+    """The model as `sca_search.load` gives it."""
+    network, batch = RecordNetwork(graph), torch.from_numpy(np.array(image[None]))
+
+    def run() -> None:
+        with torch.inference_mode():
+            network(batch)
+
+    return Engine(TORCH, python_sampler(run), disk_bytes)
+
+
+def adds_of(graph: Graph) -> int:
+    """Non-zero weights times the cells that each is used for; multiplications of dense layers count as well."""
+    layers = [record for record in graph.records if isinstance(record, WeightRecord)]
+    return sum((layer.weight.size - layer.zeros) * math.prod(layer.shape[1:]) for layer in layers)
+
+
+def _known(folder: Path) -> tuple[Graph | None, TestVectors | None]:
+    """The model and its test vectors, from whichever files there are; a packed file in float16 has others than C."""
+    graph, vectors = read_packed(folder / PACKED) if (folder / PACKED).is_file() else (None, None)
+    if (folder / VECTORS_FILE).is_file():
+        vectors = read_vectors(folder / VECTORS_FILE)
+    return graph, vectors

@@ -1,0 +1,60 @@
+"""An export's C source on other machines: its self-test, and its size on a small one."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sca_search.errors import ExportError
+from sca_search.export.bare_metal import bare_metal_bytes
+from sca_search.export.c_options import COptions
+from sca_search.export.c_source import write_c
+from sca_search.export.elf import SectionBytes
+from sca_search.export.facts import read_facts
+from sca_search.export.layout import FACTS_FILE, PACKED, C
+from sca_search.export.packed import read_packed
+from sca_search.export.targets import TargetCheck, check_target, require_cross_compiler
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What ran, what was only compiled, and how large the model is on a microcontroller."""
+
+    checks: tuple[TargetCheck, ...]
+    sizes: dict[str, SectionBytes]  # by how the weights are stored
+
+    @property
+    def holds(self) -> bool:
+        return all(check.outcome != "failed" for check in self.checks)
+
+
+def check_folder(
+    folder: Path, targets: tuple[str, ...], say: Callable[[str], None] = lambda _line: None
+) -> CheckReport:
+    """Compiles the self-test of an export folder for each target, and runs it where that can be done here."""
+    if not folder.is_dir():
+        raise ExportError(f"{folder}: there is no such folder")
+    read_facts(folder / FACTS_FILE)
+    if not (folder / C).is_file():
+        raise ExportError(f"{folder}: holds no {C}; sca-search export --format packed,c writes it")
+    require_cross_compiler()
+    source = (folder / C).parent
+    checks: list[TargetCheck] = []
+    for target in targets:
+        say(f"compiling for {target}")
+        checks += check_target(source, target)
+    say("compiling for a Cortex-M4")
+    return CheckReport(tuple(checks), {"as exported": bare_metal_bytes(source), **_stored_both_ways(folder / PACKED)})
+
+
+def _stored_both_ways(packed: Path) -> dict[str, SectionBytes]:
+    """What a user may choose between; nothing where the model itself is not at hand."""
+    if not packed.is_file():
+        return {}
+    graph, vectors = read_packed(packed)
+    sizes = {}
+    for how, stored in (("packed, expanded into RAM", False), ("stored as they are read", True)):
+        with tempfile.TemporaryDirectory() as temporary:
+            write_c(Path(temporary), graph, vectors, COptions(stored=stored))
+            sizes[how] = bare_metal_bytes(Path(temporary))
+    return sizes

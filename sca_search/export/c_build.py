@@ -1,0 +1,176 @@
+"""Compiles C: finds a compiler, and keeps what it built in the user's cache."""
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sca_search.errors import ExportError, StorageError
+from sca_search.files import atomic_path
+
+PORTABLE = ("-O3", "-std=c99")
+NO_COMPILER = "no C compiler was found: CC names none, and there is no cc, gcc or clang; sca-search[cross] brings one"
+_NATIVE = "-march=native"
+_MOST_SECONDS = 600  # for a compilation, or for a few images
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler by its command, such as ("gcc",) or ("python", "-m", "ziglang", "cc")."""
+
+    command: tuple[str, ...]
+
+    def version(self) -> str:
+        """What it says of itself; two compilers of one version build the same."""
+        return _version(self.command)
+
+    def takes(self, flag: str) -> bool:
+        """Whether it compiles an empty file with that flag."""
+        return _takes(self.command, flag)
+
+    def native(self) -> tuple[str, ...]:
+        """Flags for the fastest code on this machine."""
+        return (*PORTABLE, _NATIVE) if self.takes(_NATIVE) else PORTABLE
+
+    def run(self, arguments: list[str]) -> None:
+        """ExportError, with what it said, unless it succeeds."""
+        run_program([*self.command, *arguments], name="zig" if "ziglang" in self.command else "")
+
+
+def find_compiler() -> Compiler | None:
+    """What CC names, else the system's, else the one of the extra [cross]."""
+    named = shlex.split(os.environ.get("CC", ""))
+    if named:
+        found = shutil.which(named[0])
+        return Compiler((found, *named[1:])) if found else None
+    system = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    return Compiler((system,)) if system else zig_compiler()
+
+
+def require_compiler() -> Compiler:
+    """The compiler, or ExportError."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise ExportError(NO_COMPILER)
+    return compiler
+
+
+def zig_compiler() -> Compiler | None:
+    """The compiler of the package ziglang, which compiles for any target; None where it is not installed."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    return Compiler((sys.executable, "-m", "ziglang", "cc"))
+
+
+def build_library(
+    sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler | None = None, *, keep: bool = True
+) -> Path:
+    """A shared library of those sources, by file name; from the cache where it was built before.
+
+    What is not to be kept is gone when this process ends.
+    """
+    compiler = compiler or require_compiler()
+    suffix = ".dll" if sys.platform == "win32" else ".so"
+    name = f"{_key(sources, flags, compiler)}{suffix}"
+    known = (_cache_folder() if keep else _own_folder()) / name
+    if known.is_file():
+        return known
+    try:
+        return _build(known, sources, flags, compiler)
+    except StorageError:  # a home that may not be written, or is full
+        return _build(_own_folder() / name, sources, flags, compiler)
+
+
+def run_program(command: list[str], given: bytes = b"", name: str = "") -> bytes:
+    """What a program wrote to its standard output; ExportError, under its own or another name, unless it succeeds."""
+    name = name or Path(command[0]).name
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=_MOST_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ExportError(f"{name} cannot be run to its end: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        raise ExportError(f"{name} failed with code {done.returncode}: {said[-400:]}")
+    return done.stdout
+
+
+def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> Path:
+    _make_private(path.parent)
+    with tempfile.TemporaryDirectory() as temporary, atomic_path(path) as library:
+        folder = Path(temporary)
+        for name, text in sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        files = [str(folder / name) for name in sources if name.endswith(".c")]
+        compiler.run([*flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm"])
+    return path
+
+
+def _make_private(folder: Path) -> None:
+    """Makes a folder that only this user may write to: what lies in it is loaded and run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _cache_folder() -> Path:
+    """Where the system keeps what a program can make again."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
+    return base / "sca-search"
+
+
+@functools.cache
+def _own_folder() -> Path:
+    """A folder of this process alone."""
+    folder = Path(tempfile.mkdtemp(prefix="sca-search-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _key(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> str:
+    parts = [compiler.version(), *compiler.command, *flags, _processor()]
+    for name, text in sources.items():
+        parts += [name, text]
+    # Lengths keep ("ab", "c") and ("a", "bc") apart.
+    whole = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on: a cache may be shared by several machines."""
+    known = Path("/proc/cpuinfo")
+    if not known.is_file():
+        return f"{platform.machine()} {platform.processor()}"
+    lines = known.read_text(encoding="utf-8", errors="replace")
+    said = re.findall(r"^(?:model name|flags|Features|CPU part|isa)\s*:\s*(.+)$", lines, re.MULTILINE)
+    return " ".join([platform.machine(), *sorted(set(said))])
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> str:
+    return run_program([*command, "--version"]).decode(errors="replace").strip()
+
+
+@functools.cache
+def _takes(command: tuple[str, ...], flag: str) -> bool:
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary) / "empty.c"
+        source.write_text("int nothing;\n")
+        try:
+            run_program([*command, flag, "-c", "-o", str(source.with_suffix(".o")), str(source)])
+        except ExportError:
+            return False
+    return True

@@ -1,0 +1,164 @@
+"""The C export as a function of numpy arrays: compiled on this machine, kept in the user's cache."""
+
+import ctypes
+import math
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sca_search.errors import ExportError
+from sca_search.export.c_build import Compiler, build_library, require_compiler
+from sca_search.export.c_kernels import kernel_file
+from sca_search.export.c_source import write_c
+from sca_search.export.compare import agreement
+from sca_search.export.layout import PACKED, C
+from sca_search.export.packed import read_packed
+from sca_search.export.records import Floats, Shape, TestVectors
+
+_ALIGNMENT = 64  # bytes of a cache line, and of the longest vector
+
+
+def compile_model(
+    path: str | Path, *, compiler: Compiler | None = None, flags: tuple[str, ...] = ()
+) -> "CompiledModel":
+    """An exported model as a function from images to logits, at the speed of the C export.
+
+    `path` is an export folder, the folder of its C source, or a packed file, whose C source is then written first. It
+    is compiled by the system's compiler (or that of the extra [cross]) for this machine, once: the library is kept in
+    the user's cache. Compiling a folder runs its code, so compile only what you would run.
+    """
+    found = Path(path)
+    if found.is_file():
+        return _from_packed(found, compiler, flags)
+    for folder in (found / Path(C).parent, found):
+        if (folder / "model.c").is_file():
+            return compile_source(folder, compiler, flags)
+    if (found / PACKED).is_file():
+        return _from_packed(found / PACKED, compiler, flags)
+    raise ExportError(f"{path}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
+
+
+class CompiledModel:
+    """A model in a shared library, with memory of its own.
+
+    Threads may share it: it answers one at a time.
+    """
+
+    def __init__(self, library: Path, header: str) -> None:
+        try:
+            self._library = ctypes.CDLL(str(library))
+            inputs, outputs = self._number("inputs"), self._number("outputs")
+            self.table_bytes, self.scratch_bytes = self._number("tables"), 4 * self._number("scratch")
+            names = (ctypes.c_char_p * outputs).in_dll(self._library, "model_class_names")
+        except (OSError, ValueError) as error:
+            raise ExportError(f"{library} cannot be loaded as a model: {error}") from error
+        self.library_path = library
+        self.class_names = tuple((name or b"").decode() for name in names)
+        self.input_shape = _shape(header, inputs)
+        self._tables, self._scratch = aligned(self.table_bytes), aligned(self.scratch_bytes)
+        self._lock = threading.Lock()
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Expands the weights into the tables: done once, when a model is made."""
+        self._library.library_init(self.tables_address)
+
+    def __call__(self, images: ArrayLike) -> Floats:
+        """The logits of one image, or of a batch of them: (classes,) or (batch, classes)."""
+        given = self._checked(np.asarray(images))
+        batch = given.reshape(-1, *self.input_shape)
+        logits = np.empty((len(batch), len(self.class_names)), dtype=np.float32)
+        with self._lock:
+            self._library.library_predict(
+                self.tables_address, self.scratch_address, address(batch), address(logits), ctypes.c_size_t(len(batch))
+            )
+        return logits if given.ndim > len(self.input_shape) else logits[0]
+
+    @property
+    def tables_address(self) -> ctypes.c_void_p:
+        """Where the expanded weights lie."""
+        return address(self._tables)
+
+    @property
+    def scratch_address(self) -> ctypes.c_void_p:
+        """Where the scratch memory lies."""
+        return address(self._scratch)
+
+    @property
+    def function(self) -> ctypes.c_void_p:
+        """The address of the library's function that predicts, for a C program that times it."""
+        return ctypes.cast(self._library.library_predict, ctypes.c_void_p)
+
+    def _checked(self, images: NDArray[Any]) -> Floats:
+        rank = len(self.input_shape)
+        if images.dtype.kind not in "fiub":
+            raise ValueError(f"images must be numbers, got an array of {images.dtype}")
+        if images.shape[-rank:] != self.input_shape or images.ndim not in (rank, rank + 1):
+            shape = ", ".join(map(str, self.input_shape))
+            raise ValueError(f"images must have the shape ({shape}) or (batch, {shape}), got {images.shape}")
+        return np.ascontiguousarray(images, dtype=np.float32)
+
+    def _number(self, name: str) -> int:
+        return ctypes.c_size_t.in_dll(self._library, f"library_{name}").value
+
+
+def aligned(size_bytes: int) -> NDArray[np.uint8]:
+    """Zeroed memory that begins at a cache line."""
+    memory = np.zeros(size_bytes + _ALIGNMENT, dtype=np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + size_bytes]
+
+
+def address(array: NDArray[Any]) -> ctypes.c_void_p:
+    """Where an array begins."""
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def model_sources(folder: Path) -> dict[str, str]:
+    """What a library is built of."""
+    try:
+        written = {name: (folder / name).read_text(encoding="utf-8") for name in ("model.c", "model.h")}
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{folder} cannot be read as a C model: {error}") from error
+    return written | {"library.c": kernel_file("library.c")}
+
+
+def compile_source(
+    folder: Path, compiler: Compiler | None = None, flags: tuple[str, ...] = (), *, keep: bool = True
+) -> CompiledModel:
+    """The C source in a folder, for this machine unless flags say otherwise."""
+    compiler = compiler or require_compiler()
+    sources = model_sources(folder)
+    return CompiledModel(build_library(sources, flags or compiler.native(), compiler, keep=keep), sources["model.h"])
+
+
+def _from_packed(path: Path, compiler: Compiler | None, flags: tuple[str, ...]) -> CompiledModel:
+    graph, vectors = read_packed(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        write_c(Path(temporary), graph, vectors)
+        model = compile_source(Path(temporary), compiler, flags)
+    require_answers(str(path), model, vectors)
+    return model
+
+
+def require_answers(what: str, model: CompiledModel, vectors: TestVectors) -> None:
+    """ExportError unless the model answers its test vectors."""
+    if vectors.images.shape[1:] != model.input_shape or vectors.logits.shape[1:] != (len(model.class_names),):
+        raise ExportError(f"{what}: its test vectors are those of another model")
+    found = agreement(model(vectors.images), vectors.logits)
+    if not found.holds:
+        raise ExportError(f"{what}: the compiled model does not answer its test vectors: {found}")
+
+
+def _shape(header: str, inputs: int) -> Shape:
+    """The shape that model.h says an image has; a vector where it does not say one."""
+    for spelled in re.findall(r"\d+(?: x \d+)+", header):
+        shape = tuple(map(int, spelled.split(" x ")))
+        if math.prod(shape) == inputs:
+            return shape
+    return (inputs,)

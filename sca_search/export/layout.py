@@ -1,0 +1,7 @@
+"""The names of files in an export folder."""
+
+PACKED, C, ONNX, PROGRAM, STATE = "model.safetensors", "c/model.c", "model.onnx", "model.pt2", "state.safetensors"
+FILES = (PACKED, C, ONNX, PROGRAM, STATE)
+
+FACTS_FILE, STUDY_FILE, CARD_FILE = "export.json", "study.toml", "MODEL.md"
+VECTORS_FILE = "test_vectors.safetensors"

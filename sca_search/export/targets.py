@@ -1,0 +1,141 @@
+"""The self-test of a C export on other machines: compiled for them here, run under an emulator where there is one."""
+
+import importlib.util
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sca_search.errors import ExportError, unknown_name
+from sca_search.export.c_build import PORTABLE, Compiler, run_program, zig_compiler
+
+Outcome = Literal["ran", "compiled", "failed"]
+
+
+@dataclass(frozen=True)
+class Build:
+    """A way to compile for a target: with such instructions, by such flags."""
+
+    instructions: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of machine: what the compiler calls it, what runs its programs, what Python calls it there."""
+
+    triple: str
+    runner: str
+    machines: tuple[str, ...]
+    builds: tuple[Build, ...]
+
+
+TARGETS = {
+    "aarch64-linux": Target("aarch64-linux-musl", "qemu-aarch64", ("aarch64", "arm64"), (Build("NEON"),)),
+    "armv7-linux": Target(
+        "arm-linux-musleabihf",
+        "qemu-arm",
+        ("armv7l",),
+        (Build("NEON", ("-mcpu=generic+v7a",)), Build("VFP", ("-mcpu=generic+v7a-neon+vfp3d16",))),
+    ),
+    "riscv64-linux": Target("riscv64-linux-musl", "qemu-riscv64", ("riscv64",), (Build("RV64GC"),)),
+    "wasm32-wasi": Target("wasm32-wasi", "wasmtime", (), (Build("SIMD", ("-msimd128",)), Build("without SIMD"))),
+}
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """What became of the self-test on one target, and what it or a tool said."""
+
+    target: str
+    instructions: str
+    outcome: Outcome
+    said: str
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    """ "wasm32-wasi,aarch64-linux" -> the names in the order of TARGETS."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in TARGETS:
+            raise ExportError(unknown_name("target", name, TARGETS))
+    if not names:
+        raise ExportError(f"--target must name at least one of {', '.join(TARGETS)}")
+    return tuple(name for name in TARGETS if name in names)
+
+
+def require_cross_compiler() -> Compiler:
+    """The compiler of the extra [cross], or ExportError."""
+    compiler = zig_compiler()
+    if compiler is None:
+        raise ExportError(
+            "ziglang is not installed, which compiles for other machines; pip install 'sca-search[cross]'"
+        )
+    return compiler
+
+
+def check_target(source: Path, name: str) -> tuple[TargetCheck, ...]:
+    """Compiles the self-test of a C export for a target and runs it if that can be done here."""
+    compiler = require_cross_compiler()
+    target = TARGETS[name]
+    checks = []
+    for build in target.builds:
+        with tempfile.TemporaryDirectory() as temporary:
+            program = Path(temporary) / "check"
+            try:
+                _compile(compiler, source, target, build, program)
+                checks.append(_run(name, target, build, program))
+            except ExportError as error:
+                checks.append(TargetCheck(name, build.instructions, "failed", str(error)))
+    return tuple(checks)
+
+
+def _compile(compiler: Compiler, source: Path, target: Target, build: Build, program: Path) -> None:
+    """Only the model is compiled with the build's flags: the C library is then the same for all builds of a target."""
+    objects = []
+    for name, flags in (("model", build.flags), ("check", ())):
+        objects.append(str(program.with_name(f"{name}.o")))
+        here = ["-target", target.triple, *PORTABLE, *flags, "-c", "-o", objects[-1], str(source / f"{name}.c")]
+        compiler.run(here)
+    compiler.run(["-target", target.triple, "-static", "-o", str(program), *objects, "-lm"])
+
+
+def _run(name: str, target: Target, build: Build, program: Path) -> TargetCheck:
+    if platform.machine() in target.machines:
+        said = run_program([str(program)]).decode()
+    elif target.runner == "wasmtime" and importlib.util.find_spec("wasmtime") is not None:
+        said = _run_wasm(program)
+    else:
+        runner = shutil.which(target.runner) or shutil.which(f"{target.runner}-static")
+        if runner is None:
+            return TargetCheck(name, build.instructions, "compiled", f"{target.runner} is not installed")
+        said = run_program([runner, str(program)]).decode()
+    return TargetCheck(name, build.instructions, "ran", said.strip())
+
+
+def _run_wasm(program: Path) -> str:
+    # here, because the package is an extra
+    import wasmtime  # noqa: PLC0415
+
+    printed = program.with_suffix(".txt")
+    settings = wasmtime.WasiConfig()
+    settings.stdout_file = str(printed)
+    engine = wasmtime.Engine()
+    store, linker = wasmtime.Store(engine), wasmtime.Linker(engine)
+    store.set_wasi(settings)
+    linker.define_wasi()
+    try:
+        instance = linker.instantiate(store, wasmtime.Module.from_file(engine, str(program)))
+        start = instance.exports(store)["_start"]
+        assert isinstance(start, wasmtime.Func)
+        start(store)
+    except wasmtime.ExitTrap as trap:
+        if trap.code != 0:
+            raise ExportError(f"wasmtime ended with code {trap.code}: {printed.read_text()[-400:].strip()}") from trap
+    except wasmtime.WasmtimeError as error:
+        raise ExportError(f"wasmtime refuses the program: {error}") from error
+    except wasmtime.Trap as trap:
+        raise ExportError(f"wasmtime stopped the program: {trap}") from trap
+    return printed.read_text()

@@ -1,0 +1,179 @@
+"""Times several programs in one process, in turns, and sees when the machine is not quiet.
+
+Each sample stands between two calibration loops whose cycles are known. One is a single chain of instructions: it
+tells the clock. The other fills the core: it slows down when a second thread of the same core is at work, which the
+first does not notice. A sample is noisy if a loop beside it took over a tenth longer than the fastest, or if its thread
+was interrupted.
+"""
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.export.c_build import build_library
+from sca_search.export.c_kernels import kernel_file
+from sca_search.export.compiled import CompiledModel, address
+from sca_search.export.records import Floats
+
+Sampler = Callable[[int], float]
+"""Seconds that so many calls take."""
+
+# More optimisation would vectorise the loops, and their cycles would no longer be known.
+_FLAGS = ("-O1", "-std=c99")
+_LOOPS = 4_000  # about 20 microseconds of each loop
+_CYCLES_A_LOOP = 16
+_NOISY = 1.1  # times the fastest loop
+_INTERRUPTED = 1.02  # times the seconds that the thread was running
+_WARM_SECONDS, _SAMPLE_SECONDS = 0.001, 0.002
+_FEWEST_QUIET = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Seconds a call, sample by sample, and which samples were taken while the machine was quiet."""
+
+    seconds: NDArray[np.float64]
+    quiet: NDArray[np.bool_]
+
+    @property
+    def noisy_share(self) -> float:
+        """The share of samples that a noisy machine spoilt."""
+        return 1.0 - float(self.quiet.mean())
+
+    @property
+    def has_quiet(self) -> bool:
+        """Whether there are enough quiet samples; if not, the figures are over all of them."""
+        return int(self.quiet.sum()) >= _FEWEST_QUIET
+
+    @property
+    def median(self) -> float:
+        return self._percentile(50)
+
+    @property
+    def low(self) -> float:
+        """The tenth percentile: what a noise that was not seen has touched least."""
+        return self._percentile(10)
+
+    @property
+    def spread(self) -> float:
+        """Between the first and the third quartile."""
+        return self._percentile(75) - self._percentile(25)
+
+    def _percentile(self, percent: float) -> float:
+        return float(np.percentile(self.seconds[self.quiet] if self.has_quiet else self.seconds, percent))
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Programs by name that were timed in turns, and the processor's clock meanwhile."""
+
+    clock_hz: float
+    each: Mapping[str, Timing]
+
+
+def time_in_turns(samplers: Mapping[str, Sampler], seconds: float, least_rounds: int = 7) -> Timings:
+    """Rounds in which every program is sampled once, for so many seconds."""
+    watch = stopwatch()
+    counts = {name: _calls(sampler) for name, sampler in samplers.items()}
+    taken: dict[str, list[_Sample]] = {name: [] for name in samplers}
+    names, rounds, end = list(samplers), 0, time.monotonic() + seconds
+    while rounds < least_rounds or time.monotonic() < end:
+        for name in names:
+            taken[name].append(_sample(watch, samplers[name], counts[name]))
+        names = [*names[1:], names[0]]  # so that nobody always follows the same one
+        rounds += 1
+    loops = np.array([sample.loops for samples in taken.values() for sample in samples])
+    fastest = loops.min(axis=0)
+    each = {name: _timing(samples, counts[name].sample, fastest) for name, samples in taken.items()}
+    return Timings(_CYCLES_A_LOOP * _LOOPS / float(fastest[0]), each)
+
+
+class Stopwatch:
+    """The calibration loops and the clock around a model, in C."""
+
+    def __init__(self) -> None:
+        library = build_library({"stopwatch.c": kernel_file("stopwatch.c")}, _FLAGS)
+        self._library = ctypes.CDLL(str(library))
+        for name in ("stopwatch_cycles", "stopwatch_width", "stopwatch_model"):
+            getattr(self._library, name).restype = ctypes.c_double
+
+    def loops(self) -> tuple[float, float]:
+        """Seconds of the two calibration loops."""
+        count = ctypes.c_size_t(_LOOPS)
+        return self._library.stopwatch_cycles(count), self._library.stopwatch_width(count)
+
+    def sampler(self, model: CompiledModel, image: Floats) -> Sampler:
+        """A compiled model on one image, timed inside C: what it costs to call from Python is left out."""
+        logits = np.empty(len(model.class_names), dtype=np.float32)
+        memory = np.ascontiguousarray(image, dtype=np.float32)
+        places = (model.function, model.tables_address, model.scratch_address, address(memory), address(logits))
+
+        def sample(count: int) -> float:
+            _ = model, memory, logits  # whose memory is written to, so that they must live as long as this function
+            seconds: float = self._library.stopwatch_model(*places, ctypes.c_size_t(count))
+            return seconds
+
+        return sample
+
+
+@functools.cache
+def stopwatch() -> Stopwatch:
+    """The one of this process."""
+    return Stopwatch()
+
+
+def python_sampler(call: Callable[[], Any]) -> Sampler:
+    """A Python function, timed in Python."""
+
+    def sample(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            call()
+        return time.perf_counter() - began
+
+    return sample
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """How many calls warm the caches before a sample, since others drove its data out, and how many are the sample."""
+
+    warm: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class _Sample:
+    seconds: float
+    running: float  # seconds that the thread was not interrupted
+    loops: tuple[float, float]  # the slower of each beside it
+
+
+def _calls(sampler: Sampler) -> _Calls:
+    sampler(1)
+    once = min(sampler(1) for _ in range(3))
+    return _Calls(*(max(1, round(seconds / once)) for seconds in (_WARM_SECONDS, _SAMPLE_SECONDS)))
+
+
+def _sample(watch: Stopwatch, sampler: Sampler, calls: _Calls) -> _Sample:
+    sampler(calls.warm)
+    before = watch.loops()
+    began, running = time.perf_counter(), time.thread_time()
+    seconds = sampler(calls.sample)
+    running, whole = time.thread_time() - running, time.perf_counter() - began
+    after = watch.loops()
+    return _Sample(seconds, seconds * running / whole, (max(before[0], after[0]), max(before[1], after[1])))
+
+
+def _timing(samples: list[_Sample], calls: int, fastest: NDArray[np.float64]) -> Timing:
+    loops = np.array([sample.loops for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
+    running = np.array([sample.running for sample in samples])
+    quiet = (loops <= _NOISY * fastest).all(axis=1) & (seconds <= _INTERRUPTED * running)
+    return Timing(seconds / calls, quiet)

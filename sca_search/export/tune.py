@@ -1,0 +1,78 @@
+"""Which kernel is fastest for each ternary layer on this machine, found by timing the layer alone with each of them."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sca_search.errors import ExportError
+from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c_source import write_c
+from sca_search.export.compiled import CompiledModel, compile_source
+from sca_search.export.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
+from sca_search.export.timing import Timing, stopwatch, time_in_turns
+
+Timer = Callable[[Graph, WeightRecord], Mapping[str, Timing]]
+"""A graph and one of its layers -> the time of each kernel that the layer can have."""
+
+_SECONDS = 0.5  # for all kernels of a layer together
+
+
+def tune(graph: Graph, say: Callable[[str], None] = lambda _line: None, timer: Timer | None = None) -> dict[str, str]:
+    """The fastest kernel for each ternary layer, by name: what `COptions.kernels` takes."""
+    chosen = {}
+    for layer in graph.ternary_layers:
+        timings = (timer or time_kernels)(graph, layer)
+        chosen[layer.name] = min(timings, key=lambda kind: timings[kind].low)
+        say(f"{layer.name}: {chosen[layer.name]} ({_told(timings)})")
+    return chosen
+
+
+def time_kernels(graph: Graph, layer: WeightRecord) -> Mapping[str, Timing]:
+    """One layer of a graph with each kernel that it can have, in turns."""
+    image = layer_input(graph, layer)
+    samplers = {kind: stopwatch().sampler(model, image) for kind, model in layer_models(graph, layer).items()}
+    return time_in_turns(samplers, _SECONDS).each
+
+
+def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ()) -> dict[str, CompiledModel]:
+    """A layer alone, compiled with each kernel that it can have."""
+    alone = one_layer(graph, layer)
+    models = {}
+    for kind in dict.fromkeys((*CONVOLUTION_KERNELS, *LINEAR_KERNELS)):
+        with tempfile.TemporaryDirectory() as temporary:
+            if _write(Path(temporary), alone, COptions(kernels={layer.name: kind})):
+                models[kind] = compile_source(Path(temporary), flags=flags, keep=False)
+    return models
+
+
+def one_layer(graph: Graph, layer: WeightRecord) -> Graph:
+    """A graph of nothing but one layer of another; of the answers, its caller is given only the first."""
+    shape = graph.shape_of(layer.inputs[0])
+    records: tuple[Record, ...] = (replace(layer, inputs=(INPUT,)),)
+    if len(layer.shape) > 1:
+        records = (*records, Reshape(f"{layer.name}.flat", (layer.name,), (int(np.prod(layer.shape)),)))
+    channels = np.ones(shape[0], dtype=np.float32)
+    return Graph(shape, 0 * channels, channels, records, records[-1].name, ("first",))
+
+
+def layer_input(graph: Graph, layer: WeightRecord) -> Floats:
+    """What a layer may be given behind a ReLU: half of it zeros, which some kernels skip."""
+    noise = np.random.default_rng(0).standard_normal(graph.shape_of(layer.inputs[0]))
+    return np.maximum(noise, 0).astype(np.float32)
+
+
+def _write(folder: Path, alone: Graph, options: COptions) -> bool:
+    """Whether the layer can have that kernel, in which case its source is written."""
+    nothing = TestVectors(np.zeros((1, *alone.input_shape), np.float32), np.zeros((1, 1), np.float32))
+    try:
+        write_c(folder, alone, nothing, options)
+    except ExportError:
+        return False
+    return True
+
+
+def _told(timings: Mapping[str, Timing]) -> str:
+    return ", ".join(f"{kind} {1e6 * timing.low:.1f} µs" for kind, timing in timings.items())
