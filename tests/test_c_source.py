@@ -374,8 +374,8 @@ def test_plan_writes_over_what_nobody_takes_any_more() -> None:
 
 
 def test_plan_keeps_a_residual_until_it_is_added() -> None:
-    # input (10) -> x (8), kept for the sum; x -> y (8) -> z (8); z + x. At most three are alive together, x, y and z where
-    # z is made: they begin at 0, 16 and 32. The sum takes z's or x's place.
+    # input (10) -> x (8), kept for the sum; x -> y (8) -> z (8); z + x. At most three are alive together, x, y and z
+    # where z is made: they begin at 0, 16 and 32. The sum takes z's or x's place.
     records = [
         _linear("x", INPUT, 10, 8),
         _linear("y", "x", 8, 8),
@@ -408,7 +408,8 @@ def _linear(name: str, source: str, inputs: int, outputs: int) -> Linear:
 
 def planned(records: list[Record], works: dict[int, int]) -> Plan:
     graph = _plain_graph(records)
-    return plan_memory(steps_of(graph), graph.input_shape, graph.output, works)
+    sizes = {INPUT: 10} | {record.name: record.shape[0] for record in records}
+    return plan_memory(steps_of(graph), sizes, graph.output, works)
 
 
 def _plain_graph(records: list[Record]) -> Graph:

@@ -31,8 +31,7 @@ from sca_search.export.records import (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the call of a step depends on besides the step: shapes and channel steps of values by their names, what lives
-    of the ternary layers, and the user's wishes."""
+    """What the call of a step depends on besides the step itself, values and layers by their names."""
 
     shapes: Mapping[str, Shape]
     channel_steps: Mapping[str, int]
@@ -64,7 +63,9 @@ def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list
 
 
 def _windows(record: Pool) -> dict[str, object]:
-    sides = dict(zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), record.padding, strict=True))
+    sides: dict[str, object] = dict(
+        zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), record.padding, strict=True)
+    )
     return sides | {
         "kernel_y": record.kernel[0],
         "kernel_x": record.kernel[1],

@@ -1,7 +1,8 @@
 """Which weights of the ternary layers matter: at high sparsity some outputs are zero, or read by nobody.
 
 Forwards, channels are found that are zero wherever one looks (all weights zero, and a bias that a ReLU cuts off): the
-weights behind them do nothing. Backwards, outputs that no weight, no residual and no logit asks for need not be computed.
+weights behind them do nothing. Backwards, outputs are found that no weight, no residual and no logit asks for: they
+need not be computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,8 +70,8 @@ def _effective_weights(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, T
             nothing = ~weight.reshape(len(weight), -1).any(axis=1)
             constants[record.name] = np.where(nothing, record.bias, np.nan)
         else:
-            rule = _CONSTANTS.get(type(record), lambda record, *_: np.full(record.shape[0], np.nan))
-            constants[record.name] = rule(record, *inputs, *(shapes[name] for name in record.inputs[:1]))
+            rule: Callable[..., _Constants] = _CONSTANTS.get(type(record), _unknown)
+            constants[record.name] = rule(record, *inputs, shapes[record.inputs[0]])
     return weights
 
 
@@ -80,6 +81,10 @@ def _without_inputs(record: WeightRecord, zero: _Mask) -> Any:
     weight = record.weight.copy()
     weight[:, zero] = 0
     return weight
+
+
+def _unknown(record: Record, *_: Any) -> _Constants:
+    return np.full(record.shape[0], np.nan)
 
 
 def _activated(record: Activation, values: _Constants, *_: Any) -> _Constants:
@@ -113,11 +118,11 @@ def _asked(
     """Which channels of its inputs a record asks for, given which of its own are asked for."""
     if record.name in weights and not (isinstance(record, Convolution) and record.groups > 1):
         weight = weights[record.name][needed]
-        return {record.inputs[0]: weight.any(axis=(0, *range(2, weight.ndim)))}
+        return {record.inputs[0]: np.asarray(weight.any(axis=(0, *range(2, weight.ndim))))}
     if isinstance(record, Reshape):
         given = shapes[record.inputs[0]]
         cells = np.broadcast_to(needed.reshape(-1, *[1] * (len(record.shape) - 1)), record.shape)
-        return {record.inputs[0]: cells.reshape(given[0], -1).any(axis=1)}
+        return {record.inputs[0]: np.asarray(cells.reshape(given[0], -1).any(axis=1))}
     if isinstance(record, Concat):
         ends = np.cumsum([shapes[name][0] for name in record.inputs])
         asked: dict[str, _Mask] = {}

@@ -10,7 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sca_search.export.c_steps import Step, is_convolution
-from sca_search.export.records import INPUT, Activation, AdaptivePool, Add, ChannelAffine, Multiply, Pool, Reshape, Shape
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Multiply,
+    Pool,
+    Reshape,
+    Shape,
+)
 
 _LINE = 16  # floats of a cache line
 _CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has
@@ -48,9 +58,7 @@ def channel_steps(steps: Sequence[Step], input_shape: Shape, output: str) -> dic
     rigid = {INPUT, output} | {step.name for step in steps if not _skips(step)}
     rigid |= {name for step in steps if not _skips(step) for name in step.inputs}
     sizes = {name: math.prod(shape[1:]) for name, shape in plain.items()}
-    return {
-        name: size + _LINE if name not in rigid and size % _CRAMPED == 0 else size for name, size in sizes.items()
-    }
+    return {name: size + _LINE if name not in rigid and size % _CRAMPED == 0 else size for name, size in sizes.items()}
 
 
 def _skips(step: Step) -> bool:
@@ -58,9 +66,7 @@ def _skips(step: Step) -> bool:
     return isinstance(step.record, Pool | AdaptivePool) or is_convolution(step.record)
 
 
-def plan_memory(
-    steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]
-) -> Plan:
+def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]) -> Plan:
     """Lays out all values, of so many floats each, and the work space of those steps that need some."""
     # A value that nobody takes is kept while it is made.
     ends = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}

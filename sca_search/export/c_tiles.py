@@ -12,8 +12,8 @@ from sca_search.export.records import Convolution, Shape, Trits
 
 CELLS = 8
 MOST_ROWS = 8
-# Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: what blocks save in sums that are
-# kept outweighs the rows that come from the second level.
+# Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: that fewer sums are kept
+# between blocks outweighs the rows that come from the second level.
 PLANES_BYTES = 48 * 1024
 # Floats that are laid out of a block: offsets have two bytes.
 _MOST_OFFSETS = 2**16
@@ -23,7 +23,7 @@ Numbers = NDArray[np.uint16]
 
 def combinations(columns: int) -> int:
     """Sums of so many values with weights in {-1, 0, 1} that are not zero, but for their signs."""
-    return (3**columns - 1) // 2
+    return (int(3**columns) - 1) // 2
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Tiles:
     @cached_property
     def rows(self) -> int:
         """Of a tile: as even as can be."""
-        height = self.record.shape[1]
+        height = int(self.record.shape[1])
         return math.ceil(height / math.ceil(height / MOST_ROWS))
 
     @property
     def span(self) -> int:
-        return (self.record.weight.shape[2] - 1) * self.record.dilation[0]
+        return (int(self.record.weight.shape[2]) - 1) * self.record.dilation[0]
 
     @property
     def phases(self) -> int:
@@ -78,7 +78,7 @@ class Tiles:
 
     @property
     def kernel_columns(self) -> list[int]:
-        """Where what a column of the kernel needs begins in a row; of combined ones, the first of a combination counts."""
+        """Where what a column of the kernel needs begins in a row; of combined ones, the first of them counts."""
         columns = range(self.kernel_x)
         if self.combined > 1:
             return [column // self.combined * combinations(self.combined) * CELLS for column in columns]
@@ -97,7 +97,7 @@ class Tiles:
 
     @property
     def kernel_x(self) -> int:
-        return self.record.weight.shape[3]
+        return int(self.record.weight.shape[3])
 
     @property
     def group_inputs(self) -> int:

@@ -83,7 +83,7 @@ def _ternary_convolution(step: Step, name: str, given: Given, live: Living, opti
     alone = record.groups == 1
     outputs = _some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
     weight = live.weight[outputs]
-    channels = _some(weight.any(axis=(0, 2, 3))) if alone else np.ones(weight.shape[1], dtype=bool)
+    channels = _some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
     left_out = int(np.count_nonzero(record.weight)) - int(np.count_nonzero(weight))
     weight = weight[:, channels]
     tiles = choose_tiles(record.name, weight, _kinds(record, weight, given.shape), options)
@@ -254,7 +254,7 @@ def _ternary_linear(step: Step, name: str, live: Living, options: COptions) -> C
 
 def _linear_block(weight: Trits, listed: int) -> int:
     """Inputs at a time: lists short enough for good sums; a chunk of trits lies in one literal."""
-    inputs = weight.shape[1]
+    inputs = int(weight.shape[1])
     blocks = max(1, math.ceil(listed / len(weight) / _LISTED_AT_ONCE), math.ceil(inputs / _MOST_TRITS))
     return math.ceil(inputs / blocks / TRITS_A_CHARACTER) * TRITS_A_CHARACTER
 
@@ -269,8 +269,10 @@ def linear_lists_of(weight: Trits, block: int) -> Numbers:
     """The lists that kernels/ternary_linear_lists.c reads."""
     rows = _linear_rows(weight, block)
     plus, minus = rows > 0, rows < 0
-    counts = np.stack([plus.sum(axis=1), minus.sum(axis=1)], axis=1)
-    lists = [np.concatenate((count, np.flatnonzero(p), np.flatnonzero(m))) for count, p, m in zip(counts, plus, minus)]
+    lists = [
+        np.concatenate(([p.sum(), m.sum()], np.flatnonzero(p), np.flatnonzero(m)))
+        for p, m in zip(plus, minus, strict=True)
+    ]
     return np.concatenate(lists).astype(np.uint16)
 
 
