@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c_call import Call, Table, integers, pairs
 from sca_search.export.c_count import table_comment
 from sca_search.export.c_kernels import amalgamate, kernel_file
@@ -59,6 +60,10 @@ def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions 
 
 
 def _program(graph: Graph, options: COptions) -> _Program:
+    layers = [layer.name for layer in graph.ternary_layers]
+    for name in options.kernels:
+        if name not in layers:
+            raise ExportError(unknown_name("ternary layer", name, layers))
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
     steps = steps_of(graph)
     apart = channel_steps(steps, graph.input_shape, graph.output)

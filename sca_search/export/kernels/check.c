@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "model.h"
 #include "literals.h"
+#include "load_float.h"
 #include "vectors.h"
 
 static float image[MODEL_INPUTS], logits[MODEL_OUTPUTS], expected[MODEL_OUTPUTS];

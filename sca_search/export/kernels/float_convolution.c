@@ -1,4 +1,5 @@
 #include "literals.h"
+#include "load_float.h"
 #include "tiles.h"
 
 /*

@@ -1,5 +1,5 @@
 #pragma once
-#include <stddef.h>
+#include "lanes.h"
 
 struct pool {
     size_t channels, in_height, in_width, out_height, out_width;
@@ -17,7 +17,7 @@ struct window {
 typedef struct window window_at(const struct pool *pool, size_t index);
 typedef float reduce_window(const float *map, size_t width, struct window rows, struct window columns);
 
-static void pool_maps(const struct pool *pool, const float *in, float *out, window_at *rows_at, window_at *columns_at,
+INLINE void pool_maps(const struct pool *pool, const float *in, float *out, window_at *rows_at, window_at *columns_at,
                       reduce_window *reduce)
 {
     size_t channel, row, column;
