@@ -30,7 +30,8 @@ def convolution_cycles(tiles: Tiles, weight: Trits) -> float:
     areas = sum(tiles.areas((channels.stop - channels.start) * tiles.block_groups) for _, channels, _ in blocks)
     laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
     outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.rows / 8)
-    return float(tiles.tiles) * (laid + entries(tiles, weight) * tiles.rows * _ADD + outputs * _OUTPUT)
+    cycles: float = tiles.tiles * (laid + entries(tiles, weight) * tiles.rows * _ADD + outputs * _OUTPUT)
+    return cycles
 
 
 def choose_linear(name: str, weight: Trits, listed: int, options: COptions) -> str:
