@@ -88,6 +88,7 @@ class Space:
                 "sharpness": space.sharpness,
                 "sharpness_first": space.sharpness_first,
                 "sharpness_start": space.sharpness_start,
+                "gradient_sharpness": space.gradient_sharpness,
             }
         return values | self._ranges_of_groups()
 
@@ -109,9 +110,12 @@ class Space:
         known = {
             "strength": 100.0 if self.spec.search.form == "paper" else 0.001,
             "hold_from": 0.5,
-            "rise": 0.5,
-            "sharpness": 300.0,
-            "sharpness_first": 2.0,
+            # Sharp at once, the gradient wide, all zeros there from the start: at 0.97 and 0.99 of MNIST better than a
+            # slow rise of β with its real gradient, whose weights are left behind one after the other.
+            "rise": 0.0,
+            "sharpness": 3000.0,
+            "sharpness_first": 100.0,
+            "gradient_sharpness": 1.0,
             "spread": 0.6,
             "learning_rate": 0.01,
             "latent_learning_rate": 0.02,
@@ -178,6 +182,7 @@ class Space:
             strength=self._strength(values, 0.0),
             layer_strength=self._of_layers(PULL, values, lambda own: self._strength(values, own)),
             sharpness=_sharpness(values, 0.0),
+            gradient_sharpness=values.get("gradient_sharpness"),
             layer_sharpness=self._of_layers(SHARP, values, lambda own: _sharpness(values, own)),
             learning_rate=values["learning_rate"],
             latent_learning_rate=values["latent_learning_rate"],
