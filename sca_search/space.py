@@ -125,14 +125,19 @@ class Space:
         return numbers | {name: options[0] for name, options in self.choices().items()}
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
-        """Values for the first candidates: the known ones for the target and the first point of the grid.
+        """Values for the first candidates: the known ones for the target and the first point of the grid, or for the
+        three sparsest of a whole front.
 
         Where splits are searched, the known one is that of the layers' sensitivity; the target's next two trials are
-        the even split and the one by the layers' size. `planned` is the sparsity of a candidate.
+        the even split and the one by the layers' size. Without a target these fall to the grid's next points, where
+        few zeros make a split matter little. `planned` is the sparsity of a candidate.
         """
-        guess = self.first_guess()
-        second, third = (2, 4) if self.spec.goal.grid else (1, 2)
-        guesses = {0: guess} | ({1: guess} if self.spec.goal.grid else {})
+        guess, goal = self.first_guess(), self.spec.goal
+        if goal.target_sparsity is None:
+            known_ones, second, third = 3, 3, 5
+        else:
+            known_ones, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
+        guesses = dict.fromkeys(range(known_ones), guess)
         if self._splits:
             known = ((second, uniform_weighting(self.layers)), (third, erdos_renyi_weighting(self.layers)))
             for number, weighting in known:

@@ -170,6 +170,16 @@ def test_the_targets_next_candidates_try_the_known_splits(grid, numbers):
     assert all(guess | others == guess for guess in guesses.values())
 
 
+@pytest.mark.parametrize("goal", [{"front": True}, {"min_accuracy": 0.9}], ids=["front", "min_accuracy"])
+def test_without_a_target_the_sparsest_come_first_with_the_best_known_split(goal):
+    chosen = space_of(layers=LENET, costs=COSTS, split=2, goal=goal)
+    guess = chosen.first_guess()
+    guesses = chosen.first_guesses(even_plan)
+    assert guesses.keys() == {0, 1, 2, 3, 5}
+    assert guesses[0] == guesses[1] == guesses[2] == guess
+    assert guesses[3] == guess | chosen.densities_of(dict.fromkeys(WEIGHTS, 0.0), 0.9)
+
+
 def test_a_known_split_is_cut_to_the_range():
     guesses = space_of(layers=LENET, split=0.5).first_guesses(even_plan)
     assert (guesses[4]["density.conv2"], guesses[4]["density.fc1"]) == (-0.5, 0.5)
