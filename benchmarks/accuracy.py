@@ -180,7 +180,9 @@ def _slug(text: str) -> str:
 
 
 def _spread(values: list[float], sign: str = "") -> str:
-    return f"{statistics.fmean(values):{sign}.2f} ± {statistics.pstdev(values):.2f}"
+    """Mean and standard deviation; one value alone has none."""
+    mean = f"{statistics.fmean(values):{sign}.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.2f}"
 
 
 if __name__ == "__main__":
