@@ -113,7 +113,7 @@ def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
 
 def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
     rows = []
-    for target in arguments.targets:
+    for target in sorted(arguments.targets):
         for form in arguments.forms:
             found = [cell for cell in cells if (cell["target"], cell["form"]) == (target, form)]
             if found:
