@@ -60,8 +60,8 @@ def has_avx2() -> bool:
         return False
 
 
-# Each is a compilation: two lengths are enough for the fast set.
-SLOWER = ("1 lane", "8 lanes without AVX2")
+# Each is a compilation: one length is enough for the fast set.
+SLOWER = ("1 lane", "4 lanes", "8 lanes without AVX2")
 
 
 @pytest.fixture(
@@ -100,7 +100,8 @@ def check_kernels(graph: Graph, names: list[str], options: COptions, flags: list
         folder = Path(temporary)
         images = written(folder, graph, options)
         difference, where = worst_difference(graph, names, images, answers(folder, images, flags))
-        assert difference <= 2e-6, where
+        # Of float32's 6e-8 a step, what is left of sums over up to 46,000 inputs that may cancel each other.
+        assert difference <= 4e-6, where
         assert count_zeros_c(folder) == {
             layer.name: (int((layer.weight == 0).sum()), layer.weight.size) for layer in graph.ternary_layers
         }

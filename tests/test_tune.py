@@ -85,6 +85,7 @@ def small_network() -> Network:
     return Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
 
 
+@pytest.mark.slow
 def test_tuned_export_is_verified(tmp_path: Path) -> None:
     said: list[str] = []
     options = ExportOptions(formats=("c",), tune=True, say=said.append)
@@ -93,6 +94,7 @@ def test_tuned_export_is_verified(tmp_path: Path) -> None:
     assert any("µs" in line for line in said)
 
 
+@pytest.mark.slow
 def test_stored_weights_need_no_tables(tmp_path: Path) -> None:
     for stored in (False, True):
         folder = tmp_path / str(stored)

@@ -13,7 +13,7 @@ static size_t pack_inputs(const float *in, size_t count, float *values, float *p
     return packed;
 }
 
-#define SUM_LENGTH 256 /* inputs that are summed before they join the others: short sums lose less to rounding */
+#define SUM_LENGTH 64 /* inputs that are summed before they join the others: short sums lose less to rounding */
 
 #if MODEL_LANES == 8 && defined(__AVX2__)
 #define CLEAR_CODED(i) __m256 sum_##i = _mm256_setzero_ps();
