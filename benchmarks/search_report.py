@@ -175,12 +175,19 @@ def _beside(sparsity: float, mine: list[float], theirs: list[float]) -> str:
         verdict = f"{gap:+.2f}, a single seed"
     else:
         where = "outside" if abs(gap) > spread else "inside"
-        verdict = f"{gap:+.2f}, {where} the spread of seeds"
+        verdict = f"{gap:+.2f}, {where} the spread of seeds{_seed_by_seed(mine, theirs)}"
     dense = "no worse than dense" if statistics.fmean(mine) >= 0 else "below dense"
     return (
         f"- At {sparsity:g}, test: ours {_mean(mine)} points against dense ({dense}), {BASELINE} with an even split "
         f"{_mean(theirs)}: {verdict}."
     )
+
+
+def _seed_by_seed(mine: list[float], theirs: list[float]) -> str:
+    """The differences on the same warm starts, where both have all seeds."""
+    if len(mine) != len(theirs):
+        return ""
+    return f" (seed by seed {', '.join(f'{a - b:+.2f}' for a, b in zip(mine, theirs, strict=True))})"
 
 
 def _front_words(cells: list[Cell]) -> str:
