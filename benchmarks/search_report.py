@@ -43,7 +43,8 @@ def _write(data: str, part: str, cells: list[Cell]) -> None:
         text = f"{_front_table(cells)}\n\n{_verdicts(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
     else:
         title = f"Search at one sparsity on {NAMES[data]}"
-        text = f"{_target_table(cells)}\n\n{_target_verdicts(cells)}\n\n{_target_words(cells)}{_splits(cells)}"
+        parts = (_target_table(cells), _target_verdicts(cells), _target_words(cells), _splits(cells))
+        text = "\n\n".join(part for part in parts if part)
     measured = f"Measured by `python benchmarks/search.py {part} {data}`; the tables by:  \n{provenance()}"
     write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{measured}")
 
@@ -175,12 +176,19 @@ def _beside(sparsity: float, mine: list[float], theirs: list[float]) -> str:
         verdict = f"{gap:+.2f}, a single seed"
     else:
         where = "outside" if abs(gap) > spread else "inside"
-        verdict = f"{gap:+.2f}, {where} the spread of seeds"
+        verdict = f"{gap:+.2f}, {where} the spread of seeds{_seed_by_seed(mine, theirs)}"
     dense = "no worse than dense" if statistics.fmean(mine) >= 0 else "below dense"
     return (
         f"- At {sparsity:g}, test: ours {_mean(mine)} points against dense ({dense}), {BASELINE} with an even split "
         f"{_mean(theirs)}: {verdict}."
     )
+
+
+def _seed_by_seed(mine: list[float], theirs: list[float]) -> str:
+    """The differences on the same warm starts, where both have all seeds."""
+    if len(mine) != len(theirs):
+        return ""
+    return f" (seed by seed {', '.join(f'{a - b:+.2f}' for a, b in zip(mine, theirs, strict=True))})"
 
 
 def _front_words(cells: list[Cell]) -> str:
@@ -254,7 +262,21 @@ def _splits(cells: list[Cell]) -> str:
         return ""
     headings = ["target", "split", "seeds", "validation loss", "validation, points", "test, points"]
     words = "The first trainings of ours at each sparsity, which differ in the split (and the seed) alone:"
-    return f"\n\n{words}\n\n{table(headings, rows)}"
+    return f"{words}\n\n{table(headings, rows)}\n\n{_split_verdicts(cells)}"
+
+
+def _split_verdicts(cells: list[Cell]) -> str:
+    """The found split against the even one, by test accuracy."""
+    lines = []
+    for target in sorted({cell["target"] for cell in cells}):
+        both = [cell for cell in cells if (cell["target"], cell["contender"]) == (target, "ours")]
+        found, even = ([100 * cell["points"][n]["test_accuracy"] for cell in both] for n in (0, 1))
+        gap = statistics.fmean(found) - statistics.fmean(even)
+        gaps = [mine - theirs for mine, theirs in zip(found, even, strict=True)]
+        beats = len(gaps) > 1 and gap > statistics.pstdev(gaps)
+        verdict = "beats the even one outside the spread" if beats else "does not beat the even one outside the spread"
+        lines.append(f"- At {target:g} the split by sensitivity {verdict}: {_mean(gaps)} points, test, seed by seed.")
+    return "\n".join(lines)
 
 
 def _target_words(cells: list[Cell]) -> str:
