@@ -53,13 +53,17 @@ def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
 
 
 def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list[int]) -> Call:
-    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
-    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
     adaptive = isinstance(record, AdaptivePool)
     kernel = f"adaptive_{record.kind}_pool" if adaptive else f"{record.kind}_pool"
-    if isinstance(record, Pool):
-        fields |= _windows(record)
+    fields = pool_fields(record, given, steps)
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
+
+
+def pool_fields(record: Pool | AdaptivePool, given: Shape, steps: list[int]) -> dict[str, object]:
+    """Of a `struct pool`, for steps from channel to channel of input and output."""
+    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
+    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
+    return fields | _windows(record) if isinstance(record, Pool) else fields
 
 
 def _windows(record: Pool) -> dict[str, object]:

@@ -1,4 +1,4 @@
-#include "literals.h"
+#include "float_literals.h"
 #include "tiles.h"
 
 /*

@@ -1,7 +1,6 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 /*
  * Numbers are embedded as string literals, which compilers read a hundred times faster than lists of numbers. C99 asks
@@ -38,14 +37,4 @@ static const unsigned char *next_chunk(struct chunks *chunks)
         chunks->next += 1; /* the zero */
     }
     return chunk;
-}
-
-/* A float of four bytes, the lowest first, on machines of either byte order. */
-static float load_float(const unsigned char *bytes)
-{
-    const uint32_t bits = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
-                          (uint32_t)bytes[3] << 24;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
