@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sca_search.export.c_call import Call, struct
 from sca_search.export.c_integer_weights import integer_weight_call, requantize_lines
 from sca_search.export.c_layers import pool_fields
+from sca_search.export.c_liveness import Living
 from sca_search.export.c_options import COptions
 from sca_search.export.integer_model import IntegerStep
-from sca_search.export.c_liveness import Living
 from sca_search.export.records import (
     Activation,
     AdaptivePool,

@@ -82,12 +82,12 @@ def _ternary_convolution(
     )
     constants, fields = _convolution_struct(step, name, given, tiles)
     fields |= {"channels": channel_name if alone else "NULL", "outputs": output_name}
+    planes_bytes = _aligned(tiles.planes_bytes)
     return Call(
-        f"integer_ternary_convolution(&{name}, {{table}}, {_aligned(tiles.planes_bytes)}, {{in0}}, {{residual}}, {{out}},"
-        " {work});",
+        f"integer_ternary_convolution(&{name}, {{table}}, {planes_bytes}, {{in0}}, {{residual}}, {{out}}, {{work}});",
         "integer_ternary_convolution",
         constants=(*constants, *output_lines, *channel_lines, struct("integer_convolution", name, fields)),
-        work_floats=words(_aligned(tiles.planes_bytes) + tiles.sums_bytes),
+        work_floats=words(planes_bytes + tiles.sums_bytes),
         table=table,
     )
 
@@ -123,8 +123,9 @@ def _cycles(tiles: IntegerTiles) -> float:
     blocks = list(tiles.blocks())
     planes = sum(tiles.planes(channels.stop - channels.start) for _, channels, _ in blocks)
     joined = sum(outputs.stop - outputs.start for outputs, _, _ in blocks)
-    laid = planes * tiles.plane_cells / (2 * CELLS) * _LAY
-    return tiles.tiles * (laid + (entries(tiles) * _ADD + joined * _JOIN) * vectors)
+    laid = float(planes) * tiles.plane_cells / (2 * CELLS) * _LAY
+    cycles: float = tiles.tiles * (laid + (entries(tiles) * _ADD + joined * _JOIN) * vectors)
+    return cycles
 
 
 def _convolution_struct(
@@ -309,4 +310,3 @@ def _linear(step: IntegerStep, name: str) -> Call:
         work_floats=outputs,
         more_kernels=(kernel,),
     )
-

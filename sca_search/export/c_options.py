@@ -16,8 +16,8 @@ LINEAR_KERNELS = ("lists", "codes")
 class COptions:
     """Kernels by the name of a ternary layer; those that are not named are chosen by their cost.
 
-    `stored` weights lie in the source as the kernels read them: more constant data, no tables in memory. `integer` is the
-    graph with integer activations, where these are asked for.
+    `stored` weights lie in the source as the kernels read them: more constant data, no tables in memory.
+    `integer` is the graph with integer activations, where these are asked for.
     """
 
     kernels: Mapping[str, str] = field(default_factory=dict)

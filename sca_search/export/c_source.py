@@ -92,7 +92,9 @@ def _integer_program(model: IntegerModel, options: COptions) -> _Program:
     statistics = pairs("input_statistics", graph.mean, model.input_factors)
     sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
     first = Call(f"quantize_image(input_statistics, in, {{out}}, {sizes});", "quantize_image", constants=(statistics,))
-    last = Call(f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits")
+    last = Call(
+        f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits"
+    )
     written = any(step.is_logits for step in model.steps)
     plan = plan_memory(steps, values, graph.output, _works(calls))
     begins = _table_begins(calls)
@@ -116,7 +118,9 @@ def _source(program: _Program) -> str:
     code = amalgamate(["model.h", *(f"{kernel}.c" for kernel in dict.fromkeys(kernels))], _MODEL_HEADER)
     tables = "\n".join(line for place in range(len(program.steps)) for line in _constants(program, place))
     graph = program.graph
-    return "\n".join((_title(graph), code, tables, *program.first.constants, "", _class_names(graph), _predict(program)))
+    return "\n".join(
+        (_title(graph), code, tables, *program.first.constants, "", _class_names(graph), _predict(program))
+    )
 
 
 def _title(graph: Graph) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sca_search.export.evaluate import window_cells
 from sca_search.export.integer_model import AVERAGE_SHIFT, IntegerModel, IntegerStep
@@ -36,6 +37,17 @@ def evaluate_integer(model: IntegerModel, images: Floats) -> Floats:
     return logits
 
 
+class IntegerNetwork(nn.Module):
+    """The same as a torch module that takes images as they are."""
+
+    def __init__(self, model: IntegerModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(evaluate_integer(self.model, images.numpy().astype(np.float32)))
+
+
 def every_integer(model: IntegerModel, images: Floats) -> dict[str, Integers]:
     """The integers of each step, and of the input."""
     values = {INPUT: quantized_input(model, images)}
@@ -53,7 +65,8 @@ def quantized_input(model: IntegerModel, images: Floats) -> Integers:
     )
     doubled = np.clip((images.astype(np.float32) - mean) * factors, np.float32(-2 * HIGHEST), np.float32(2 * HIGHEST))
     halves = np.trunc(doubled).astype(np.int64)
-    return np.sign(halves) * ((np.abs(halves) + 1) // 2)
+    rounded: Integers = np.sign(halves) * ((np.abs(halves) + 1) // 2)
+    return rounded
 
 
 def _weighted(step: IntegerStep, record: Convolution | Linear, x: Integers, *residual: Integers) -> Integers:

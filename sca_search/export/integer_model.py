@@ -35,6 +35,7 @@ from sca_search.export.records import (
     Graph,
     Multiply,
     Pool,
+    Record,
     Reshape,
     WeightRecord,
 )
@@ -73,6 +74,7 @@ class IntegerModel:
     graph: Graph
     steps: tuple[IntegerStep, ...]
     live: Mapping[str, Living]
+    largest: Mapping[str, float]  # value that each was made for
     input_factors: Floats  # of each channel: twice the values of a unit
     logit_unit: np.float32
 
@@ -93,7 +95,7 @@ def integer_model(graph: Graph, largest: Mapping[str, float]) -> IntegerModel:
         for step in steps
     )
     factors = (2 / (graph.std.astype(np.float64) * units[INPUT])).astype(np.float32)
-    return IntegerModel(graph, made, live, factors, np.float32(logit_unit))
+    return IntegerModel(graph, made, live, largest, factors, np.float32(logit_unit))
 
 
 def _units(steps: tuple[Step, ...], largest: Mapping[str, float]) -> dict[str, float]:
@@ -128,29 +130,35 @@ def _logit_step(graph: Graph, steps: tuple[Step, ...]) -> str | None:
 
 def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: Graph) -> IntegerStep:
     record, unit = step.record, units[step.name]
-    given = [units[name] for name in step.inputs]
     if isinstance(record, WeightRecord):
         weight, scaling = _layer(step, units, unit, live)
         return IntegerStep(step, weight, (requantization(record.name, scaling),))
-    if isinstance(record, Add):
-        return _requantized(step, Scaling.of_one(given[0] / unit, given[1] / unit))
-    if isinstance(record, Multiply):
-        return _requantized(step, Scaling.of_one(given[0] * given[1] / unit))
-    if isinstance(record, Concat):
-        return _requantized(step, *(Scaling.of_one(each / unit) for each in given))
-    if isinstance(record, ChannelAffine):
-        scale, bias = record.scale.astype(np.float64), record.bias.astype(np.float64)
-        return _requantized(step, Scaling(scale * given[0] / unit, bias / unit))
+    ratios = [units[name] / unit for name in step.inputs]
     if isinstance(record, Activation):
-        values = apply(record, [np.arange(-HIGHEST - 1, HIGHEST + 1) * given[0]]) / unit
-        return IntegerStep(step, table=np.clip(np.rint(values), -HIGHEST, HIGHEST).astype(np.int8))
+        return IntegerStep(step, table=_table(record, units[step.inputs[0]], unit))
     if isinstance(record, Pool | AdaptivePool):
-        return IntegerStep(step, average_factor=_average_factor(step, given[0] / unit, graph))
-    return IntegerStep(step)
+        return IntegerStep(step, average_factor=_average_factor(step, ratios[0], graph))
+    scalings = _scalings(record, ratios, unit)
+    return IntegerStep(step, requantizations=tuple(requantization(record.name, each) for each in scalings))
 
 
-def _requantized(step: Step, *scalings: Scaling) -> IntegerStep:
-    return IntegerStep(step, requantizations=tuple(requantization(step.record.name, each) for each in scalings))
+def _scalings(record: Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
+    """Of what is nothing but requantized; `ratios` are the inputs' units in units of the result."""
+    if isinstance(record, Add):
+        return (Scaling.of_one(ratios[0], ratios[1]),)
+    if isinstance(record, Multiply):
+        return (Scaling.of_one(ratios[0] * ratios[1] * unit),)
+    if isinstance(record, Concat):
+        return tuple(map(Scaling.of_one, ratios))
+    if isinstance(record, ChannelAffine):
+        return (Scaling(record.scale.astype(np.float64) * ratios[0], record.bias.astype(np.float64) / unit),)
+    return ()
+
+
+def _table(record: Activation, given: float, unit: float) -> Weight:
+    inputs = np.arange(-HIGHEST - 1, HIGHEST + 1).astype(np.float64)
+    values = np.rint(apply(record, [inputs * given]) / unit)
+    return np.clip(values, -HIGHEST, HIGHEST).astype(np.int8)
 
 
 def _average_factor(step: Step, ratio: float, graph: Graph) -> int:
@@ -161,8 +169,10 @@ def _average_factor(step: Step, ratio: float, graph: Graph) -> int:
     # 2 · sum · factor has 64 bits: of 2^22 cells of 2^7 and a factor of 2^31.
     cells = math.prod(record.kernel) if isinstance(record, Pool) else math.prod(graph.shape_of(record.inputs[0])[1:])
     if ratio >= 2 ** (31 - AVERAGE_SHIFT) or cells > 2**22:
-        raise ExportError(f"{record.name}: an average of {cells} cells is too large or too fine for integer activations")
-    return round(ratio * 2**AVERAGE_SHIFT)
+        raise ExportError(
+            f"{record.name}: an average of {cells} cells is too large or too fine for integer activations"
+        )
+    return int(np.rint(ratio * 2**AVERAGE_SHIFT))
 
 
 def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> IntegerStep:
@@ -170,9 +180,7 @@ def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[s
     return IntegerStep(step, weight, (logit_requantization(step.record.name, scaling),), is_logits=True)
 
 
-def _layer(
-    step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]
-) -> tuple[Weight, Scaling]:
+def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:
     """The weights of a layer as integers, and what becomes of its sums."""
     record = step.record
     assert isinstance(record, WeightRecord)
@@ -189,7 +197,7 @@ def _layer(
     return weight, Scaling(ratio, record.bias.astype(np.float64) / unit, other, (lowest, highest))
 
 
-def quantized_weight(weight: Floats) -> tuple[Weight, NDArray[np.float64]]:
+def quantized_weight(weight: Weight | Floats) -> tuple[Weight, NDArray[np.float64]]:
     """Integers from -127 to 127 and the unit of each output: its largest weight, divided by 127."""
     values = weight.astype(np.float64)
     largest = np.abs(values).reshape(len(values), -1).max(axis=1)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from sca_search.export.records import INPUT, Floats, Graph
 from sca_search.export.rebuild import RecordNetwork
+from sca_search.export.records import INPUT, Floats, Graph
 
 CALIBRATION_IMAGES = 512
 _PORTION = 64
@@ -24,7 +24,7 @@ def largest_values(graph: Graph, images: Iterable[Floats]) -> dict[str, float]:
         step.register_forward_hook(_hook(record.name, see))
     with torch.inference_mode():
         for batch in images:
-            for part in torch.from_numpy(batch).split(_PORTION):
+            for part in torch.split(torch.from_numpy(batch), _PORTION):
                 see(INPUT, (part - network.mean) / network.std)
                 network(part)
     return largest

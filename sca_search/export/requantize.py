@@ -78,8 +78,7 @@ def requantization(where: str, scaling: Scaling) -> Requantization:
             f"{where}: the scale {scaling.ratio[channel]:.3g} and bias {scaling.bias[channel]:.3g} of channel {channel}"
             " are too large for integer activations beside the values that were seen"
         )
-    factor, bias, other = (values.astype(np.int64) for values in _at(scaling, shifts))
-    return Requantization(factor, bias, other, shifts.astype(np.int64), *_limits(scaling, HIGHEST))
+    return _rounded(scaling, shifts, HIGHEST)
 
 
 def logit_requantization(where: str, scaling: Scaling) -> Requantization:
@@ -89,13 +88,13 @@ def logit_requantization(where: str, scaling: Scaling) -> Requantization:
     if shift < 0 or not np.abs(scaling.bias).max(initial=0.0) < 2**31:
         raise ExportError(f"{where}: its scale or bias is too large for integer activations beside the logits seen")
     shifts = np.full(len(scaling.ratio), shift)
+    return _rounded(scaling, shifts, LOGIT_LIMIT)
+
+
+def _rounded(scaling: Scaling, shifts: NDArray[np.integer], most: int) -> Requantization:
     factor, bias, other = (values.astype(np.int64) for values in _at(scaling, shifts))
-    return Requantization(factor, bias, other, shifts.astype(np.int64), *_limits(scaling, LOGIT_LIMIT))
-
-
-def _limits(scaling: Scaling, most: int) -> tuple[int, int]:
     lowest, highest = (int(np.clip(np.rint(limit), -most, most)) for limit in scaling.limits)
-    return lowest, highest
+    return Requantization(factor, bias, other, shifts.astype(np.int64), lowest, highest)
 
 
 def _at(scaling: Scaling, shift: "int | NDArray[np.integer]") -> tuple[NDArray[np.float64], ...]:
@@ -110,4 +109,5 @@ def requantize(sums: Integers, to: Requantization, residual: Integers | int = 0)
     factor, bias, other, shift = (
         values.reshape(1, -1, *[1] * (sums.ndim - 2)) for values in (to.factor, to.bias, to.other, to.shift)
     )
-    return np.clip((sums * factor + bias + residual * other) >> shift, to.lowest, to.highest)
+    shifted: Integers = (sums * factor + bias + residual * other) >> shift
+    return shifted.clip(to.lowest, to.highest)
