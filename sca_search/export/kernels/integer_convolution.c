@@ -94,14 +94,18 @@ static void multiply_planes(const struct integer_convolution *layer, const struc
 static void join_tile(const struct integer_convolution *layer, const struct channel_block *block, size_t output,
                       struct place tile, const int32_t *fresh, int32_t *kept, const int8_t *residual, int8_t *out)
 {
+    const eight_numbers numbers = numbers_of(layer->finish + output, layer->limits);
+    const size_t at = cell_at(layer, output, tile, 0), width = layer->out_width, rows = layer->tile_rows;
+    const int first = block->first, last = block->last;
     size_t row;
-    for (row = 0; row < layer->tile_rows; row++) {
+    for (row = 0; row < rows; row++) {
         eight_sums sums = load_eight(fresh + row * CELLS);
-        if (!block->first) {
+        if (!first) {
             sums = eight_added(sums, load_eight(kept + row * CELLS));
         }
-        if (block->last) {
-            finish_row(layer, output, (tile.row + row) * layer->out_width + tile.column, sums, residual, out);
+        if (last) {
+            const size_t cell = at + row * width;
+            finish_row(&numbers, sums, residual ? residual + cell : NULL, out + cell, width);
         } else {
             store_eight(kept + row * CELLS, sums);
         }

@@ -92,29 +92,55 @@ INLINE eight_sums eight_added(eight_sums left, eight_sums right)
 #endif
 }
 
+/* The numbers of a requantization, out of memory: what is written as bytes could be any of them to the compiler. */
+typedef struct {
+#if INTEGER_LANES == 16
+    __m256i factor, bias, other, lowest_sum, highest_sum, lowest, highest;
+    __m128i shift;
+#else
+    struct requantize to;
+    struct limits limits;
+#endif
+} eight_numbers;
+
+INLINE eight_numbers numbers_of(const struct requantize *to, struct limits limits)
+{
+    eight_numbers numbers;
+#if INTEGER_LANES == 16
+    numbers.factor = _mm256_set1_epi32(to->factor);
+    numbers.bias = _mm256_set1_epi32(to->bias);
+    numbers.other = _mm256_set1_epi32(to->other);
+    numbers.lowest_sum = _mm256_set1_epi32(to->lowest_sum);
+    numbers.highest_sum = _mm256_set1_epi32(to->highest_sum);
+    numbers.lowest = _mm256_set1_epi32(limits.lowest);
+    numbers.highest = _mm256_set1_epi32(limits.highest);
+    numbers.shift = _mm_cvtsi32_si128(to->shift);
+#else
+    numbers.to = *to;
+    numbers.limits = limits;
+#endif
+    return numbers;
+}
+
 /* `residual` may be none. */
-INLINE void requantize_eight(const struct requantize *to, struct limits limits, eight_sums sums, const int8_t *residual,
-                             int8_t *out)
+INLINE void requantize_eight(const eight_numbers *numbers, eight_sums sums, const int8_t *residual, int8_t *out)
 {
 #if INTEGER_LANES == 16
-    const __m256i lowest = _mm256_set1_epi32(to->lowest_sum), highest = _mm256_set1_epi32(to->highest_sum);
-    __m256i value = _mm256_min_epi32(_mm256_max_epi32(sums, lowest), highest);
+    __m256i value = _mm256_min_epi32(_mm256_max_epi32(sums, numbers->lowest_sum), numbers->highest_sum);
     __m128i narrow;
-    value = _mm256_mullo_epi32(value, _mm256_set1_epi32(to->factor));
-    value = _mm256_add_epi32(value, _mm256_set1_epi32(to->bias));
+    value = _mm256_add_epi32(_mm256_mullo_epi32(value, numbers->factor), numbers->bias);
     if (residual) {
         const __m256i other = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)residual));
-        value = _mm256_add_epi32(value, _mm256_mullo_epi32(other, _mm256_set1_epi32(to->other)));
+        value = _mm256_add_epi32(value, _mm256_mullo_epi32(other, numbers->other));
     }
-    value = _mm256_sra_epi32(value, _mm_cvtsi32_si128(to->shift));
-    value = _mm256_min_epi32(value, _mm256_set1_epi32(limits.highest));
-    value = _mm256_max_epi32(value, _mm256_set1_epi32(limits.lowest));
+    value = _mm256_sra_epi32(value, numbers->shift);
+    value = _mm256_max_epi32(_mm256_min_epi32(value, numbers->highest), numbers->lowest);
     narrow = _mm_packs_epi32(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
     _mm_storel_epi64((__m128i *)(void *)out, _mm_packs_epi16(narrow, narrow));
 #else
     size_t cell;
     for (cell = 0; cell < CELLS; cell++) {
-        out[cell] = requantized(to, limits, sums.cell[cell], residual ? residual[cell] : 0);
+        out[cell] = requantized(&numbers->to, numbers->limits, sums.cell[cell], residual ? residual[cell] : 0);
     }
 #endif
 }

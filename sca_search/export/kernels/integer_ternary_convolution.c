@@ -21,19 +21,27 @@ struct integer_summing {
 static void join_rows(const struct integer_convolution *layer, const struct integer_summing *summing, size_t place,
                       const uint16_t *fresh)
 {
-    const size_t output = layer->outputs ? layer->outputs[place] : place;
+    const size_t rows = summing->rows, width = layer->out_width;
     int32_t *const kept = summing->sums + (place * layer->tile_rows + summing->row) * CELLS;
+    const int first = summing->first;
     size_t row;
-    for (row = 0; row < summing->rows; row++) {
-        eight_sums sums = widened(fresh + row * CELLS);
-        if (!summing->first) {
-            sums = eight_added(sums, load_eight(kept + row * CELLS));
+    if (!summing->last) {
+        for (row = 0; row < rows; row++) {
+            const eight_sums sums = widened(fresh + row * CELLS);
+            store_eight(kept + row * CELLS, first ? sums : eight_added(sums, load_eight(kept + row * CELLS)));
         }
-        if (summing->last) {
-            const size_t at = (summing->tile.row + summing->row + row) * layer->out_width + summing->tile.column;
-            finish_row(layer, output, at, sums, summing->residual, summing->out);
-        } else {
-            store_eight(kept + row * CELLS, sums);
+    } else {
+        const size_t output = layer->outputs ? layer->outputs[place] : place;
+        const size_t at = cell_at(layer, output, summing->tile, summing->row);
+        const int8_t *const residual = summing->residual ? summing->residual + at : NULL;
+        const eight_numbers numbers = numbers_of(layer->finish + output, layer->limits);
+        int8_t *const out = summing->out + at;
+        for (row = 0; row < rows; row++) {
+            eight_sums sums = widened(fresh + row * CELLS);
+            if (!first) {
+                sums = eight_added(sums, load_eight(kept + row * CELLS));
+            }
+            finish_row(&numbers, sums, residual ? residual + row * width : NULL, out + row * width, width);
         }
     }
 }

@@ -88,7 +88,7 @@ static int next_place(const struct integer_convolution *layer, struct place *til
 
 INLINE size_t combined_planes(size_t columns)
 {
-    return columns == 1 ? 1 : columns == 2 ? 4 : 13;
+    return columns == 0 ? 0 : columns == 1 ? 1 : columns == 2 ? 4 : 13;
 }
 
 /* Rows that are laid out at a time, and the vectors that they fill. */
@@ -96,12 +96,66 @@ INLINE size_t combined_planes(size_t columns)
 #define STRIP_PARTS (STRIP_ROWS * CELLS / INTEGER_LANES)
 
 /* Eight cells along a row of the map, of which the first lies at `first`; beyond the map are zeros. Where they lie side
- * by side, eight are read at `from` in any case, and those beyond the map shifted out: the first is the lowest byte. */
+ * by side, eight are read at `from` in any case, and those beyond the map shifted out: the first is the lowest byte. With
+ * AVX2, `bytes` are read at once of each of two rows, where they hold all eight cells, and these picked out of them. */
 struct reading {
     ptrdiff_t first, from;
     unsigned left, right;
     int plain, none;
+#if INTEGER_LANES == 16
+    ptrdiff_t bytes, bytes_from;
+    __m128i picked; /* of 16 bytes of one row, or of eight of each of two */
+#endif
 };
+
+#if INTEGER_LANES == 16
+static void pick_bytes(const struct integer_convolution *layer, struct reading *reading)
+{
+    const ptrdiff_t width = (ptrdiff_t)layer->in_width, stride = (ptrdiff_t)layer->stride_x, first = reading->first;
+    const ptrdiff_t bytes = stride > 1 && width >= 16 ? 16 : width >= 8 ? 8 : width >= 4 ? 4 : 0, last = width - bytes;
+    const ptrdiff_t from = first < 0 ? 0 : first > last ? last : first;
+    uint8_t picked[16];
+    ptrdiff_t lane;
+    reading->bytes = bytes;
+    reading->bytes_from = from;
+    for (lane = 0; lane < CELLS; lane++) {
+        const ptrdiff_t at = first + lane * stride, inside = at >= 0 && at < width;
+        if (inside && at - from >= bytes) {
+            reading->bytes = 0;
+        }
+        picked[lane] = (uint8_t)(inside ? at - from : 128);
+        picked[CELLS + lane] = (uint8_t)(inside ? at - from + 8 : 128);
+    }
+    reading->picked = _mm_loadu_si128((const __m128i *)(const void *)picked);
+}
+
+/* What is left of two rows of which none, the first or the second lies in the map. */
+static const sums16 row_masks[3] = {
+    {0},
+    {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF},
+};
+
+/* Two rows. */
+INLINE sums16 picked_cells(const int8_t *upper, const int8_t *lower, const struct reading *reading, ptrdiff_t bytes)
+{
+    const void *const from = upper + reading->bytes_from, *const other = lower + reading->bytes_from;
+    __m128i cells;
+    if (bytes == 16) {
+        cells = _mm_unpacklo_epi64(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)from), reading->picked),
+                                   _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)other), reading->picked));
+    } else if (bytes == 8) {
+        cells = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)from), _mm_loadl_epi64((const __m128i *)other));
+        cells = _mm_shuffle_epi8(cells, reading->picked);
+    } else {
+        int32_t left, right;
+        memcpy(&left, from, sizeof left);
+        memcpy(&right, other, sizeof right);
+        cells = _mm_shuffle_epi8(_mm_set_epi32(0, right, 0, left), reading->picked);
+    }
+    return (sums16)_mm256_cvtepi8_epi16(cells);
+}
+#endif
 
 static struct reading reading_at(const struct integer_convolution *layer, size_t tile_column, size_t column)
 {
@@ -116,6 +170,10 @@ static struct reading reading_at(const struct integer_convolution *layer, size_t
     reading.none = beyond <= -CELLS || beyond >= CELLS;
     reading.left = beyond < 0 && !reading.none ? (unsigned)(-8 * beyond) : 0;
     reading.right = beyond > 0 && !reading.none ? (unsigned)(8 * beyond) : 0;
+#if INTEGER_LANES == 16
+    pick_bytes(layer, &reading);
+    reading.plain = 0;
+#endif
     return reading;
 }
 
@@ -191,28 +249,50 @@ struct unit {
 };
 
 INLINE void lay_unit(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit, size_t columns,
-                     int combined, int plain, uint16_t *to)
+                     int combined, int way, uint16_t *to)
 {
-    const size_t width = layer->in_width, stride = layer->stride_x;
+    const size_t width = layer->in_width, height = layer->in_height, stride = layer->stride_x;
+    const size_t stride_y = layer->stride_y, phase_rows = layer->phase_rows, plane = layer->plane_cells;
+    const struct reading first = unit->readings[0], second = unit->readings[1], third = unit->readings[2];
+    const int8_t *const first_map = unit->maps[0], *const second_map = unit->maps[1], *const third_map = unit->maps[2];
     size_t phase, row, part, each;
     for (phase = 0; phase < layer->phases; phase++) {
-        for (row = 0; row < layer->phase_rows; row += STRIP_ROWS) {
+        size_t y = tile_row * stride_y + phase - layer->pad_top; /* above the map it is huge */
+        for (row = 0; row < phase_rows; row += STRIP_ROWS) {
             uint64_t a[2] = {0, 0}, b[2] = {0, 0}, c[2] = {0, 0};
+#if INTEGER_LANES == 16
+            if (way > 1) {
+                const size_t below = y + stride_y, inside = (y < height ? 1 : 0) + (below < height ? 2 : 0);
+                const size_t at = (inside & 1 ? y : 0) * width, next = (inside & 2 ? below : 0) * width;
+                sums16 left = picked_cells(first_map + at, first_map + next, &first, way);
+                sums16 middle = columns > 1 ? picked_cells(second_map + at, second_map + next, &second, way) : left;
+                sums16 right = columns > 2 ? picked_cells(third_map + at, third_map + next, &third, way) : left;
+                if (inside < 3) {
+                    left &= row_masks[inside];
+                    middle &= row_masks[inside];
+                    right &= row_masks[inside];
+                }
+                store_unit(left, middle, right, columns, combined, plane, to);
+                y += 2 * stride_y;
+                to += STRIP_ROWS * CELLS;
+                continue;
+            }
+#endif
             for (each = 0; each < STRIP_ROWS; each++) {
-                const size_t y = (tile_row + row + each) * layer->stride_y + phase - layer->pad_top;
-                if (y < layer->in_height) { /* above the map, y is huge */
+                if (y < height) {
                     const size_t at = y * width;
-                    a[each] = eight_cells(unit->maps[0] + at, &unit->readings[0], width, stride, plain);
+                    a[each] = eight_cells(first_map + at, &first, width, stride, way == 1);
                     if (columns > 1) {
-                        b[each] = eight_cells(unit->maps[1] + at, &unit->readings[1], width, stride, plain);
+                        b[each] = eight_cells(second_map + at, &second, width, stride, way == 1);
                     }
                     if (columns > 2) {
-                        c[each] = eight_cells(unit->maps[2] + at, &unit->readings[2], width, stride, plain);
+                        c[each] = eight_cells(third_map + at, &third, width, stride, way == 1);
                     }
                 }
+                y += stride_y;
             }
             for (part = 0; part < STRIP_PARTS; part++) {
-                store_unit(cells16(a, part), cells16(b, part), cells16(c, part), columns, combined, layer->plane_cells,
+                store_unit(cells16(a, part), cells16(b, part), cells16(c, part), columns, combined, plane,
                            to + part * INTEGER_LANES);
             }
             to += STRIP_ROWS * CELLS;
@@ -223,66 +303,121 @@ INLINE void lay_unit(const struct integer_convolution *layer, size_t tile_row, c
 typedef void lay_columns(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit,
                          uint16_t *to);
 
-/* Each number of columns and each way of reading is compiled by itself. */
-#define DEFINE_LAY_COLUMNS(COLUMNS, COMBINED, PLAIN)                                                                \
-    static void lay_##COLUMNS##_##COMBINED##_##PLAIN(const struct integer_convolution *layer, size_t tile_row,      \
-                                                     const struct unit *unit, uint16_t *to)                         \
+/* Each number of columns and each way of reading is compiled by itself: cell by cell (0), eight cells at once (1), or so
+ * many bytes of two rows at once. */
+#define DEFINE_LAY_COLUMNS(COLUMNS, COMBINED, WAY)                                                                  \
+    static void lay_##COLUMNS##_##COMBINED##_##WAY(const struct integer_convolution *layer, size_t tile_row,        \
+                                                   const struct unit *unit, uint16_t *to)                           \
     {                                                                                                               \
-        lay_unit(layer, tile_row, unit, COLUMNS, COMBINED, PLAIN, to);                                              \
+        lay_unit(layer, tile_row, unit, COLUMNS, COMBINED, WAY, to);                                                \
     }
-DEFINE_LAY_COLUMNS(1, 0, 0)
-DEFINE_LAY_COLUMNS(2, 0, 0)
-DEFINE_LAY_COLUMNS(3, 0, 0)
-DEFINE_LAY_COLUMNS(2, 1, 0)
-DEFINE_LAY_COLUMNS(3, 1, 0)
-DEFINE_LAY_COLUMNS(1, 0, 1)
-DEFINE_LAY_COLUMNS(2, 0, 1)
-DEFINE_LAY_COLUMNS(3, 0, 1)
-DEFINE_LAY_COLUMNS(2, 1, 1)
-DEFINE_LAY_COLUMNS(3, 1, 1)
+#define DEFINE_WAY(WAY)          \
+    DEFINE_LAY_COLUMNS(1, 0, WAY) \
+    DEFINE_LAY_COLUMNS(2, 0, WAY) \
+    DEFINE_LAY_COLUMNS(3, 0, WAY) \
+    DEFINE_LAY_COLUMNS(2, 1, WAY) \
+    DEFINE_LAY_COLUMNS(3, 1, WAY)
+#define LAY_COLUMNS(WAY)                                                                       \
+    {                                                                                          \
+        {lay_1_0_##WAY, lay_2_0_##WAY, lay_3_0_##WAY}, {lay_1_0_##WAY, lay_2_1_##WAY, lay_3_1_##WAY} \
+    }
+DEFINE_WAY(0)
+#if INTEGER_LANES == 16
+DEFINE_WAY(4)
+DEFINE_WAY(8)
+DEFINE_WAY(16)
+static lay_columns *const lay_columns_of[4][2][3] = {LAY_COLUMNS(0), LAY_COLUMNS(4), LAY_COLUMNS(8), LAY_COLUMNS(16)};
+#else
+DEFINE_WAY(1)
+static lay_columns *const lay_columns_of[2][2][3] = {LAY_COLUMNS(0), LAY_COLUMNS(1)};
+#endif
 
-static lay_columns *const lay_columns_of[2][2][3] = {
-    {{lay_1_0_0, lay_2_0_0, lay_3_0_0}, {lay_1_0_0, lay_2_1_0, lay_3_1_0}},
-    {{lay_1_0_1, lay_2_0_1, lay_3_0_1}, {lay_1_0_1, lay_2_1_1, lay_3_1_1}},
-};
+/* Which of them suits all columns of a unit. */
+static size_t way_of(const struct unit *unit, size_t columns)
+{
+#if INTEGER_LANES == 16
+    const ptrdiff_t bytes = unit->readings[0].bytes;
+    size_t column;
+    for (column = 1; column < columns; column++) {
+        if (unit->readings[column].bytes != bytes) {
+            return 0;
+        }
+    }
+    return bytes == 16 ? 3 : bytes == 8 ? 2 : bytes == 4 ? 1 : 0;
+#else
+    (void)columns;
+    return (size_t)unit->readings[0].plain;
+#endif
+}
+
+static const int8_t *map_at(const struct integer_convolution *layer, const int8_t *in, size_t channel)
+{
+    return in + (layer->channels ? layer->channels[channel] : channel) * layer->in_height * layer->in_width;
+}
+
+/* Kernels of one column: three channels take the place of columns. */
+static void lay_channels(const struct integer_convolution *layer, const struct channel_block *block, struct place tile,
+                         const int8_t *in, uint16_t *to)
+{
+    const int combined = layer->unit > 1;
+    struct unit unit;
+    size_t begin, column;
+    unit.readings[0] = unit.readings[1] = unit.readings[2] = reading_at(layer, tile.column, 0);
+    for (begin = 0; begin < block->channels; begin += 3) {
+        const size_t columns = smaller_of(3, block->channels - begin);
+        for (column = 0; column < 3; column++) {
+            unit.maps[column] = map_at(layer, in, block->channel + begin + (column < columns ? column : 0));
+        }
+        lay_columns_of[way_of(&unit, columns)][combined][columns - 1](layer, tile.row, &unit, to);
+        to += (combined ? combined_planes(columns) : columns) * layer->plane_cells;
+    }
+}
 
 /* All planes of a block for a tile. */
 static void lay_block_planes(const struct integer_convolution *layer, const struct channel_block *block,
                              struct place tile, const int8_t *in, uint16_t *to)
 {
-    const size_t all = block->channels * layer->kernel_x, map = layer->in_height * layer->in_width;
-    const size_t run = layer->kernel_x == 1 ? all : layer->kernel_x;
+    const size_t all = layer->kernel_x, rest = combined_planes(all % 3);
     const int combined = layer->unit > 1;
-    size_t begin = 0, column;
-    while (begin < all) {
-        const size_t columns = smaller_of(3, run - begin % run);
+    const size_t planes = combined ? all / 3 * combined_planes(3) + rest : all; /* of a channel */
+    size_t begin, column, channel;
+    if (all == 1) {
+        lay_channels(layer, block, tile, in, to);
+        return;
+    }
+    for (begin = 0; begin < all; begin += 3) {
+        const size_t columns = smaller_of(3, all - begin);
+        lay_columns *lay;
         struct unit unit;
         for (column = 0; column < 3; column++) {
-            const size_t at = begin + (column < columns ? column : 0);
-            const size_t channel = block->channel + at / layer->kernel_x;
-            unit.maps[column] = in + (layer->channels ? layer->channels[channel] : channel) * map;
-            unit.readings[column] = reading_at(layer, tile.column, at % layer->kernel_x);
+            unit.readings[column] = reading_at(layer, tile.column, begin + (column < columns ? column : 0));
         }
-        lay_columns_of[unit.readings[0].plain][combined][columns - 1](layer, tile.row, &unit, to);
+        lay = lay_columns_of[way_of(&unit, columns)][combined][columns - 1];
+        for (channel = 0; channel < block->channels; channel++) {
+            unit.maps[0] = unit.maps[1] = unit.maps[2] = map_at(layer, in, block->channel + channel);
+            lay(layer, tile.row, &unit, to + channel * planes * layer->plane_cells);
+        }
         to += (combined ? combined_planes(columns) : columns) * layer->plane_cells;
-        begin += columns;
     }
 }
 
-/* What becomes of the sums of some rows of a tile: in `sums` they are over the blocks before. */
-INLINE void finish_row(const struct integer_convolution *layer, size_t output, size_t at, eight_sums sums,
-                       const int8_t *residual, int8_t *out)
+/* What becomes of a row of a tile behind the last block; on maps that are narrower than a tile, some of its cells. */
+INLINE void finish_row(const eight_numbers *numbers, eight_sums sums, const int8_t *residual, int8_t *out, size_t width)
 {
-    const struct requantize *const to = layer->finish + output;
-    const size_t place = output * layer->out_height * layer->out_width + at;
-    if (layer->out_width >= CELLS) {
-        requantize_eight(to, layer->limits, sums, residual ? residual + place : NULL, out + place);
+    if (width >= CELLS) {
+        requantize_eight(numbers, sums, residual, out);
     } else {
         int8_t cells[CELLS], others[CELLS] = {0};
         if (residual) {
-            memcpy(others, residual + place, layer->out_width);
+            memcpy(others, residual, width);
         }
-        requantize_eight(to, layer->limits, sums, residual ? others : NULL, cells);
-        memcpy(out + place, cells, layer->out_width);
+        requantize_eight(numbers, sums, residual ? others : NULL, cells);
+        memcpy(out, cells, width);
     }
+}
+
+/* The first cell of a row of a tile in the map of an output. */
+INLINE size_t cell_at(const struct integer_convolution *layer, size_t output, struct place tile, size_t row)
+{
+    return (output * layer->out_height + tile.row + row) * layer->out_width + tile.column;
 }
