@@ -14,8 +14,8 @@ from sca_search.export.requantize import HIGHEST
 
 CELLS = 8
 MOST_ROWS = 16
-# Bytes of the planes of a block: about a first-level cache, beside the sums.
-PLANES_BYTES = 32 * 1024
+# Bytes of the planes of a block. Somewhat more than a first-level cache: that fewer sums are kept outweighs it.
+PLANES_BYTES = 48 * 1024
 _MOST_OFFSETS = 2**16
 # Trits of one output and block that are not zero: sums have 16 bits.
 MOST_ADDED = (2**15 - 1) // HIGHEST

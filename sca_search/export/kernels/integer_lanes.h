@@ -112,8 +112,8 @@ INLINE eight_numbers numbers_of(const struct requantize *to, struct limits limit
     numbers.other = _mm256_set1_epi32(to->other);
     numbers.lowest_sum = _mm256_set1_epi32(to->lowest_sum);
     numbers.highest_sum = _mm256_set1_epi32(to->highest_sum);
-    numbers.lowest = _mm256_set1_epi32(limits.lowest);
-    numbers.highest = _mm256_set1_epi32(limits.highest);
+    numbers.lowest = _mm256_set1_epi16((short)limits.lowest);
+    numbers.highest = _mm256_set1_epi16((short)limits.highest);
     numbers.shift = _mm_cvtsi32_si128(to->shift);
 #else
     numbers.to = *to;
@@ -122,20 +122,28 @@ INLINE eight_numbers numbers_of(const struct requantize *to, struct limits limit
     return numbers;
 }
 
-/* `residual` may be none. */
-INLINE void requantize_eight(const eight_numbers *numbers, eight_sums sums, const int8_t *residual, int8_t *out)
-{
 #if INTEGER_LANES == 16
+INLINE __m256i scaled_eight(const eight_numbers *numbers, __m256i sums, const int8_t *residual)
+{
     __m256i value = _mm256_min_epi32(_mm256_max_epi32(sums, numbers->lowest_sum), numbers->highest_sum);
-    __m128i narrow;
     value = _mm256_add_epi32(_mm256_mullo_epi32(value, numbers->factor), numbers->bias);
     if (residual) {
         const __m256i other = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)residual));
         value = _mm256_add_epi32(value, _mm256_mullo_epi32(other, numbers->other));
     }
-    value = _mm256_sra_epi32(value, numbers->shift);
-    value = _mm256_max_epi32(_mm256_min_epi32(value, numbers->highest), numbers->lowest);
+    return _mm256_sra_epi32(value, numbers->shift);
+}
+#endif
+
+/* `residual` may be none. */
+INLINE void requantize_eight(const eight_numbers *numbers, eight_sums sums, const int8_t *residual, int8_t *out)
+{
+#if INTEGER_LANES == 16
+    const __m256i value = scaled_eight(numbers, sums, residual);
+    __m128i narrow;
     narrow = _mm_packs_epi32(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
+    narrow = _mm_max_epi16(_mm_min_epi16(narrow, _mm256_castsi256_si128(numbers->highest)),
+                           _mm256_castsi256_si128(numbers->lowest));
     _mm_storel_epi64((__m128i *)(void *)out, _mm_packs_epi16(narrow, narrow));
 #else
     size_t cell;
@@ -144,3 +152,18 @@ INLINE void requantize_eight(const eight_numbers *numbers, eight_sums sums, cons
     }
 #endif
 }
+
+#if INTEGER_LANES == 16
+/* Two rows, the second of which begins `width` cells behind the first. */
+INLINE void requantize_two(const eight_numbers *numbers, __m256i upper, __m256i lower, const int8_t *residual,
+                           int8_t *out, size_t width)
+{
+    const __m256i first = scaled_eight(numbers, upper, residual);
+    const __m256i second = scaled_eight(numbers, lower, residual ? residual + width : NULL);
+    __m256i value = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8);
+    value = _mm256_max_epi16(_mm256_min_epi16(value, numbers->highest), numbers->lowest);
+    value = _mm256_packs_epi16(value, value);
+    _mm_storel_epi64((__m128i *)(void *)out, _mm256_castsi256_si128(value));
+    _mm_storel_epi64((__m128i *)(void *)(out + width), _mm256_extracti128_si256(value, 1));
+}
+#endif

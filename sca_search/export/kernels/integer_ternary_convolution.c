@@ -36,7 +36,18 @@ static void join_rows(const struct integer_convolution *layer, const struct inte
         const int8_t *const residual = summing->residual ? summing->residual + at : NULL;
         const eight_numbers numbers = numbers_of(layer->finish + output, layer->limits);
         int8_t *const out = summing->out + at;
-        for (row = 0; row < rows; row++) {
+        row = 0;
+#if INTEGER_LANES == 16
+        for (; width >= CELLS && row + 2 <= rows; row += 2) {
+            eight_sums upper = widened(fresh + row * CELLS), lower = widened(fresh + (row + 1) * CELLS);
+            if (!first) {
+                upper = eight_added(upper, load_eight(kept + row * CELLS));
+                lower = eight_added(lower, load_eight(kept + (row + 1) * CELLS));
+            }
+            requantize_two(&numbers, upper, lower, residual ? residual + row * width : NULL, out + row * width, width);
+        }
+#endif
+        for (; row < rows; row++) {
             eight_sums sums = widened(fresh + row * CELLS);
             if (!first) {
                 sums = eight_added(sums, load_eight(kept + row * CELLS));

@@ -137,21 +137,21 @@ static const sums16 row_masks[3] = {
 };
 
 /* Two rows. */
-INLINE sums16 picked_cells(const int8_t *upper, const int8_t *lower, const struct reading *reading, ptrdiff_t bytes)
+INLINE sums16 picked_cells(const int8_t *upper, const int8_t *lower, __m128i picked, ptrdiff_t bytes)
 {
-    const void *const from = upper + reading->bytes_from, *const other = lower + reading->bytes_from;
+    const void *const from = upper, *const other = lower;
     __m128i cells;
     if (bytes == 16) {
-        cells = _mm_unpacklo_epi64(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)from), reading->picked),
-                                   _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)other), reading->picked));
+        cells = _mm_unpacklo_epi64(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)from), picked),
+                                   _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)other), picked));
     } else if (bytes == 8) {
         cells = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)from), _mm_loadl_epi64((const __m128i *)other));
-        cells = _mm_shuffle_epi8(cells, reading->picked);
+        cells = _mm_shuffle_epi8(cells, picked);
     } else {
         int32_t left, right;
         memcpy(&left, from, sizeof left);
         memcpy(&right, other, sizeof right);
-        cells = _mm_shuffle_epi8(_mm_set_epi32(0, right, 0, left), reading->picked);
+        cells = _mm_shuffle_epi8(_mm_set_epi32(0, right, 0, left), picked);
     }
     return (sums16)_mm256_cvtepi8_epi16(cells);
 }
@@ -260,24 +260,6 @@ INLINE void lay_unit(const struct integer_convolution *layer, size_t tile_row, c
         size_t y = tile_row * stride_y + phase - layer->pad_top; /* above the map it is huge */
         for (row = 0; row < phase_rows; row += STRIP_ROWS) {
             uint64_t a[2] = {0, 0}, b[2] = {0, 0}, c[2] = {0, 0};
-#if INTEGER_LANES == 16
-            if (way > 1) {
-                const size_t below = y + stride_y, inside = (y < height ? 1 : 0) + (below < height ? 2 : 0);
-                const size_t at = (inside & 1 ? y : 0) * width, next = (inside & 2 ? below : 0) * width;
-                sums16 left = picked_cells(first_map + at, first_map + next, &first, way);
-                sums16 middle = columns > 1 ? picked_cells(second_map + at, second_map + next, &second, way) : left;
-                sums16 right = columns > 2 ? picked_cells(third_map + at, third_map + next, &third, way) : left;
-                if (inside < 3) {
-                    left &= row_masks[inside];
-                    middle &= row_masks[inside];
-                    right &= row_masks[inside];
-                }
-                store_unit(left, middle, right, columns, combined, plane, to);
-                y += 2 * stride_y;
-                to += STRIP_ROWS * CELLS;
-                continue;
-            }
-#endif
             for (each = 0; each < STRIP_ROWS; each++) {
                 if (y < height) {
                     const size_t at = y * width;
@@ -300,6 +282,52 @@ INLINE void lay_unit(const struct integer_convolution *layer, size_t tile_row, c
     }
 }
 
+#if INTEGER_LANES == 16
+/* The same two rows at a time, of each of which so many bytes are read at once. */
+INLINE void lay_pairs(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit, size_t columns,
+                      int combined, ptrdiff_t bytes, uint16_t *to)
+{
+    const size_t height = layer->in_height, stride = layer->stride_y, plane = layer->plane_cells;
+    const size_t step = stride * layer->in_width;
+    const __m128i picked[3] = {unit->readings[0].picked, unit->readings[1].picked, unit->readings[2].picked};
+    size_t phase, column;
+    for (phase = 0; phase < layer->phases; phase++) {
+        size_t y = tile_row * stride + phase - layer->pad_top; /* above the map it is huge */
+        size_t row = 0;
+        while (row < layer->phase_rows) {
+            const int8_t *from[3];
+            const size_t inside = (y < height ? 1 : 0) + (y + stride < height ? 2 : 0);
+            const size_t at = (inside & 1 ? y : 0) * layer->in_width;
+            for (column = 0; column < 3; column++) {
+                from[column] = unit->maps[column] + unit->readings[column].bytes_from + at;
+            }
+            if (inside < 3) { /* the other row is there, and masked */
+                const sums16 mask = row_masks[inside];
+                const size_t next = inside == 2 ? (y + stride) * layer->in_width : 0;
+                const sums16 a = picked_cells(from[0], from[0] + next, picked[0], bytes) & mask;
+                const sums16 b = picked_cells(from[1], from[1] + next, picked[1], bytes) & mask;
+                const sums16 c = picked_cells(from[2], from[2] + next, picked[2], bytes) & mask;
+                store_unit(a, b, c, columns, combined, plane, to);
+                row += 2;
+                y += 2 * stride;
+                to += 2 * CELLS;
+                continue;
+            }
+            for (; row < layer->phase_rows && y + stride < height; row += 2, y += 2 * stride) {
+                const sums16 a = picked_cells(from[0], from[0] + step, picked[0], bytes);
+                const sums16 b = columns > 1 ? picked_cells(from[1], from[1] + step, picked[1], bytes) : a;
+                const sums16 c = columns > 2 ? picked_cells(from[2], from[2] + step, picked[2], bytes) : a;
+                store_unit(a, b, c, columns, combined, plane, to);
+                from[0] += 2 * step;
+                from[1] += 2 * step;
+                from[2] += 2 * step;
+                to += 2 * CELLS;
+            }
+        }
+    }
+}
+#endif
+
 typedef void lay_columns(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit,
                          uint16_t *to);
 
@@ -309,8 +337,13 @@ typedef void lay_columns(const struct integer_convolution *layer, size_t tile_ro
     static void lay_##COLUMNS##_##COMBINED##_##WAY(const struct integer_convolution *layer, size_t tile_row,        \
                                                    const struct unit *unit, uint16_t *to)                           \
     {                                                                                                               \
-        lay_unit(layer, tile_row, unit, COLUMNS, COMBINED, WAY, to);                                                \
+        LAY_##WAY(layer, tile_row, unit, COLUMNS, COMBINED, WAY, to);                                               \
     }
+#define LAY_0 lay_unit
+#define LAY_1 lay_unit
+#define LAY_4 lay_pairs
+#define LAY_8 lay_pairs
+#define LAY_16 lay_pairs
 #define DEFINE_WAY(WAY)          \
     DEFINE_LAY_COLUMNS(1, 0, WAY) \
     DEFINE_LAY_COLUMNS(2, 0, WAY) \
