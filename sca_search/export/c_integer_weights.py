@@ -23,7 +23,7 @@ _BYTES_A_TAP = 2
 # Cycles of two rows of eight cells: laid out in a plane, added to a sum, joined with other sums or finished.
 _LAY, _ADD, _JOIN = 2.0, 0.55, 8.0
 # Cycles of a listed input, of 64 coded weights, and the share of inputs that are not zero.
-_LISTED, _CODED, _INPUTS = 0.8, 9.0, 0.8
+_LISTED, _CODED, _INPUTS = 0.9, 6.0, 0.8
 
 
 def requantize_lines(name: str, to: Requantization) -> str:
