@@ -16,7 +16,7 @@ from sca_search.errors import ExportError
 from sca_search.export.c_build import require_compiler
 from sca_search.export.compiled import CompiledModel, compile_model, require_answers
 from sca_search.export.facts import read_facts
-from sca_search.export.layout import FACTS_FILE, PACKED, VECTORS_FILE, C
+from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
 from sca_search.export.onnx_extra import onnxruntime_missing
 from sca_search.export.packed import read_packed
 from sca_search.export.rebuild import RecordNetwork
@@ -106,8 +106,10 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
     say("compiling")
     model = compile_model(folder, compiler=compiler)
     graph, vectors = _known(folder)
-    if vectors is not None:
-        require_answers(str(folder / C), model, vectors)
+    integers = folder / INTEGER_VECTORS_FILE
+    answered = read_vectors(integers) if integers.is_file() else vectors
+    if answered is not None:
+        require_answers(str(folder / C), model, answered)
     image = vectors.images[0] if vectors is not None else np.zeros(model.input_shape, dtype=np.float32)
     engines, left_out = [c_engine(OURS, model, image)], []
     if graph is None or vectors is None:

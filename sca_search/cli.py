@@ -259,6 +259,9 @@ def export_command(
     stored: Annotated[
         bool, typer.Option("--stored", help="C with weights stored as they are read: more flash, less working memory.")
     ] = False,
+    activations: Annotated[
+        str, typer.Option(help="Of C: float, or int8 with integer arithmetic and scales from training images.")
+    ] = "float",
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is in the folder.")] = False,
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
@@ -267,7 +270,15 @@ def export_command(
     from sca_search.export_run import export_run
 
     options = ExportOptions(
-        parse_formats(formats), half, int2, seconds, replace=force, tune=tune, stored=stored, say=_say
+        parse_formats(formats),
+        half,
+        int2,
+        seconds,
+        replace=force,
+        tune=tune,
+        stored=stored,
+        activations=activations,
+        say=_say,
     )
     exported = export_run(run_folder, trial, out, options)
     for sentence in exported.left_out:

@@ -1,19 +1,21 @@
 """From a run folder to an export folder, without training again."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.candidate_folder import best_of, records_of
-from sca_search.data import DataSet, load_data
+from sca_search.data import AnySplit, DataSet, load_data
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
+from sca_search.export.integer_scales import CALIBRATION_IMAGES
 from sca_search.export.network import Images, Network
 from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
@@ -34,28 +36,45 @@ def export_run(path: Path, trial: int | None, out: Path | None, options: ExportO
     folder = out or run.path / "exports" / f"trial-{row['trial']:03d}"
     check_target(folder, replaced=options.replace)  # before the data is read, which may take a while
     options.say("reading the data")
-    images, problem = validation_images(spec.data, spec.seed)
+    validation, training, problem = study_images(spec.data, spec.seed)
     if problem:
         options.say(f"the validation split cannot be read, so only test vectors are compared: {problem}")
-    return export_network(folder, _network(run, spec, row, images), options)
+    return export_network(folder, replace(_network(run, spec, row, validation), training=training), options)
 
 
-def validation_images(data: DataSpec, seed: int) -> tuple[Images | None, str]:
-    """A study's validation split before normalisation, or why it is not there."""
+def study_images(data: DataSpec, seed: int) -> tuple[Images | None, Images | None, str]:
+    """A study's validation split and some of its training split before normalisation, or why they are not there."""
     try:
         found = load_data(
             data.name, data_dir=data.dir, seed=seed, image_size=data.image_size, train_limit=data.train_limit
         )
     except DataError as error:
-        return None, str(error)
-    return Images(len(found.val), lambda: _as_given(found)), ""
+        return None, None, str(error)
+    some = min(len(found.train), CALIBRATION_IMAGES)
+    return (
+        Images(len(found.val), lambda: _as_given(found, found.val), lambda: _labels(found.val)),
+        Images(some, lambda: _first(_as_given(found, found.train), some)),
+        "",
+    )
 
 
-def _as_given(data: DataSet) -> Iterable[Floats]:
+def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
     shape = (-1, 1, 1)
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
-    for images, *_ in data.val.batches(EVALUATION_BATCH):
+    for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
+
+
+def _first(batches: Iterable[Floats], count: int) -> Iterator[Floats]:
+    for batch in batches:
+        yield batch[:count]
+        count -= len(batch)
+        if count <= 0:
+            return
+
+
+def _labels(split: AnySplit) -> NDArray[np.int64]:
+    return np.concatenate([labels.numpy() for _, labels, *_ in split.batches(EVALUATION_BATCH)])
 
 
 def _row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, Any]:

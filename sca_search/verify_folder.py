@@ -5,17 +5,18 @@ from pathlib import Path
 
 from sca_search.errors import ExportError, RunError
 from sca_search.export.facts import Facts, read_facts
-from sca_search.export.layout import FACTS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE
+from sca_search.export.integer_model import integer_model
+from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
 from sca_search.export.network import Images, Network
 from sca_search.export.opened import Check
 from sca_search.export.packed import read_packed, round_to_half
 from sca_search.export.plain import load_plain
 from sca_search.export.rebuild import RecordNetwork
 from sca_search.export.records import Graph, TestVectors
-from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of
+from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of, with_integers
 from sca_search.export.vectors import read_vectors
 from sca_search.export.verify import Reference, Verification, verify
-from sca_search.export_run import built, validation_images
+from sca_search.export_run import built, study_images
 from sca_search.spec import StudySpec, resolve
 
 _Packed = tuple[Graph, TestVectors]
@@ -27,7 +28,7 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
         raise ExportError(f"{folder}: there is no such folder")
     facts = read_facts(folder / FACTS_FILE)
     spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
-    images, problem = validation_images(spec.data, spec.seed) if spec else (None, "the folder names no study")
+    images, _, problem = study_images(spec.data, spec.seed) if spec else (None, None, "the folder names no study")
     trained = _trained(folder, facts, spec, images)
     try:
         packed = read_packed(folder / PACKED) if (folder / PACKED).exists() else None
@@ -36,6 +37,8 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
             return Verification((Check(PACKED, "opened", str(error), False),), "nothing")
         packed = None
     references = _references(folder, facts, trained, packed)
+    if facts.largest_values is not None:
+        references = _integer_references(folder, facts, references, trained, packed)
     return verify(folder, [replace(each, images=images, no_images=problem) for each in references], seconds=seconds)
 
 
@@ -71,6 +74,18 @@ def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Pa
     network = None if trained is None else RecordNetwork(round_to_half(trained.graph()))
     described = f"for {PACKED} its own test vectors" if network is None else ROUNDED
     return [rest, Reference(packed[1], facts.zeros, network, described, files=(PACKED,))]
+
+
+def _integer_references(
+    folder: Path, facts: Facts, references: list[Reference], trained: Network | None, packed: _Packed | None
+) -> list[Reference]:
+    """C with integer activations is compared with their model, or where that cannot be made again with its vectors."""
+    graph = trained.graph() if trained is not None else None if packed is None or facts.half else packed[0]
+    if graph is not None and facts.largest_values is not None:
+        return [*with_integers(references, integer_model(graph, facts.largest_values))]
+    others = [replace(each, files=tuple(file for file in each.files if file != C)) for each in references]
+    vectors = read_vectors(folder / INTEGER_VECTORS_FILE)
+    return [*others, Reference(vectors, facts.zeros, None, f"for {C} its test vectors", files=(C,), exact=True)]
 
 
 def _reference_of_rest(folder: Path, facts: Facts, trained: Network | None, packed: _Packed | None) -> Reference:

@@ -1,6 +1,7 @@
 """sca-search export and sca-search verify on a real, small study."""
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -56,6 +57,25 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(tiny_run: tuple[Pa
     assert run("export", str(study), "--out", "out").returncode == 2
     assert run("export", str(study), "--out", "out", "--force", "--format", "packed").returncode == 0
     assert not Path("out/model.onnx").exists()
+
+
+@pytest.mark.slow
+def test_integer_activations_are_within_a_point_of_the_floats(tiny_run: tuple[Path, str], run: Run) -> None:
+    done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c", "--activations", "int8")
+    assert done.returncode == 0, done.stderr
+    card = Path("out/MODEL.md").read_text()
+    assert "| c/model.c | all 270 validation images | equal bit for bit | yes |" in card
+    found = re.search(r"accuracy ([\d.]+)%, with float activations ([\d.]+)%", card)
+    assert found is not None
+    assert float(found[1]) >= float(found[2]) - 1
+    again = run("verify", "out")
+    assert again.returncode == 0, again.stderr
+    assert "bit for bit" in again.stdout
+    assert run("bench", "out", "--seconds", "0.5").returncode == 0
+    refused = run("export", str(tiny_run[0]), "--out", "other", "--activations", "int4")
+    assert refused.returncode == 2
+    assert "unknown kind of activations 'int4'" in refused.stderr
+    assert not Path("other").exists()
 
 
 @pytest.mark.slow

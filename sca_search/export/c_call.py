@@ -32,6 +32,7 @@ class Call:
     constants: tuple[str, ...] = ()  # further definitions, behind the literals
     work_floats: int = 0
     table: Table | None = None
+    more_kernels: tuple[str, ...] = ()
 
 
 def pairs(name: str, left: Floats, right: Floats) -> str:

@@ -19,6 +19,7 @@ _COMMENT = re.compile(
     r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
 )
 _CONVOLUTION = re.compile(r"(\d+) columns in (\d+) vectors, (\d+) blocks")
+_INTEGER_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) planes of (\d+) cells, (\d+) blocks")
 _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
@@ -54,6 +55,10 @@ def _signs(source: str, place: str, layout: str) -> int:
         columns, vectors, blocks = map(int, convolution.groups())
         offsets = _offsets(numbers, blocks)
         return len(offsets) if columns == 1 else int(_weights_in(offsets // CELLS % vectors, columns).sum())
+    if integers := _INTEGER_CONVOLUTION.fullmatch(layout):
+        columns, planes, cells, blocks = map(int, integers.groups())
+        offsets = _offsets(numbers, blocks)
+        return len(offsets) if columns == 1 else int(_weights_in(offsets // cells % planes, columns).sum())
     raise ValueError(f"{place} has an unknown layout, {layout!r}")
 
 

@@ -53,13 +53,10 @@ def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
 
 
 def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list[int]) -> Call:
-    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
-    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, AdaptivePool) else f"{record.kind}_pool"
-    if isinstance(record, Pool):
-        fields |= _windows(record)
-        if record.kind == "max" and _halves(record, given):
-            kernel = "max_pool_halves"
+    if isinstance(record, Pool) and record.kind == "max" and _halves(record, given):
+        kernel = "max_pool_halves"
+    fields = pool_fields(record, given, steps)
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
@@ -67,6 +64,13 @@ def _halves(record: Pool, given: Shape) -> bool:
     """Whether its windows are 2 x 2, side by side, and all of them in the map."""
     inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], given[1:], strict=True))
     return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
+
+
+def pool_fields(record: Pool | AdaptivePool, given: Shape, steps: list[int]) -> dict[str, object]:
+    """Of a `struct pool`, for steps from channel to channel of input and output."""
+    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
+    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
+    return fields | _windows(record) if isinstance(record, Pool) else fields
 
 
 def _windows(record: Pool) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sca_search.export.integer_model import IntegerModel
+
 CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
 """Kernel kinds of ternary convolutions: how many columns of a kernel its planes combine."""
 
@@ -15,7 +17,9 @@ class COptions:
     """Kernels by the name of a ternary layer; those that are not named are chosen by their cost.
 
     `stored` weights lie in the source as the kernels read them: more constant data, no tables in memory.
+    `integer` is the graph with integer activations, where these are asked for.
     """
 
     kernels: Mapping[str, str] = field(default_factory=dict)
     stored: bool = False
+    integer: IntegerModel | None = None

@@ -1,7 +1,8 @@
 """The C export: one source file and one header of plain C99, an example, a self-test, and a Makefile.
 
 No heap, nothing of libc but memcpy, and of libm only what an activation needs. Ternary layers add and subtract;
-multiplications are left to the scale of each output channel.
+multiplications are left to the scale of each output channel. With integer activations the values in the scratch memory
+are bytes; it is still counted in floats.
 """
 
 import math
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c_call import Call, Table, integers, pairs
+from sca_search.export.c_call import Call, Table, float_value, integers, pairs
 from sca_search.export.c_count import table_comment
+from sca_search.export.c_integer_layers import IntegerSurroundings, integer_call_of
 from sca_search.export.c_kernels import amalgamate, kernel_file
 from sca_search.export.c_layers import Surroundings, call_of
 from sca_search.export.c_literals import Literal, float_chunks, quoted
@@ -21,6 +23,7 @@ from sca_search.export.c_liveness import living
 from sca_search.export.c_options import COptions
 from sca_search.export.c_plan import Plan, channel_steps, plan_memory
 from sca_search.export.c_steps import Step, steps_of
+from sca_search.export.integer_model import IntegerModel
 from sca_search.export.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
 from sca_search.files import write_text_atomic
 
@@ -37,6 +40,9 @@ class _Program:
     plan: Plan
     tables: Mapping[int, int]  # where the table of a step begins, in numbers
     stored: bool
+    first: Call  # makes the input of the image
+    last: Call | None  # makes the logits of the output, unless its step did
+    integer: IntegerModel | None = None
 
     @property
     def table_numbers(self) -> int:
@@ -64,27 +70,62 @@ def _program(graph: Graph, options: COptions) -> _Program:
     for name in options.kernels:
         if name not in layers:
             raise ExportError(unknown_name("ternary layer", name, layers))
+    return _integer_program(options.integer, options) if options.integer else _float_program(graph, options)
+
+
+def _float_program(graph: Graph, options: COptions) -> _Program:
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
     steps = steps_of(graph)
     apart = channel_steps(steps, graph.input_shape, graph.output)
     around = Surroundings(shapes, apart, living(graph), options)
     calls = tuple(call_of(step, place, around) for place, step in enumerate(steps))
-    works = {place: call.work_floats for place, call in enumerate(calls) if call is not None}
     values = {name: shapes[name][0] * step for name, step in apart.items()}
+    statistics = pairs("input_statistics", graph.mean, graph.std)
+    sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
+    first = Call(f"normalise(input_statistics, in, {{out}}, {sizes});", "normalise", constants=(statistics,))
+    last = Call("memcpy(out, {in0}, MODEL_OUTPUTS * sizeof(float));")
+    plan = plan_memory(steps, values, graph.output, _works(calls))
+    return _Program(graph, steps, calls, plan, _table_begins(calls), options.stored, first, last)
+
+
+def _integer_program(model: IntegerModel, options: COptions) -> _Program:
+    graph, steps = model.graph, tuple(step.step for step in model.steps)
+    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
+    around = IntegerSurroundings(shapes, model.live, options)
+    calls = tuple(integer_call_of(step, place, around) for place, step in enumerate(model.steps))
+    values = {name: math.ceil(math.prod(shapes[name]) / 4) for name in (INPUT, *(step.name for step in steps))}
+    statistics = pairs("input_statistics", graph.mean, model.input_factors)
+    sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
+    first = Call(f"quantize_image(input_statistics, in, {{out}}, {sizes});", "quantize_image", constants=(statistics,))
+    last = Call(
+        f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits"
+    )
+    written = any(step.is_logits for step in model.steps)
+    plan = plan_memory(steps, values, graph.output, _works(calls))
+    begins = _table_begins(calls)
+    return _Program(graph, steps, calls, plan, begins, options.stored, first, None if written else last, model)
+
+
+def _works(calls: tuple[Call | None, ...]) -> dict[int, int]:
+    return {place: call.work_floats for place, call in enumerate(calls) if call is not None}
+
+
+def _table_begins(calls: tuple[Call | None, ...]) -> dict[int, int]:
     sizes = [len(call.table.numbers) if call and call.table else 0 for call in calls]
-    begins = dict(enumerate(int(end) - size for end, size in zip(np.cumsum(sizes), sizes, strict=True)))
-    return _Program(graph, steps, calls, plan_memory(steps, values, graph.output, works), begins, options.stored)
+    return dict(enumerate(int(end) - size for end, size in zip(np.cumsum(sizes), sizes, strict=True)))
 
 
 def _source(program: _Program) -> str:
-    calls = [call for call in program.calls if call is not None]
-    kernels = ["normalise", *(call.kernel for call in calls if call.kernel)]
+    calls = [call for call in (program.first, *program.calls, program.last) if call is not None]
+    kernels = [kernel for call in calls for kernel in (call.kernel, *call.more_kernels) if kernel]
     if not program.stored:
         kernels += [call.table.expander for call in calls if call.table]
     code = amalgamate(["model.h", *(f"{kernel}.c" for kernel in dict.fromkeys(kernels))], _MODEL_HEADER)
     tables = "\n".join(line for place in range(len(program.steps)) for line in _constants(program, place))
     graph = program.graph
-    return "\n".join((_title(graph), code, tables, _statistics(graph), _class_names(graph), _predict(program)))
+    return "\n".join(
+        (_title(graph), code, tables, *program.first.constants, "", _class_names(graph), _predict(program))
+    )
 
 
 def _title(graph: Graph) -> str:
@@ -117,25 +158,15 @@ def _table(record: object, table: Table, name: str, stored: bool) -> Iterator[st
         yield f"static const struct literal {name}_trits = {table.trits.initializer};"
 
 
-def _statistics(graph: Graph) -> str:
-    return pairs("input_statistics", graph.mean, graph.std) + "\n"
-
-
 def _class_names(graph: Graph) -> str:
     names = ",\n".join(f"    {quoted(name)}" for name in graph.class_names)
     return f"const char *const model_class_names[MODEL_OUTPUTS] = {{\n{names},\n}};\n"
 
 
 def _predict(program: _Program) -> str:
-    graph, plan = program.graph, program.plan
-    channels, *sizes = graph.input_shape
-    expansions, statements = (
-        [],
-        [
-            f"/* {INPUT}: {_spelled(graph.input_shape)} */",
-            f"normalise(input_statistics, in, scratch + {plan.values[INPUT]}, {channels}, {math.prod(sizes)});",
-        ],
-    )
+    graph = program.graph
+    first = program.first.statement.format(out=_value(program, INPUT))
+    expansions, statements = [], [f"/* {INPUT}: {_spelled(graph.input_shape)} */", first]
     for place, (step, call) in enumerate(zip(program.steps, program.calls, strict=True)):
         statements.append(f"/* {step.name}: {_spelled(step.shape)} */")
         if call is not None:
@@ -143,22 +174,32 @@ def _predict(program: _Program) -> str:
             if call.table is not None and not program.stored:
                 name = f"layer_{place}"
                 expansions.append(f"{call.table.expander}(&{name}, &{name}_trits, expanded + {program.tables[place]});")
-    statements.append(f"memcpy(out, scratch + {plan.values[graph.output]}, MODEL_OUTPUTS * sizeof(float));")
+    if program.last is not None:
+        statements.append(program.last.statement.format(in0=_value(program, graph.output)))
     text = kernel_file("predict.c")
     for mark, lines in (("@EXPANSIONS@", expansions), ("@STATEMENTS@", statements)):
         text = text.replace(f"    {mark}\n", "".join(f"    {line}\n" for line in lines))
     return text
 
 
+def _value(program: _Program, name: str) -> str:
+    pointer = f"scratch + {program.plan.values[name]}"
+    return f"(int8_t *)({pointer})" if program.integer else pointer
+
+
 def _pointers(program: _Program, place: int) -> dict[str, str]:
     step, plan = program.steps[place], program.plan
-    values = [f"scratch + {plan.values[name]}" for name in step.inputs]
-    return {f"in{index}": value for index, value in enumerate(values)} | {
+    values = [_value(program, name) for name in step.inputs]
+    work = f"scratch + {plan.works[place]}"
+    pointers = {f"in{index}": value for index, value in enumerate(values)} | {
         "residual": values[-1] if step.residual else "NULL",
-        "out": f"scratch + {plan.values[step.name]}",
-        "work": f"scratch + {plan.works[place]}",
+        "out": _value(program, step.name),
+        "work": f"(void *)({work})" if program.integer else work,
         "table": f"layer_{place}_table" if program.stored else f"expanded + {program.tables[place]}",
     }
+    if program.integer is not None:
+        pointers |= {"logits": "out", "unit": float_value(float(program.integer.logit_unit))}
+    return pointers
 
 
 def _header(program: _Program) -> str:

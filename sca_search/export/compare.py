@@ -76,6 +76,39 @@ def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
         yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
 
 
+@dataclass(frozen=True)
+class Beside:
+    """The classes of two models on the same images, which need not be equal."""
+
+    images: int
+    same: int
+    correct: tuple[int, int] | None  # of both, where the labels are known
+
+    def __str__(self) -> str:
+        text = f"the same class for {self.same} of {self.images} validation images"
+        if self.correct is None:
+            return text
+        mine, other = (each / self.images for each in self.correct)
+        return f"{text}; accuracy {mine:.2%}, with float activations {other:.2%}"
+
+
+def classes_beside(
+    runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
+) -> Beside:
+    """Runs both for at most so many seconds."""
+    clocks = [_Clock(run, seconds) for run in runs]
+    classes: tuple[list[int], list[int]] = [], []
+    for batch in batches:
+        if not all(clock.has_time for clock in clocks):
+            break
+        for clock, found in zip(clocks, classes, strict=True):
+            found.extend(clock(batch).argmax(1).tolist())
+    mine, others = (np.array(each) for each in classes)
+    known = None if labels is None else labels[: len(mine)]
+    correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
+    return Beside(len(mine), int((mine == others).sum()), correct)
+
+
 class _Clock:
     """A run that counts the seconds it took."""
 

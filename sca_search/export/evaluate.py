@@ -82,8 +82,11 @@ def _linear(record: Linear, x: Values) -> Values:
     return _scaled(record, x @ record.weight.astype(np.float64).T)
 
 
-def _cells(record: Pool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
+def window_cells(record: Pool | AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
     """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
+    if isinstance(record, AdaptivePool):
+        yield from ((share, share.stop - share.start) for share in _shares(size, record.shape[1 + axis]))
+        return
     before, after = record.padding[2 * axis : 2 * axis + 2]
     for index in range(record.shape[1 + axis]):
         begin = index * record.stride[axis] - before
@@ -93,24 +96,15 @@ def _cells(record: Pool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
         yield inside, counted
 
 
-def _pool(record: Pool, x: Values) -> Values:
+def _pool(record: Pool | AdaptivePool, x: Values) -> Values:
     out = np.empty((len(x), *record.shape))
-    for i, (rows, rows_counted) in enumerate(_cells(record, x.shape[2], 0)):
-        for j, (columns, columns_counted) in enumerate(_cells(record, x.shape[3], 1)):
+    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
+        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
             window = x[:, :, rows, columns]
             if record.kind == "max":
                 out[:, :, i, j] = window.max((2, 3))
             else:
                 out[:, :, i, j] = window.sum((2, 3)) / (rows_counted * columns_counted)
-    return out
-
-
-def _adaptive_pool(record: AdaptivePool, x: Values) -> Values:
-    out = np.empty((len(x), *record.shape))
-    for i, rows in enumerate(_shares(x.shape[2], record.shape[1])):
-        for j, columns in enumerate(_shares(x.shape[3], record.shape[2])):
-            window = x[:, :, rows, columns]
-            out[:, :, i, j] = window.max((2, 3)) if record.kind == "max" else window.mean((2, 3))
     return out
 
 
@@ -154,7 +148,7 @@ _MEANING: dict[type[Record], Callable[..., Values]] = {
     Convolution: _convolution,
     Linear: _linear,
     Pool: _pool,
-    AdaptivePool: _adaptive_pool,
+    AdaptivePool: _pool,
     Activation: _activation,
     Add: lambda _, left, right: left + right,
     Multiply: lambda _, value, gate: value * gate,

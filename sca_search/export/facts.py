@@ -27,11 +27,14 @@ class Facts:
     std: tuple[float, ...] | None
     zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
     half: bool
+    largest_values: dict[str, float] | None = None  # seen by value; the scales of C with integer activations
     state_file: str | None = None  # where the run has the state, seen from the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, network: Network, folder: Path, *, half: bool) -> "Facts":
+    def of(
+        cls, network: Network, folder: Path, *, half: bool, largest_values: Mapping[str, float] | None = None
+    ) -> "Facts":
         """What is known of a network that is exported into a folder."""
         state = network.state_file
         return cls(
@@ -43,6 +46,7 @@ class Facts:
             std=network.std,
             zeros=dict(network.claimed_zeros()),
             half=half,
+            largest_values=None if largest_values is None else dict(largest_values),
             # a relative path still leads there when both folders have moved together
             state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,

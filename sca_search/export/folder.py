@@ -17,9 +17,12 @@ from sca_search.export.c_options import COptions
 from sca_search.export.c_source import write_c
 from sca_search.export.card import model_card
 from sca_search.export.facts import Facts, read_facts, write_facts
+from sca_search.export.integer_model import IntegerModel, integer_model
+from sca_search.export.integer_scales import largest_values
 from sca_search.export.layout import (
     CARD_FILE,
     FACTS_FILE,
+    INTEGER_VECTORS_FILE,
     ONNX,
     PACKED,
     PROGRAM,
@@ -33,7 +36,7 @@ from sca_search.export.onnx_extra import onnx_missing
 from sca_search.export.packed import round_to_half, write_packed
 from sca_search.export.plain import save_plain
 from sca_search.export.records import Graph
-from sca_search.export.references import references_of
+from sca_search.export.references import references_of, with_integers
 from sca_search.export.torch_program import write_program
 from sca_search.export.tune import tune
 from sca_search.export.vectors import write_vectors
@@ -43,7 +46,7 @@ from sca_search.files import write_text_atomic
 FORMATS = ("packed", "c", "onnx", "torch")
 
 References = tuple[Reference, ...]
-Writer = Callable[[Path, Network, Graph, References, "ExportOptions"], None]
+ACTIVATIONS = ("float", "int8")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,21 @@ class ExportOptions:
     replace: bool = False  # an export that is there already
     tune: bool = False  # C with the kernels that are fastest on this machine
     stored: bool = False  # C with its weights stored as the kernels read them
+    activations: str = "float"  # of C; one of ACTIVATIONS
     say: Callable[[str], None] = field(default=lambda _line: None)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What is written."""
+
+    network: Network
+    graph: Graph
+    references: References
+    integer: IntegerModel | None  # the graph with integer activations, if C shall have them
+
+
+Writer = Callable[[Path, _Content, ExportOptions], None]
 
 
 @dataclass(frozen=True)
@@ -88,14 +105,18 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
     formats, left_out = _possible(options)
     options.say("reading the network")
     graph = network.graph()
+    integer = _integer_model(network, graph, options)
     references = references_of(network, graph, half=options.half)
+    references = references if integer is None else with_integers(references, integer)
+    content = _Content(network, graph, references, integer)
     with _new_folder(folder) as new:
         for name in formats:
             options.say(f"writing {name}")
-            _WRITERS[name](new, network, graph, references, options)
+            _WRITERS[name](new, content, options)
         if "packed" not in formats or options.half:
             write_vectors(new / VECTORS_FILE, references[0].vectors)
-        facts = Facts.of(network, folder, half=options.half)
+        largest = None if integer is None else integer.largest
+        facts = Facts.of(network, folder, half=options.half, largest_values=largest)
         write_facts(new / FACTS_FILE, facts)
         if network.study_toml is not None:
             write_text_atomic(new / STUDY_FILE, network.study_toml)
@@ -104,6 +125,22 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
         write_text_atomic(new / CARD_FILE, model_card(new, facts, graph, verification))
         files = tuple(sorted(str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()))
     return Exported(folder, files, verification, left_out)
+
+
+def _integer_model(network: Network, graph: Graph, options: ExportOptions) -> IntegerModel | None:
+    """Calibrated on training images, if it is asked for."""
+    if options.activations not in ACTIVATIONS:
+        raise ExportError(unknown_name("kind of activations", options.activations, ACTIVATIONS))
+    if options.activations == "float":
+        return None
+    if "c" not in options.formats:
+        raise ExportError("--activations int8 is for C: --format must name it")
+    if options.tune:
+        raise ExportError("--tune times the kernels of float activations: it cannot go with --activations int8")
+    if network.training is None:
+        raise ExportError("--activations int8 takes its scales from training images, and there are none")
+    options.say("calibrating on training images")
+    return integer_model(graph, largest_values(graph, network.training.batches()))
 
 
 def check_target(folder: Path, *, replaced: bool) -> None:
@@ -173,25 +210,30 @@ def _storage_errors(folder: Path) -> Iterator[None]:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
-def _write_packed(new: Path, _network: Network, graph: Graph, references: References, options: ExportOptions) -> None:
-    stored = round_to_half(graph) if options.half else graph
-    write_packed(new / PACKED, stored, references[-1].vectors, half=options.half)
+def _write_packed(new: Path, content: _Content, options: ExportOptions) -> None:
+    stored = round_to_half(content.graph) if options.half else content.graph
+    vectors = next(each.vectors for each in content.references if PACKED in each.files)
+    write_packed(new / PACKED, stored, vectors, half=options.half)
 
 
-def _write_c(new: Path, _network: Network, graph: Graph, references: References, options: ExportOptions) -> None:
+def _write_c(new: Path, content: _Content, options: ExportOptions) -> None:
     (new / C).parent.mkdir()
-    kernels = tune(graph, say=options.say) if options.tune else {}
-    write_c((new / C).parent, graph, references[0].vectors, COptions(kernels, options.stored))
+    kernels = tune(content.graph, say=options.say) if options.tune else {}
+    vectors = next(each.vectors for each in content.references if C in each.files)
+    write_c((new / C).parent, content.graph, vectors, COptions(kernels, options.stored, content.integer))
+    if content.integer is not None:
+        write_vectors(new / INTEGER_VECTORS_FILE, vectors)
 
 
-def _write_onnx(new: Path, _network: Network, graph: Graph, _references: References, options: ExportOptions) -> None:
+def _write_onnx(new: Path, content: _Content, options: ExportOptions) -> None:
     # here, because the package onnx is an extra
     from sca_search.export.onnx import write_onnx  # noqa: PLC0415
 
-    write_onnx(new / ONNX, graph, int2=options.int2)
+    write_onnx(new / ONNX, content.graph, int2=options.int2)
 
 
-def _write_torch(new: Path, network: Network, _graph: Graph, _references: References, _options: ExportOptions) -> None:
+def _write_torch(new: Path, content: _Content, _options: ExportOptions) -> None:
+    network = content.network
     module = copy.deepcopy(network.normalised()).eval()
     write_program(new / PROGRAM, module, network.input_shape)
     about = {

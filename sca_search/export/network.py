@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sca_search.export.records import Floats, Graph, Shape
@@ -17,10 +19,11 @@ Zeros = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Images:
-    """Images to compare formats on, as a user gives them: how many, and their batches."""
+    """Images to compare formats on, as a user gives them: how many, their batches, and their classes if known."""
 
     count: int
     batches: Callable[[], Iterable[Floats]]
+    labels: Callable[[], NDArray[np.int64]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,7 @@ class Network:
     std: tuple[float, ...] | None = None
     claim: Zeros | None = None  # None: what is counted in the network itself
     images: Images | None = None  # a validation split, where there is one
+    training: Images | None = None  # images from which the scales of integer activations may be taken
     about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
     study_toml: str | None = None  # the study that found it; lies beside the model files
     state_file: Path | None = None  # where its state was read from

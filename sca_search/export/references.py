@@ -1,13 +1,16 @@
 """What an export is compared with: the trained network in torch, and the test vectors that it answered."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from sca_search.export.layout import FILES, PACKED
+from sca_search.export.integer_evaluate import IntegerNetwork, evaluate_integer
+from sca_search.export.integer_model import IntegerModel
+from sca_search.export.layout import FILES, PACKED, C
 from sca_search.export.network import Images, Network
 from sca_search.export.opened import torch_run
 from sca_search.export.packed import round_to_half
@@ -17,6 +20,7 @@ from sca_search.export.vectors import on_grid, vector_count
 from sca_search.export.verify import Reference
 
 TRAINED = "the trained network in torch, in float64"
+INTEGER = f"for {C} its model in integers in torch, bit for bit"
 ROUNDED = f"for {PACKED} the same with its float numbers rounded to float16"
 ALL_BUT_PACKED = tuple(file for file in FILES if file != PACKED)
 
@@ -45,6 +49,23 @@ def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Refere
     rounded = RecordNetwork(round_to_half(graph))
     packed = _reference(network, rounded, images, ROUNDED)
     return replace(rest, files=ALL_BUT_PACKED), replace(packed, files=(PACKED,))
+
+
+def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
+    """The references, but for C, which is compared with the model in integers: that is the last."""
+    others = tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
+    integers = IntegerNetwork(model)
+    images = references[0].vectors.images
+    made = replace(
+        references[0],
+        vectors=TestVectors(images, evaluate_integer(model, images)),
+        network=integers,
+        described=INTEGER,
+        files=(C,),
+        exact=True,
+        original=references[0].network,
+    )
+    return *others, made
 
 
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:

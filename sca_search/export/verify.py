@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.compare import Run, agreement, compare, portions
+from sca_search.export.compare import Agreement, Run, agreement, classes_beside, compare, portions
 from sca_search.export.layout import FILES
 from sca_search.export.network import Images, Zeros
 from sca_search.export.opened import Check, HowToOpen, Opened, open_folder, torch_run
@@ -37,6 +37,8 @@ class Reference:
     no_images: str = "there is none"
     state_network: Callable[[], nn.Module] | None = None
     files: tuple[str, ...] = FILES
+    exact: bool = False  # whether logits must be equal bit for bit
+    original: nn.Module | None = None  # another network, whose classes and accuracy are told beside
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _checks(folder: Path, reference: Reference, written_here: bool, seconds: flo
         opened = open_folder(folder, how)
         expected = _reference_run(reference)
         checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
-        checks += _vector_checks(opened, expected, reference.vectors)
+        checks += _vector_checks(opened, expected, reference)
         checks += _image_checks(opened, expected, reference, seconds)
         return [*opened.checks, *checks]
 
@@ -99,15 +101,22 @@ def _is_second_call(layer: str, counted: Zeros, claim: Zeros) -> bool:
     return layer not in claim and number.isdigit() and first in claim and counted[layer] == counted.get(first)
 
 
-def _vector_checks(opened: Opened, expected: Run | None, vectors: TestVectors) -> list[Check]:
+def _agreement_check(file: str, what: str, found: Agreement, *, exact: bool) -> Check:
+    if exact and found.difference == 0:
+        return Check(file, what, "equal bit for bit", True)
+    return Check(file, what, str(found), found.holds and not exact)
+
+
+def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -> list[Check]:
     """The stored answers are themselves compared with the reference, and then every format with them."""
+    vectors = reference.vectors
     runs = {"torch": expected, **opened.runs} if expected is not None else dict(opened.runs)
     checks = []
     for file, run in runs.items():
         opened.runs.pop(file, None)  # what fails on these is not asked again
         with opened.failures_of(file):
             found = agreement(run(vectors.images), vectors.logits)
-            checks.append(Check(file, f"{found.images} test vectors", str(found), found.holds))
+            checks.append(_agreement_check(file, f"{found.images} test vectors", found, exact=reference.exact))
             opened.runs |= {file: run} if file in FILES else {}
     return checks
 
@@ -117,10 +126,21 @@ def _image_checks(opened: Opened, expected: Run | None, reference: Reference, se
         why = reference.no_images if reference.images is None else "there is no torch model to compare with"
         return [Check("torch", "validation split", f"not compared: {why}", None)]
     found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds)
-    return [
-        Check(file, f"{_share(each.images, reference.images.count)} validation images", str(each), each.holds)
-        for file, each in found.items()
-    ]
+    checks = []
+    for file, each in found.items():
+        what = f"{_share(each.images, reference.images.count)} validation images"
+        checks.append(_agreement_check(file, what, each, exact=reference.exact))
+    if reference.original is not None:
+        original = torch_run(reference.original.double(), torch.float64)
+        checks += [_beside(file, run, original, reference.images, seconds) for file, run in opened.runs.items()]
+    return checks
+
+
+def _beside(file: str, run: Run, original: Run, images: Images, seconds: float) -> Check:
+    """No rule says how far integer activations may be from others: it is told."""
+    labels = None if images.labels is None else images.labels()
+    found = classes_beside((run, original), portions(images.batches(), _PORTION), labels, seconds)
+    return Check(file, "beside float activations", str(found), True)
 
 
 def _share(seen: int, count: int) -> str:

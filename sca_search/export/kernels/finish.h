@@ -9,19 +9,19 @@ struct finish {
 };
 
 /* Loaded once for many cells: a compiler cannot know that writing cells leaves them as they are. */
-struct limits {
+struct lane_limits {
     lanes lowest, highest;
 };
 
-INLINE struct limits limits_of(const struct finish *finish)
+INLINE struct lane_limits limits_of(const struct finish *finish)
 {
-    struct limits limits;
+    struct lane_limits limits;
     limits.lowest = all_lanes(finish->lowest);
     limits.highest = all_lanes(finish->highest);
     return limits;
 }
 
-INLINE lanes limited_lanes(struct limits limits, lanes value)
+INLINE lanes limited_lanes(struct lane_limits limits, lanes value)
 {
     return smaller_lanes(limits.highest, larger_lanes(limits.lowest, value));
 }

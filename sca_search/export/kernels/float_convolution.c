@@ -1,5 +1,4 @@
-#include "literals.h"
-#include "load_float.h"
+#include "float_literals.h"
 #include "tiles.h"
 
 /*
@@ -66,7 +65,7 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
                         float *sums, struct target target)
 {
     const size_t vectors = layer->tile_rows * ROW_PARTS, width = layer->out_width;
-    const struct limits limits = limits_of(&layer->finish);
+    const struct lane_limits limits = limits_of(&layer->finish);
     const lanes scale = all_lanes(layer->finish.affine[output][0]), bias = all_lanes(layer->finish.affine[output][1]);
     size_t vector;
     for (vector = 0; vector < vectors; vector++) {

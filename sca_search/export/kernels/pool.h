@@ -1,20 +1,7 @@
 #pragma once
 #include "lanes.h"
+#include "window.h"
 
-struct pool {
-    size_t channels, in_height, in_width, out_height, out_width;
-    size_t in_step, out_step; /* from channel to channel, in floats */
-    size_t kernel_y, kernel_x, stride_y, stride_x; /* these and the padding are of no use to adaptive pools */
-    size_t pad_top, pad_bottom, pad_left, pad_right;
-    int count_padding;
-};
-
-/* The cells of a window along one side that lie in the map, and how many an average counts. */
-struct window {
-    size_t begin, end, counted;
-};
-
-typedef struct window window_at(const struct pool *pool, size_t index);
 typedef float reduce_window(const float *map, size_t width, struct window rows, struct window columns);
 
 INLINE void pool_maps(const struct pool *pool, const float *in, float *out, window_at *rows_at, window_at *columns_at,

@@ -1,5 +1,5 @@
 #pragma once
-#include "pool.h"
+#include "window.h"
 
 /* Part `index` of `parts` that share out `size` cells; neighbours overlap where the parts do not divide the size. */
 static struct window share(size_t index, size_t size, size_t parts)

@@ -1,5 +1,5 @@
 #pragma once
-#include "pool.h"
+#include "window.h"
 
 static struct window slide(size_t begin, size_t kernel, size_t before, size_t size, size_t after, int count_padding)
 {

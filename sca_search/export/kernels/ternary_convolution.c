@@ -33,7 +33,7 @@ struct summing {
     {                                                                                                               \
         const size_t step = STEP, width = layer->out_width;                                                         \
         const float *const planes = summing->planes;                                                                \
-        const struct limits limits = limits_of(&layer->finish);                                                     \
+        const struct lane_limits limits = limits_of(&layer->finish);                                                \
         const lanes none = all_lanes(0.0f);                                                                         \
         size_t outputs = *list++;                                                                                   \
         for (; outputs > 0; outputs--) {                                                                            \

@@ -1,0 +1,123 @@
+"""Runs a model in integers, by torch and numpy: the reference that the C export must equal bit for bit.
+
+Layers are summed in float64, which holds all integers below 2^53: their sums are exact in any order.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sca_search.export.evaluate import window_cells
+from sca_search.export.integer_model import AVERAGE_SHIFT, IntegerModel, IntegerStep
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Convolution,
+    Floats,
+    Linear,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+)
+from sca_search.export.requantize import HIGHEST, Integers, requantize
+
+
+def evaluate_integer(model: IntegerModel, images: Floats) -> Floats:
+    """The logits for a batch of images as a user gives them, before normalisation."""
+    logits: Floats = every_integer(model, images)[model.output].astype(np.float32) * model.logit_unit
+    return logits
+
+
+class IntegerNetwork(nn.Module):
+    """The same as a torch module that takes images as they are."""
+
+    def __init__(self, model: IntegerModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(evaluate_integer(self.model, images.numpy().astype(np.float32)))
+
+
+def every_integer(model: IntegerModel, images: Floats) -> dict[str, Integers]:
+    """The integers of each step, and of the input."""
+    values = {INPUT: quantized_input(model, images)}
+    for step in model.steps:
+        values[step.step.name] = _MEANING[type(step.step.record)](
+            step, step.step.record, *[values[name] for name in step.step.inputs]
+        )
+    return values
+
+
+def quantized_input(model: IntegerModel, images: Floats) -> Integers:
+    """The image in integers. In float32 there is a subtraction and a multiplication; the rest is exact."""
+    mean, factors = (
+        values.reshape(1, -1, *[1] * (images.ndim - 2)) for values in (model.graph.mean, model.input_factors)
+    )
+    doubled = np.clip((images.astype(np.float32) - mean) * factors, np.float32(-2 * HIGHEST), np.float32(2 * HIGHEST))
+    halves = np.trunc(doubled).astype(np.int64)
+    rounded: Integers = np.sign(halves) * ((np.abs(halves) + 1) // 2)
+    return rounded
+
+
+def _weighted(step: IntegerStep, record: Convolution | Linear, x: Integers, *residual: Integers) -> Integers:
+    assert step.weight is not None
+    weight, given = torch.from_numpy(step.weight.astype(np.float64)), torch.from_numpy(x.astype(np.float64))
+    if isinstance(record, Convolution):
+        top, bottom, left, right = record.padding
+        padded = F.pad(given, (left, right, top, bottom))
+        sums = F.conv2d(padded, weight, None, record.stride, 0, record.dilation, record.groups)
+    else:
+        sums = F.linear(given, weight)
+    exact: Integers = np.rint(sums.numpy()).astype(np.int64)  # what an algorithm with other products has rounded
+    return requantize(exact, step.requantizations[0], *residual)
+
+
+def _pool(step: IntegerStep, record: Pool | AdaptivePool, x: Integers) -> Integers:
+    out = np.empty((len(x), *record.shape), dtype=np.int64)
+    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
+        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
+            window = x[:, :, rows, columns]
+            if record.kind == "max":
+                out[:, :, i, j] = window.max((2, 3))
+            else:
+                out[:, :, i, j] = average(window.sum((2, 3)), rows_counted * columns_counted, step.average_factor)
+    return out
+
+
+def average(sums: Integers, count: int, factor: int) -> Integers:
+    """sum / count · factor / 2^AVERAGE_SHIFT to the nearest integer, of two that are equally near the larger."""
+    divisor = count << AVERAGE_SHIFT
+    return np.clip((2 * sums * factor + divisor) // (2 * divisor), -HIGHEST, HIGHEST)
+
+
+def _concat(step: IntegerStep, _record: Concat, *parts: Integers) -> Integers:
+    return np.concatenate([requantize(part, to) for part, to in zip(parts, step.requantizations, strict=True)], axis=1)
+
+
+def _activation(step: IntegerStep, _record: Activation, x: Integers) -> Integers:
+    assert step.table is not None
+    return step.table[x + HIGHEST + 1].astype(np.int64)
+
+
+_MEANING: dict[type[Record], Callable[..., Any]] = {
+    Convolution: _weighted,
+    Linear: _weighted,
+    Pool: _pool,
+    AdaptivePool: _pool,
+    Activation: _activation,
+    Add: lambda step, _, left, right: requantize(left, step.requantizations[0], right),
+    Multiply: lambda step, _, value, gate: requantize(value * gate, step.requantizations[0]),
+    Concat: _concat,
+    Reshape: lambda _, record, x: x.reshape(len(x), *record.shape),
+    ChannelAffine: lambda step, _, x: requantize(x, step.requantizations[0]),
+}

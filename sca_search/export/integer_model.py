@@ -1,0 +1,205 @@
+"""A model in integers: what the C export with `--activations int8` computes, defined exactly.
+
+A value is an integer q from -127 to 127 that stands for q · unit, with one unit for each value: the largest that was
+seen on training images, divided by 127. Sums are exact. What a step makes of them is a requantization (requantize.py):
+
+- The image: q = (image - mean) · factor in float32, limited, then rounded, halves away from zero.
+- Ternary layers add and subtract. Other weights are integers from -127 to 127 with a unit for each output.
+- Scale, bias, a residual and the limits of a ReLU are one requantization of the sum, so are Add, Multiply (of the
+  product), ChannelAffine, and each part of a Concat.
+- A maximum keeps its input's unit. An average is requantized by a fraction, rounded once.
+- Other activations are a table of 255 values.
+- Logits of a linear layer leave as integers of 25 bits times a power of two, which is exact in float32; other logits
+  as float32(q) · float32(unit).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sca_search.errors import ExportError
+from sca_search.export.c_liveness import Living, living
+from sca_search.export.c_steps import Step, is_convolution, steps_of
+from sca_search.export.evaluate import apply
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    AdaptivePool,
+    Add,
+    ChannelAffine,
+    Concat,
+    Floats,
+    Graph,
+    Multiply,
+    Pool,
+    Record,
+    Reshape,
+    WeightRecord,
+)
+from sca_search.export.requantize import (
+    HIGHEST,
+    LOGIT_LIMIT,
+    Requantization,
+    Scaling,
+    logit_requantization,
+    requantization,
+)
+
+AVERAGE_SHIFT = 16
+_LARGEST_SUM = 2**31 - 1
+_LOGIT_ROOM = 4  # logits may become so many times as large as they were seen
+
+Weight = NDArray[np.int8]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerStep:
+    """A step and the integers that it needs, as far as it does."""
+
+    step: Step
+    weight: Weight | None = None
+    requantizations: tuple[Requantization, ...] = ()  # of a Concat one for each part, of others one
+    average_factor: int = 0  # over 2^AVERAGE_SHIFT
+    table: Weight | None = None  # for inputs from -128 on
+    is_logits: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerModel:
+    """A graph with integer activations."""
+
+    graph: Graph
+    steps: tuple[IntegerStep, ...]
+    live: Mapping[str, Living]
+    largest: Mapping[str, float]  # value that each was made for
+    input_factors: Floats  # of each channel: twice the values of a unit
+    logit_unit: np.float32
+
+    @property
+    def output(self) -> str:
+        return self.graph.output
+
+
+def integer_model(graph: Graph, largest: Mapping[str, float]) -> IntegerModel:
+    """The integers of a model whose values become so large; ExportError where integers cannot express it."""
+    steps = steps_of(graph)
+    live = living(graph)
+    units = _units(steps, largest)
+    logits = _logit_step(graph, steps)
+    logit_unit = _power_of_two(_LOGIT_ROOM * largest[graph.output] / LOGIT_LIMIT) if logits else units[graph.output]
+    made = tuple(
+        _logits(step, units, logit_unit, live) if step.name == logits else _integer_step(step, units, live, graph)
+        for step in steps
+    )
+    factors = (2 / (graph.std.astype(np.float64) * units[INPUT])).astype(np.float32)
+    return IntegerModel(graph, made, live, largest, factors, np.float32(logit_unit))
+
+
+def _units(steps: tuple[Step, ...], largest: Mapping[str, float]) -> dict[str, float]:
+    units = {INPUT: _unit(largest[INPUT])}
+    for step in steps:
+        record = step.record
+        same = isinstance(record, Reshape) or (isinstance(record, Pool | AdaptivePool) and record.kind == "max")
+        units[step.name] = units[step.inputs[0]] if same else _unit(largest[step.name])
+    return units
+
+
+def _unit(largest: float) -> float:
+    if not math.isfinite(largest):
+        raise ExportError("the training images give values that are not finite, so that they have no scale")
+    return largest / HIGHEST if largest > 0 else 1.0
+
+
+def _power_of_two(at_least: float) -> float:
+    return 2.0 ** math.ceil(math.log2(at_least)) if at_least > 0 else 1.0
+
+
+def _logit_step(graph: Graph, steps: tuple[Step, ...]) -> str | None:
+    """The linear layer that gives the logits and nothing else, if one does."""
+    by_name = {step.name: step for step in steps}
+    name = graph.output
+    while isinstance(by_name[name].record, Reshape) and by_name[name].inputs[0] != INPUT:
+        name = by_name[name].inputs[0]
+    record = by_name[name].record
+    uses = sum(step.inputs.count(name) for step in steps) + (name == graph.output)
+    return name if isinstance(record, WeightRecord) and not is_convolution(record) and uses == 1 else None
+
+
+def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: Graph) -> IntegerStep:
+    record, unit = step.record, units[step.name]
+    if isinstance(record, WeightRecord):
+        weight, scaling = _layer(step, units, unit, live)
+        return IntegerStep(step, weight, (requantization(record.name, scaling),))
+    ratios = [units[name] / unit for name in step.inputs]
+    if isinstance(record, Activation):
+        return IntegerStep(step, table=_table(record, units[step.inputs[0]], unit))
+    if isinstance(record, Pool | AdaptivePool):
+        return IntegerStep(step, average_factor=_average_factor(step, ratios[0], graph))
+    scalings = _scalings(record, ratios, unit)
+    return IntegerStep(step, requantizations=tuple(requantization(record.name, each) for each in scalings))
+
+
+def _scalings(record: Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
+    """Of what is nothing but requantized; `ratios` are the inputs' units in units of the result."""
+    if isinstance(record, Add):
+        return (Scaling.of_one(ratios[0], ratios[1]),)
+    if isinstance(record, Multiply):
+        return (Scaling.of_one(ratios[0] * ratios[1] * unit),)
+    if isinstance(record, Concat):
+        return tuple(map(Scaling.of_one, ratios))
+    if isinstance(record, ChannelAffine):
+        return (Scaling(record.scale.astype(np.float64) * ratios[0], record.bias.astype(np.float64) / unit),)
+    return ()
+
+
+def _table(record: Activation, given: float, unit: float) -> Weight:
+    inputs = np.arange(-HIGHEST - 1, HIGHEST + 1).astype(np.float64)
+    values = np.rint(apply(record, [inputs * given]) / unit)
+    return np.clip(values, -HIGHEST, HIGHEST).astype(np.int8)
+
+
+def _average_factor(step: Step, ratio: float, graph: Graph) -> int:
+    record = step.record
+    assert isinstance(record, Pool | AdaptivePool)
+    if record.kind == "max":
+        return 0
+    # 2 · sum · factor has 64 bits: of 2^22 cells of 2^7 and a factor of 2^31.
+    cells = math.prod(record.kernel) if isinstance(record, Pool) else math.prod(graph.shape_of(record.inputs[0])[1:])
+    if ratio >= 2 ** (31 - AVERAGE_SHIFT) or cells > 2**22:
+        raise ExportError(
+            f"{record.name}: an average of {cells} cells is too large or too fine for integer activations"
+        )
+    return int(np.rint(ratio * 2**AVERAGE_SHIFT))
+
+
+def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> IntegerStep:
+    weight, scaling = _layer(step, units, unit, live)
+    return IntegerStep(step, weight, (logit_requantization(step.record.name, scaling),), is_logits=True)
+
+
+def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:
+    """The weights of a layer as integers, and what becomes of its sums."""
+    record = step.record
+    assert isinstance(record, WeightRecord)
+    if record.ternary:
+        weight, weight_units = live[record.name].weight, np.ones(len(record.weight))
+    else:
+        weight, weight_units = quantized_weight(record.weight)
+    sums = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(axis=1)
+    if HIGHEST * int(sums.max()) > _LARGEST_SUM:
+        raise ExportError(f"{record.name}: its sums can be larger than 32 bits hold")
+    ratio = record.scale.astype(np.float64) * weight_units * units[step.inputs[0]] / unit
+    other = units[step.inputs[-1]] / unit if step.residual else 0.0
+    lowest, highest = (limit / unit for limit in step.limits)
+    return weight, Scaling(ratio, record.bias.astype(np.float64) / unit, other, (lowest, highest))
+
+
+def quantized_weight(weight: Weight | Floats) -> tuple[Weight, NDArray[np.float64]]:
+    """Integers from -127 to 127 and the unit of each output: its largest weight, divided by 127."""
+    values = weight.astype(np.float64)
+    largest = np.abs(values).reshape(len(values), -1).max(axis=1)
+    units = np.where(largest > 0, largest / HIGHEST, 1.0)
+    return np.rint(values / units.reshape(-1, *[1] * (values.ndim - 1))).astype(np.int8), units
