@@ -29,8 +29,11 @@ from size import NETWORKS, drawn
 
 from sca_search.bench import FLOAT, INT8, Engine, adds_of, bench_engines, c_engine, of_timings, onnx_rivals
 from sca_search.export.c_build import PORTABLE, require_compiler
+from sca_search.export.c_options import COptions
 from sca_search.export.c_source import write_c
 from sca_search.export.compiled import CompiledModel, compile_source, require_answers
+from sca_search.export.integer_model import integer_model
+from sca_search.export.integer_scales import largest_values
 from sca_search.export.network import Network
 from sca_search.export.onnx_engines import float_model
 from sca_search.export.records import Graph, TestVectors
@@ -38,7 +41,7 @@ from sca_search.export.references import choose_vectors
 
 SPARSITIES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.98)
 DEEPSPARSE = "DeepSparse"
-AVX2, NATIVE = "C, AVX2", "C, native"
+AVX2, NATIVE, INTEGERS = "C, AVX2", "C, native", "C, integers"
 
 Cell = dict[str, Any]
 
@@ -133,8 +136,11 @@ def _compiled(graph: Graph, vectors: TestVectors) -> dict[str, CompiledModel]:
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, vectors)
         models = {build: compile_source(Path(temporary), flags=flags, keep=False) for build, flags in _builds().items()}
-    for build, model in models.items():
-        require_answers(build, model, vectors)
+        for build, model in models.items():
+            require_answers(build, model, vectors)
+        whole = integer_model(graph, largest_values(graph, [vectors.images]))
+        write_c(Path(temporary), graph, vectors, COptions(integer=whole))
+        models[INTEGERS] = compile_source(Path(temporary), flags=_builds()[_main_build()], keep=False)
     return models
 
 
@@ -172,10 +178,11 @@ def _first(cell: Cell) -> Cell:
 
 
 def _full_table(cells: list[Cell]) -> str:
-    builds = [name for name in (AVX2, NATIVE) if any(engine["name"] == name for engine in cells[0]["engines"])]
+    known = (AVX2, NATIVE, INTEGERS)
+    builds = [name for name in known if any(engine["name"] == name for engine in cells[0]["engines"])]
     others = [FLOAT, INT8]
     headings = ["network", "sparsity", *(f"{name}, µs" for name in (*builds, *others, DEEPSPARSE))]
-    headings += [f"times {name}" for name in (*others, DEEPSPARSE)]
+    headings += [*(f"times {name}" for name in (*others, DEEPSPARSE)), f"integers, times {INT8}"]
     headings += ["needed adds a cycle", "library, KB", "tables, KB", "scratch, KB", "init, ms", "noisy"]
     rows = [_full_row(cell, builds, others) for cell in cells]
     clock = np.median([cell["clock_ghz"] for cell in cells])
@@ -186,7 +193,7 @@ def _full_table(cells: list[Cell]) -> str:
         "weights of reduced range. DeepSparse ran in a process of its own, on the same sparse weights. *noisy* is the "
         "share of samples that were left out: a calibration loop beside them was slow, or the thread was interrupted. "
         "Additions are those that the network needs, weights that are not zero times cells, dense layers included. "
-        "Tables and scratch are memory, KB of 1000 bytes."
+        "Tables and scratch are memory, KB of 1000 bytes. *integers* is the export with integer activations."
     )
 
 
@@ -203,6 +210,7 @@ def _full_row(cell: Cell, builds: list[str], others: list[str]) -> list[str]:
         f"{deep:,.0f}" if deep else "not measured",
         *ratios,
         f"{deep / ours['median_us']:.2f}" if deep else "",
+        f"{_engine(cell, INT8)['median_us'] / _engine(cell, INTEGERS)['median_us']:.2f}",
         f"{ours['adds_a_cycle']:.2f}",
         *(f"{ours[key] / 1000:,.1f}" for key in ("disk_bytes", "table_bytes", "scratch_bytes")),
         f"{cell['init_ms']:.1f}",
@@ -212,18 +220,26 @@ def _full_row(cell: Cell, builds: list[str], others: list[str]) -> list[str]:
 
 def _short_table(cells: list[Cell]) -> str:
     """For the README."""
-    headings = ["network", "sparsity", "exported C, µs", f"{FLOAT}, µs", f"{INT8}, µs", "times fp32", "times int8"]
+    headings = [
+        "network",
+        "sparsity",
+        "exported C, µs",
+        f"{FLOAT}, µs",
+        "times",
+        "integers, µs",
+        f"{INT8}, µs",
+        "times",
+    ]
     rows = []
     for cell in cells:
-        ours, floats, bytes_ = _first(cell), _engine(cell, FLOAT), _engine(cell, INT8)
-        times = [each["median_us"] for each in (ours, floats, bytes_)]
-        ratios = [times[1] / times[0], times[2] / times[0]]
-        cut = [f"{each:,.0f}" for each in times], [f"{each:.1f}" for each in ratios]
-        rows.append([cell["network"], f"{cell['sparsity']:g}", *cut[0], *cut[1]])
+        pairs = ((_first(cell)["name"], FLOAT), (INTEGERS, INT8))
+        times = [[_engine(cell, name)["median_us"] for name in pair] for pair in pairs]
+        shown = [[f"{ours:,.0f}", f"{theirs:,.0f}", f"{theirs / ours:.1f}"] for ours, theirs in times]
+        rows.append([cell["network"], f"{cell['sparsity']:g}", *shown[0], *shown[1]])
     build = f"{_first(cells[0])['name']}, " if _first(cells[0])["name"] == AVX2 else ""
     return (
         f"{table(headings, rows)}\n\n{build}random trits, one image at a time on one thread, all engines in turns in "
-        "one process; medians of quiet samples."
+        "one process; medians of quiet samples; integers: `--activations int8`."
     )
 
 
