@@ -9,6 +9,7 @@ Cells of one seed share one dense network.
 
 import argparse
 import json
+import math
 import re
 import shutil
 import statistics
@@ -22,6 +23,20 @@ from sca_search.spec import StudySpec, resolve
 from sca_search.study import Audience, make_task, run_study
 
 FORMS = ("sharpened", "paper")
+# What the paper's table 6 has for the same network: share of zeros -> test accuracy in %, after so many epochs.
+PAPER_EPOCHS = {"mnist": 200}
+PAPER = {
+    "mnist": {
+        0.2969: 99.56,
+        0.4339: 99.50,
+        0.5199: 99.44,
+        0.6131: 99.47,
+        0.6721: 99.41,
+        0.9394: 99.40,
+        0.9744: 99.42,
+        0.9963: 99.49,
+    }
+}
 
 
 def main() -> None:
@@ -75,7 +90,8 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) ->
     print(
         f"{run.path.name}: test {summary['chosen']['test_accuracy']:.4f}, dense {summary['dense']['test_accuracy']:.4f}"
     )
-    return summary | {"form": form, "target": target, "seed": seed}
+    epochs = (spec.train.dense_epochs, spec.train.epochs, spec.train.frozen_epochs)
+    return summary | {"form": form, "target": target, "seed": seed, "epochs": epochs}
 
 
 def _run(spec: StudySpec, run: RunFolder, dense: Path) -> None:
@@ -97,11 +113,11 @@ def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
 
 def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
     rows = []
-    for target in arguments.targets:
+    for target in sorted(arguments.targets):
         for form in arguments.forms:
             found = [cell for cell in cells if (cell["target"], cell["form"]) == (target, form)]
             if found:
-                rows.append(_row(target, form, found))
+                rows.append([*_row(target, form, found), *_paper(arguments.study.stem, target)])
     headings = [
         "target",
         "form",
@@ -113,12 +129,31 @@ def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
         "off before the exact step, points",
         "moved by it, %",
     ]
-    explained = "Test accuracy, mean ± standard deviation over seeds; the last two columns are the worst of them."
+    explained = (
+        "Test accuracy, mean ± standard deviation over seeds; off before the exact step and moved by it: the worst. "
+        f"{_epochs(cells)}"
+    )
+    if arguments.study.stem in PAPER:
+        headings.append(f"the paper, {PAPER_EPOCHS[arguments.study.stem]} epochs, % (at sparsity)")
     text = f"{table(headings, rows)}\n\n{explained}  \n{provenance()}"
     name = f"{arguments.section} on {arguments.study.stem}"
     write_section(RESULTS, name, f"## {name[0].upper()}{name[1:]}\n\n{text}")
     if arguments.readme:
         write_section(README, name, text)
+
+
+def _epochs(cells: list[dict[str, Any]]) -> str:
+    """How long the networks were trained."""
+    dense, ternary, frozen = cells[0]["epochs"]
+    return f"{dense} epochs for the dense network, {ternary} + {frozen} (trits frozen) for each trial from there."
+
+
+def _paper(study: str, target: float) -> list[str]:
+    """The paper's accuracy at the sparsity that it has nearest to the target, by the share of non-zeros."""
+    if study not in PAPER:
+        return []
+    nearest = min(PAPER[study], key=lambda sparsity: abs(math.log((1.0 - sparsity) / (1.0 - target))))
+    return [f"{PAPER[study][nearest]:.2f} ({nearest:.4g})"]
 
 
 def _row(target: float, form: str, cells: list[dict[str, Any]]) -> list[str]:
@@ -145,7 +180,9 @@ def _slug(text: str) -> str:
 
 
 def _spread(values: list[float], sign: str = "") -> str:
-    return f"{statistics.fmean(values):{sign}.2f} ± {statistics.pstdev(values):.2f}"
+    """Mean and standard deviation; one value alone has none."""
+    mean = f"{statistics.fmean(values):{sign}.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.2f}"
 
 
 if __name__ == "__main__":

@@ -152,7 +152,8 @@ def bisection(bench: Bench) -> None:
 
 def _paper(bench: Bench, **changed: Any) -> Candidate:
     """The paper's form as it stands there: α is given, and rounding decides the sparsity."""
-    return bench.candidate(0.0, form="paper", exact=False, sharpness=Constant(value=1.0), split={}, **changed)
+    fixed: dict[str, Any] = {"form": "paper", "exact": False, "split": {}, "gradient_sharpness": None}
+    return bench.candidate(0.0, **fixed, sharpness=Constant(value=1.0), **changed)
 
 
 def stock(make: Callable[[int], optuna.samplers.BaseSampler]) -> Contender:

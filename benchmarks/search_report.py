@@ -22,6 +22,8 @@ Cell = dict[str, Any]
 # Below the dense network by so many points, and at so many zeros, a network counts nothing.
 POINTS_BELOW, LEAST_SPARSITY = 0.05, 0.3
 FIXED = (0.9, 0.97, 0.99)
+BASELINE = "straight-through"
+KNOWN_SPLITS = ("by sensitivity", "even", "by layer size")  # in the order in which a study for a target tries them
 NAMES = {"digits": "the digits", "mnist": "20,000 images of MNIST", "cifar10": "10,000 images of CIFAR-10"}
 
 
@@ -41,7 +43,7 @@ def _write(data: str, part: str, cells: list[Cell]) -> None:
         text = f"{_front_table(cells)}\n\n{_verdicts(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
     else:
         title = f"Search at one sparsity on {NAMES[data]}"
-        text = f"{_target_table(cells)}\n\n{_target_words(cells)}"
+        text = f"{_target_table(cells)}\n\n{_target_verdicts(cells)}\n\n{_target_words(cells)}{_splits(cells)}"
     measured = f"Measured by `python benchmarks/search.py {part} {data}`; the tables by:  \n{provenance()}"
     write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{measured}")
 
@@ -158,7 +160,27 @@ def _verdicts(cells: list[Cell]) -> str:
         better = [f"{name} ({value:.2f})" for name, value in above.items() if value >= ours_median]
         verdict = f"is not above {', '.join(better)}" if better else "is above every stock and baseline contender"
         lines.append(f"- By the median {where} hypervolume, ours ({ours_median:.2f}) {verdict}.")
+    if baseline := groups.get(BASELINE):
+        for sparsity in FIXED:
+            found = [[_lost_at(cell, sparsity) for cell in group] for group in (mine, baseline)]
+            lines.append(_beside(sparsity, *found))
     return "\n".join(lines)
+
+
+def _beside(sparsity: float, mine: list[float], theirs: list[float]) -> str:
+    """Ours against straight-through with an even split, at one sparsity; outside the spread beyond both deviations."""
+    gap = statistics.fmean(mine) - statistics.fmean(theirs)
+    spread = statistics.pstdev(mine) + statistics.pstdev(theirs)
+    if min(len(mine), len(theirs)) < 2:
+        verdict = f"{gap:+.2f}, a single seed"
+    else:
+        where = "outside" if abs(gap) > spread else "inside"
+        verdict = f"{gap:+.2f}, {where} the spread of seeds"
+    dense = "no worse than dense" if statistics.fmean(mine) >= 0 else "below dense"
+    return (
+        f"- At {sparsity:g}, test: ours {_mean(mine)} points against dense ({dense}), {BASELINE} with an even split "
+        f"{_mean(theirs)}: {verdict}."
+    )
 
 
 def _front_words(cells: list[Cell]) -> str:
@@ -177,7 +199,7 @@ def _target_table(cells: list[Cell]) -> str:
     rows = []
     for target in sorted({cell["target"] for cell in cells}):
         groups = _by_contender(cell for cell in cells if cell["target"] == target)
-        baseline = {cell["seed"]: _picked(cell) for cell in groups.get("straight-through", [])}
+        baseline = {cell["seed"]: _picked(cell) for cell in groups.get(BASELINE, [])}
         for name, group in sorted(groups.items(), key=lambda item: -statistics.fmean(map(_picked, item[1]))):
             gaps = [_picked(cell) - baseline[cell["seed"]] for cell in group if cell["seed"] in baseline]
             rows.append(
@@ -203,6 +225,36 @@ def _target_table(cells: list[Cell]) -> str:
         "moved by it, %",
     ]
     return table(headings, rows)
+
+
+def _target_verdicts(cells: list[Cell]) -> str:
+    lines = []
+    for target in sorted({cell["target"] for cell in cells}):
+        groups = _by_contender(cell for cell in cells if cell["target"] == target)
+        if "ours" in groups and BASELINE in groups:
+            lines.append(_beside(target, *([_picked(cell) for cell in groups[name]] for name in ("ours", BASELINE))))
+    return "\n".join(lines)
+
+
+def _splits(cells: list[Cell]) -> str:
+    """A study at one sparsity tries known splits first, alike in all else: what each of them gave."""
+    rows = []
+    for target in sorted({cell["target"] for cell in cells}):
+        group = [cell for cell in cells if cell["target"] == target and cell["contender"] == "ours"]
+        for number, name in enumerate(KNOWN_SPLITS):
+            known = [cell for cell in group if len(cell["points"]) > number]
+            if known:
+                points = [cell["points"][number] for cell in known]
+                validation = [100 * (p["accuracy"] - cell["dense"]) for p, cell in zip(points, known, strict=True)]
+                test = [100 * (p["test_accuracy"] - cell["dense_test"]) for p, cell in zip(points, known, strict=True)]
+                losses = [point["loss"] for point in points]
+                loss = f"{statistics.fmean(losses):.4f} ± {statistics.pstdev(losses):.4f}"
+                rows.append([f"{target:g}", name, str(len(known)), loss, _mean(validation), _mean(test)])
+    if not rows:
+        return ""
+    headings = ["target", "split", "seeds", "validation loss", "validation, points", "test, points"]
+    words = "The first trainings of ours at each sparsity, which differ in the split (and the seed) alone:"
+    return f"\n\n{words}\n\n{table(headings, rows)}"
 
 
 def _target_words(cells: list[Cell]) -> str:

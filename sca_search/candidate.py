@@ -29,6 +29,7 @@ class Candidate(BaseModel):
     strength: Schedule
     strength_is_lambda: bool = False
     sharpness: Schedule
+    gradient_sharpness: PositiveFloat | None = None  # β of the gradient at most; None: always the forward pass's own
     # Layers whose schedules are their own.
     layer_alpha: dict[str, AlphaSchedule] = {}
     layer_strength: dict[str, Schedule] = {}

@@ -1,5 +1,6 @@
 """Steers a ternarized network along a candidate's schedules: α, λ and sharpness of each layer at each moment."""
 
+import math
 from statistics import fmean
 
 import torch
@@ -21,7 +22,8 @@ class SparsityControl:
         self._weights = ternary_weights(model)
         self._latents = latents(model)
         self._steps = 0
-        for layer in self._weights:
+        for layer, weight in self._weights.items():
+            weight.gradient_sharpness = candidate.gradient_sharpness or math.inf
             self._set_alpha_by_prior(layer)
         self.update(0.0)
 

@@ -115,7 +115,12 @@ def remember(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
         number, _, name = key.partition(".")
         if not number.isdecimal() or int(number) >= len(parameters):
             raise RunError(f"a checkpoint's memory must be of this network's {len(parameters)} parameters, got {key!r}")
-        optimizer.state[parameters[int(number)]][name] = value.clone()
+        optimizer.state[parameters[int(number)]][name] = _laid_out_as(parameters[int(number)], value)
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """A copy with the parameter's order in memory, which the fused optimizer takes for granted."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.clone()
 
 
 def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
@@ -182,6 +187,8 @@ def fit(
         return leg.memory
     conductor = _Conductor(watch, control, leg)
     batches.set_epoch(leg.first)
+    # On a CPU, pooling and small convolutions are a quarter faster with a pixel's channels side by side.
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     classifier = Classifier(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
@@ -198,6 +205,7 @@ def fit(
             default_root_dir=None,
         )
         trainer.fit(classifier, batches)
+    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     if conductor.stopped:
         raise StopRequestedError
     return classifier.memory

@@ -209,9 +209,13 @@ class SpaceSpec(_Table):
     pull_start: ShareRange = (0.0, 0.6)
     growth: Growths = ("linear", "exponential", "step")  # how λ gets from pull_start to its strength
     hold_from: HoldRange = (0.3, 0.9)  # the paper's form: when weights begin to be rounded for good; 1: never
-    sharpness: PositiveRange = (100.0, 3000.0)  # sharpened: β at the end
-    sharpness_first: PositiveRange = (1.0, 8.0)  # and until it begins to rise
+    sharpness: PositiveRange = (100.0, 10000.0)  # sharpened: β at the end
+    sharpness_first: PositiveRange = (1.0, 100.0)  # and until it begins to rise
     sharpness_start: EarlyRange = (0.0, 0.5)  # when it does
+    gradient_sharpness: PositiveRange = (
+        0.5,
+        500.0,
+    )  # β of the gradient at most; from `sharpness` on it is the real one
     rise: ShareRange = (0.0, 0.7)  # share of the training in which a tracked sparsity climbs to its plan
     spread: Spread = (0.3, 0.9)
     learning_rate: PositiveRange = (0.003, 0.02)

@@ -13,10 +13,12 @@ The sharpened form (ours) lets the forward pass turn into the rounded network by
 
     W = ½ [tanh(β(θ − t)) + tanh(β(θ + t))],   t = atanh √(α/2)
 
-t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ.
+t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ. A sharp W has no
+gradient left but at the border, so the gradient may be taken at a lower sharpness than the forward pass: above it, it
+is an estimate and no longer the gradient of W.
 
 The straight-through form is the field's baseline, for comparison: the forward pass rounds at t, and the gradient passes
-as if it had not.
+as if it had not. It is where the sharpened form ends with β = ∞ ahead and 0 behind.
 """
 
 import math
@@ -42,6 +44,12 @@ def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) 
     shift = sharpness * threshold
     scaled = latent * sharpness
     return (torch.tanh(scaled - shift) + torch.tanh(scaled + shift)) * 0.5
+
+
+def widened(latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
+    """W at one sharpness with the gradient that it has at another, lower one: the basins' pull reaches farther."""
+    wide = soft_weight(latent, gradient_sharpness, threshold)
+    return wide + (soft_weight(latent.detach(), sharpness, threshold) - wide.detach())
 
 
 def straight_through(latent: Tensor, threshold: float) -> Tensor:
@@ -93,6 +101,7 @@ class TernaryWeight(nn.Module):
         self.alpha = 0.0
         self.strength = 0.0
         self.sharpness = 1.0
+        self.gradient_sharpness = math.inf  # β of the gradient is never above this
         # Step-by-step freezing: weights below and above these magnitudes are trits already, and have no gradient.
         self.held_below = 0.0
         self.held_above = math.inf
@@ -108,12 +117,17 @@ class TernaryWeight(nn.Module):
         """W as this layer now computes it from Θ."""
         if self.form == "straight-through":
             return straight_through(latent, self.threshold)
-        soft = soft_weight(latent, self.sharpness, self.threshold)
+        soft = self._soft_of(latent)
         if self.held_below == 0.0 and self.held_above == math.inf:
             return soft
         magnitude = latent.detach().abs()
         held = torch.where(magnitude > self.held_above, latent.detach().sign(), 0.0)
         return torch.where((magnitude < self.held_below) | (magnitude > self.held_above), held, soft)
+
+    def _soft_of(self, latent: Tensor) -> Tensor:
+        if self.gradient_sharpness >= self.sharpness or not torch.is_grad_enabled():
+            return soft_weight(latent, self.sharpness, self.threshold)
+        return widened(latent, self.sharpness, self.gradient_sharpness, self.threshold)
 
     def forward(self, latent: Tensor) -> Tensor:
         soft = self.soft(latent)

@@ -270,3 +270,36 @@ def test_compiling_needs_no_torch(exported: tuple[Path, TestVectors]) -> None:
         [sys.executable, "-c", program, exported[0]], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout == "False\n"
+
+
+def test_threads_share_a_batch(exported: tuple[Path, TestVectors]) -> None:
+    folder, vectors = exported
+    model = compile_model(folder, threads=3)
+    for count in (0, 1, 2, 4):
+        assert model(vectors.images[:count]).shape == (count, 5)
+    assert_answers(model(vectors.images), vectors.logits)
+    assert_answers(model(vectors.images[1]), vectors.logits[1])
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_threads_are_refused(exported: tuple[Path, TestVectors], threads: int) -> None:
+    with pytest.raises(ValueError, match=rf"threads must be at least 1, got {threads}"):
+        compile_model(exported[0], threads=threads)
+
+
+@pytest.mark.parametrize("flags", [["-fopenmp"], []])
+def test_c_program_predicts_a_batch_with_threads(
+    tmp_path: Path, exported: tuple[Path, TestVectors], flags: list[str]
+) -> None:
+    folder, vectors = exported
+    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2", "-DMODEL_THREADS=2", *flags]
+    library = tmp_path / "model.so"
+    subprocess.run([*command, "-shared", "-fPIC", "-o", library, folder / "c" / "model.c", "-lm"], check=True)
+    model = compile_model(folder)
+    tables, scratch = aligned(model.table_bytes), aligned(2 * model.scratch_bytes)
+    logits = np.zeros_like(vectors.logits)
+    threaded = ctypes.CDLL(str(library))
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (tables, scratch, vectors.images, logits)]
+    threaded.model_init(pointers[0])
+    threaded.model_predict_batch(*pointers, ctypes.c_size_t(len(logits)))
+    assert_answers(logits, vectors.logits)

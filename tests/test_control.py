@@ -99,6 +99,13 @@ def test_strength_and_sharpness_follow_their_schedules_within_an_epoch():
     np.testing.assert_allclose(seen, expected, rtol=1e-12)
 
 
+def test_the_gradients_sharpness_is_the_candidates_and_without_one_never_cut():
+    for given, told in ((None, math.inf), (1.5, 1.5)):
+        model = network()
+        SparsityControl(model, candidate(gradient_sharpness=given))
+        assert {weight.gradient_sharpness for weight in ternary_weights(model).values()} == {told}
+
+
 def test_strength_is_counted_in_its_unit():
     control = SparsityControl(network(), candidate(strength=Steps(value=3.0, factors=((4, 10.0),))))
     control.unit = 0.25

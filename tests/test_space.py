@@ -28,7 +28,7 @@ COSTS = tuple(
     for sparsity, loss in ((0.0, 0.0), (0.5, 0.01), (0.8, 0.03), (0.9, 0.06), (0.95, 0.1), (0.98, 0.15), (0.99, 0.24))
 )
 
-SHARP = {"sharpness", "sharpness_first", "sharpness_start"}
+SHARP = {"sharpness", "sharpness_first", "sharpness_start", "gradient_sharpness"}
 ALWAYS = {"spread", "learning_rate", "latent_learning_rate", "frozen_learning_rate"}
 PULLED = {"strength", "pull_start"}
 
@@ -106,7 +106,7 @@ def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm(
     for form in FORMS:
         every |= space_of(form, LENET, split=1).ranges().keys()
     assert {name for name in every | even if not is_logarithmic(name)} >= even
-    assert {name for name in every if is_logarithmic(name)} == ALWAYS | {"strength", "sharpness", "sharpness_first"}
+    assert {name for name in every if is_logarithmic(name)} == ALWAYS | {"strength"} | SHARP - even
 
 
 # Guesses
@@ -170,6 +170,16 @@ def test_the_targets_next_candidates_try_the_known_splits(grid, numbers):
     assert all(guess | others == guess for guess in guesses.values())
 
 
+@pytest.mark.parametrize("goal", [{"front": True}, {"min_accuracy": 0.9}], ids=["front", "min_accuracy"])
+def test_without_a_target_the_sparsest_come_first_with_the_best_known_split(goal):
+    chosen = space_of(layers=LENET, costs=COSTS, split=2, goal=goal)
+    guess = chosen.first_guess()
+    guesses = chosen.first_guesses(even_plan)
+    assert guesses.keys() == {0, 1, 2, 3, 5}
+    assert guesses[0] == guesses[1] == guesses[2] == guess
+    assert guesses[3] == guess | chosen.densities_of(dict.fromkeys(WEIGHTS, 0.0), 0.9)
+
+
 def test_a_known_split_is_cut_to_the_range():
     guesses = space_of(layers=LENET, split=0.5).first_guesses(even_plan)
     assert (guesses[4]["density.conv2"], guesses[4]["density.fc1"]) == (-0.5, 0.5)
@@ -224,7 +234,7 @@ def test_fixed_values_are_fixed(form):
 
 
 @pytest.mark.parametrize(
-    ("form", "alpha"), [("paper", FromPrior()), *((form, Tracked(rise=0.5)) for form in FORMS[1:])]
+    ("form", "alpha"), [("paper", FromPrior()), *((form, Tracked(rise=0.0)) for form in FORMS[1:])]
 )
 def test_candidate_takes_what_the_spec_fixes(form, alpha):
     train = {"epochs": 7, "frozen_epochs": 3, "distillation": 0.4, "temperature": 2.5}
@@ -287,6 +297,14 @@ def test_sharpness_goes_from_its_first_to_its_last_and_a_layer_has_its_own():
     assert candidate.sharpness_of("fc1", 0.3 * epochs) > 4
     assert [candidate.sharpness_of("conv2", epoch) for epoch in (0, epochs)] == pytest.approx([4, 800])
     assert candidate.layer_sharpness.keys() == {"conv2"}
+
+
+def test_the_gradients_sharpness_is_the_candidates():
+    chosen = space_of("sharpened", LENET)
+    values = chosen.first_guess() | {"gradient_sharpness": 7.0}
+    assert chosen.candidate(values, 0.5, seed=0).gradient_sharpness == 7.0
+    for form in ("paper", "straight-through"):
+        assert space_of(form).candidate(space_of(form).first_guess(), 0.5, seed=0).gradient_sharpness is None
 
 
 # Values -> split -> values

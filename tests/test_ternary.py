@@ -33,6 +33,7 @@ from sca_search.ternary import (
     threshold_of_alpha,
     total,
     wdr,
+    widened,
     zero_counts,
 )
 
@@ -295,6 +296,32 @@ def test_alpha_2_gives_zeros_and_no_nan_in_the_sharpened_form():
     model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
     assert soft_weights(model)["0"].tolist() == [[0, 0, 0, 0]]
     assert latents(model)["0"].grad.tolist() == [[0, 0, 0, 0]]
+
+
+@quick
+@given(thetas, st.floats(0.5, 5), st.floats(1, 200), alphas)
+def test_a_widened_weight_is_sharp_forwards_and_has_the_wide_ones_gradient(theta, wide, factor, alpha):
+    t = threshold_of_alpha(alpha)
+    latent = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
+    soft = widened(latent, wide * factor, wide, t)
+    exact = np.array(theta)
+    value = (np.tanh(wide * factor * (exact - t)) + np.tanh(wide * factor * (exact + t))) / 2
+    np.testing.assert_allclose(soft.detach().numpy(), value, atol=1e-12)
+    soft.sum().backward()
+    slope = wide / 2 * (2 - np.tanh(wide * (exact - t)) ** 2 - np.tanh(wide * (exact + t)) ** 2)
+    np.testing.assert_allclose(latent.grad.numpy(), slope, atol=1e-12)
+
+
+@pytest.mark.parametrize("gradient_sharpness", [2.0, 8.0, 100.0])
+def test_a_layers_gradient_is_its_own_until_it_is_sharper_than_told(gradient_sharpness):
+    model = ternary_linear([0.3, -0.6, 0.9], form="sharpened", alpha=0.5)
+    weight = ternary_weights(model)["0"]
+    weight.sharpness, weight.gradient_sharpness = 8.0, gradient_sharpness
+    model[0].weight.sum().backward()
+    theta = latents(model)["0"].detach().clone().requires_grad_()
+    soft_weight(theta, min(8.0, gradient_sharpness), weight.threshold).sum().backward()
+    torch.testing.assert_close(latents(model)["0"].grad, theta.grad)
+    torch.testing.assert_close(soft_weights(model)["0"], soft_weight(theta, 8.0, weight.threshold).detach())
 
 
 # The straight-through form

@@ -3,15 +3,18 @@
 The counts were fitted to timings on an x86-64 processor with AVX2; `tune` times the kernels on the machine at hand.
 """
 
+import math
+
 from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c_tiles import Tiles, entries
 from sca_search.export.records import Trits
 
-# Cycles of a row of eight cells: laid out in a plane, added to a sum, kept between blocks.
-_LAY, _ADD, _KEEP = 1.3, 0.55, 2.0
+# Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum; and of beginning and ending
+# the sums of an output's up to eight rows.
+_LAY, _LAY_COMBINED, _ADD, _OUTPUT = 2.5, 1.5, 0.6, 25.0
 # Cycles of a listed input, of 64 coded weights, and the share of inputs that are not zero.
-_LISTED, _CODED, _INPUTS = 0.8, 10.0, 0.8
+_LISTED, _CODED, _INPUTS = 0.65, 10.0, 0.9
 
 
 def choose_tiles(name: str, weight: Trits, kinds: dict[str, Tiles], options: COptions) -> Tiles:
@@ -23,13 +26,12 @@ def choose_tiles(name: str, weight: Trits, kinds: dict[str, Tiles], options: COp
 
 def convolution_cycles(tiles: Tiles, weight: Trits) -> float:
     """Of a whole map, roughly."""
-    laid = sum(
-        tiles.areas((channels.stop - channels.start) * tiles.block_groups) * tiles.row_vectors
-        for _, channels, _ in tiles.blocks()
-    )
-    kept = tiles.outputs * (-(-tiles.group_inputs // tiles.block) - 1)
-    added = entries(tiles, weight)
-    return tiles.tiles * (laid * tiles.plane_rows * _LAY + (added * _ADD + kept * _KEEP) * tiles.rows)
+    blocks = list(tiles.blocks())
+    areas = sum(tiles.areas((channels.stop - channels.start) * tiles.block_groups) for _, channels, _ in blocks)
+    laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
+    outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.rows / 8)
+    cycles: float = tiles.tiles * (laid + entries(tiles, weight) * tiles.rows * _ADD + outputs * _OUTPUT)
+    return cycles
 
 
 def choose_linear(name: str, weight: Trits, listed: int, options: COptions) -> str:

@@ -53,10 +53,17 @@ def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
 
 
 def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list[int]) -> Call:
-    adaptive = isinstance(record, AdaptivePool)
-    kernel = f"adaptive_{record.kind}_pool" if adaptive else f"{record.kind}_pool"
+    kernel = f"adaptive_{record.kind}_pool" if isinstance(record, AdaptivePool) else f"{record.kind}_pool"
+    if isinstance(record, Pool) and record.kind == "max" and _halves(record, given):
+        kernel = "max_pool_halves"
     fields = pool_fields(record, given, steps)
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
+
+
+def _halves(record: Pool, given: Shape) -> bool:
+    """Whether its windows are 2 x 2, side by side, and all of them in the map."""
+    inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], given[1:], strict=True))
+    return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
 
 
 def pool_fields(record: Pool | AdaptivePool, given: Shape, steps: list[int]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c_call import Call, Table, float_value, integers, pairs
 from sca_search.export.c_count import table_comment
 from sca_search.export.c_integer_layers import IntegerSurroundings, integer_call_of
@@ -65,6 +66,10 @@ def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions 
 
 
 def _program(graph: Graph, options: COptions) -> _Program:
+    layers = [layer.name for layer in graph.ternary_layers]
+    for name in options.kernels:
+        if name not in layers:
+            raise ExportError(unknown_name("ternary layer", name, layers))
     return _integer_program(options.integer, options) if options.integer else _float_program(graph, options)
 
 

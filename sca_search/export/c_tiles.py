@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sca_search.export.records import Convolution, Shape, Trits
 
 CELLS = 8
-MOST_ROWS = 8
+# Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room.
+MOST_ROWS = {1: 16, 3: 8}
 # Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: that fewer sums are kept
 # between blocks outweighs the rows that come from the second level.
 PLANES_BYTES = 48 * 1024
@@ -41,7 +42,7 @@ class Tiles:
     def rows(self) -> int:
         """Of a tile: as even as can be."""
         height = int(self.record.shape[1])
-        return math.ceil(height / math.ceil(height / MOST_ROWS))
+        return math.ceil(height / math.ceil(height / MOST_ROWS[self.combined]))
 
     @property
     def span(self) -> int:

@@ -5,6 +5,7 @@ import math
 import re
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,23 @@ _ALIGNMENT = 64  # bytes of a cache line, and of the longest vector
 
 
 def compile_model(
-    path: str | Path, *, compiler: Compiler | None = None, flags: tuple[str, ...] = ()
+    path: str | Path, *, threads: int = 1, compiler: Compiler | None = None, flags: tuple[str, ...] = ()
 ) -> "CompiledModel":
     """An exported model as a function from images to logits, at the speed of the C export.
 
     `path` is an export folder, the folder of its C source, or a packed file, whose C source is then written first. It
     is compiled by the system's compiler (or that of the extra [cross]) for this machine, once: the library is kept in
-    the user's cache. Compiling a folder runs its code, so compile only what you would run.
+    the user's cache. Compiling a folder runs its code, so compile only what you would run. Several threads share the
+    images of a batch; a single image is always one thread's.
     """
-    found = Path(path)
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    model = _compiled(Path(path), compiler, flags)
+    model.use_threads(threads)
+    return model
+
+
+def _compiled(found: Path, compiler: Compiler | None, flags: tuple[str, ...]) -> "CompiledModel":
     if found.is_file():
         return _from_packed(found, compiler, flags)
     for folder in (found / Path(C).parent, found):
@@ -40,7 +49,7 @@ def compile_model(
             return compile_source(folder, compiler, flags)
     if (found / PACKED).is_file():
         return _from_packed(found / PACKED, compiler, flags)
-    raise ExportError(f"{path}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
+    raise ExportError(f"{found}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
 
 
 class CompiledModel:
@@ -60,7 +69,8 @@ class CompiledModel:
         self.library_path = library
         self.class_names = tuple((name or b"").decode() for name in names)
         self.input_shape = _shape(header, inputs)
-        self._tables, self._scratch = aligned(self.table_bytes), aligned(self.scratch_bytes)
+        self._tables = aligned(self.table_bytes)
+        self.use_threads(1)
         self._lock = threading.Lock()
         self.initialise()
 
@@ -68,16 +78,38 @@ class CompiledModel:
         """Expands the weights into the tables: done once, when a model is made."""
         self._library.library_init(self.tables_address)
 
+    def use_threads(self, threads: int) -> None:
+        """How many share the images of a batch, each with scratch memory of its own."""
+        self._scratches = [aligned(self.scratch_bytes) for _ in range(threads)]
+
     def __call__(self, images: ArrayLike) -> Floats:
         """The logits of one image, or of a batch of them: (classes,) or (batch, classes)."""
         given = self._checked(np.asarray(images))
         batch = given.reshape(-1, *self.input_shape)
         logits = np.empty((len(batch), len(self.class_names)), dtype=np.float32)
         with self._lock:
-            self._library.library_predict(
-                self.tables_address, self.scratch_address, address(batch), address(logits), ctypes.c_size_t(len(batch))
-            )
+            self._predict_shares(batch, logits)
         return logits if given.ndim > len(self.input_shape) else logits[0]
+
+    def _predict_shares(self, batch: Floats, logits: Floats) -> None:
+        count = max(1, min(len(self._scratches), len(batch)))
+        ends = [len(batch) * (share + 1) // count for share in range(count)]
+        shares = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        if count == 1:
+            self._predict(self._scratches[0], batch, logits)
+            return
+        with ThreadPoolExecutor(count) as pool:  # ctypes lets others run while C is at work
+            answers = [
+                pool.submit(self._predict, scratch, batch[share], logits[share])
+                for scratch, share in zip(self._scratches, shares, strict=False)
+            ]
+            for answer in answers:
+                answer.result()
+
+    def _predict(self, scratch: NDArray[np.uint8], batch: Floats, logits: Floats) -> None:
+        self._library.library_predict(
+            self.tables_address, address(scratch), address(batch), address(logits), ctypes.c_size_t(len(batch))
+        )
 
     @property
     def tables_address(self) -> ctypes.c_void_p:
@@ -86,8 +118,8 @@ class CompiledModel:
 
     @property
     def scratch_address(self) -> ctypes.c_void_p:
-        """Where the scratch memory lies."""
-        return address(self._scratch)
+        """Where the scratch memory of the first thread lies."""
+        return address(self._scratches[0])
 
     @property
     def function(self) -> ctypes.c_void_p:

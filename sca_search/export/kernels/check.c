@@ -2,7 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 #include "model.h"
-#include "float_literals.h"
+#include "literals.h"
+#include "load_float.h"
 #include "vectors.h"
 
 static float image[MODEL_INPUTS], logits[MODEL_OUTPUTS], expected[MODEL_OUTPUTS];

@@ -8,9 +8,22 @@ struct finish {
     float lowest, highest;
 };
 
-INLINE lanes limited_lanes(const struct finish *finish, lanes value)
+/* Loaded once for many cells: a compiler cannot know that writing cells leaves them as they are. */
+struct limits {
+    lanes lowest, highest;
+};
+
+INLINE struct limits limits_of(const struct finish *finish)
 {
-    return smaller_lanes(all_lanes(finish->highest), larger_lanes(all_lanes(finish->lowest), value));
+    struct limits limits;
+    limits.lowest = all_lanes(finish->lowest);
+    limits.highest = all_lanes(finish->highest);
+    return limits;
+}
+
+INLINE lanes limited_lanes(struct limits limits, lanes value)
+{
+    return smaller_lanes(limits.highest, larger_lanes(limits.lowest, value));
 }
 
 INLINE float limited(const struct finish *finish, float value)

@@ -1,4 +1,5 @@
-#include "float_literals.h"
+#include "literals.h"
+#include "load_float.h"
 #include "tiles.h"
 
 /*
@@ -65,6 +66,7 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
                         float *sums, struct target target)
 {
     const size_t vectors = layer->tile_rows * ROW_PARTS, width = layer->out_width;
+    const struct limits limits = limits_of(&layer->finish);
     const lanes scale = all_lanes(layer->finish.affine[output][0]), bias = all_lanes(layer->finish.affine[output][1]);
     size_t vector;
     for (vector = 0; vector < vectors; vector++) {
@@ -79,7 +81,7 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
             if (target.residual) {
                 sum += load_lanes(target.residual + cell);
             }
-            store_lanes(target.out + cell, limited_lanes(&layer->finish, sum));
+            store_lanes(target.out + cell, limited_lanes(limits, sum));
         } else {
             store_lanes(sums + at, sum);
         }

@@ -1,5 +1,6 @@
 #include "finish.h"
-#include "float_literals.h"
+#include "literals.h"
+#include "load_float.h"
 
 /* Sums are taken a block of inputs at a time, and in parts within a block: short sums lose less to rounding. */
 struct float_linear {

@@ -57,12 +57,14 @@ INLINE void store_lanes(float *to, lanes value)
 
 INLINE lanes all_lanes(float value)
 {
-#if MODEL_LANES == 1
-    return value;
+#if MODEL_LANES == 8
+    const lanes all = {value, value, value, value, value, value, value, value};
+#elif MODEL_LANES == 4
+    const lanes all = {value, value, value, value};
 #else
-    const lanes zeros = {0.0f};
-    return zeros + value;
+    const lanes all = value;
 #endif
+    return all;
 }
 
 /* The larger of each two; what is not a number stays so where it is the second. */

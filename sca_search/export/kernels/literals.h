@@ -1,6 +1,5 @@
 #pragma once
 #include <stddef.h>
-#include <stdint.h>
 
 /*
  * Numbers are embedded as string literals, which compilers read a hundred times faster than lists of numbers. C99 asks

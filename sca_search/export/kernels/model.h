@@ -11,6 +11,10 @@
 /* How many floats of scratch memory a prediction needs. */
 #define MODEL_SCRATCH @SCRATCH@
 
+#ifdef MODEL_THREADS
+#include <stddef.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -24,7 +28,13 @@ void model_init(void *tables);
 /* The logits of one image, channel by channel and row by row, as it was before normalisation: that is done inside. */
 void model_predict_with(const void *tables, float *scratch, const float *in, float *out);
 
-/* The same with memory of its own, so by one thread at a time. Left out where MODEL_NO_SCRATCH is defined. */
+#ifdef MODEL_THREADS
+/* The logits of so many images by MODEL_THREADS threads, each with scratch memory of its own: MODEL_SCRATCH floats a
+ * thread, one behind the other. Compile with OpenMP (-fopenmp); without it, one thread does all. */
+void model_predict_batch(const void *tables, float *scratch, const float *in, float *out, size_t count);
+#endif
+
+/* The same as model_predict_with with memory of its own, so by one thread at a time. Left out where MODEL_NO_SCRATCH is defined. */
 void model_predict(const float *in, float *out);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 #pragma once
+#include "lanes.h"
 #include "window.h"
 
 typedef float reduce_window(const float *map, size_t width, struct window rows, struct window columns);
 
-static void pool_maps(const struct pool *pool, const float *in, float *out, window_at *rows_at, window_at *columns_at,
+INLINE void pool_maps(const struct pool *pool, const float *in, float *out, window_at *rows_at, window_at *columns_at,
                       reduce_window *reduce)
 {
     size_t channel, row, column;

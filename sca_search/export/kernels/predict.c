@@ -12,6 +12,28 @@ void model_predict_with(const void *tables, float *scratch, const float *in, flo
     @STATEMENTS@
 }
 
+#ifdef MODEL_THREADS
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+void model_predict_batch(const void *tables, float *scratch, const float *in, float *out, size_t count)
+{
+    long image; /* OpenMP wants it signed */
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(MODEL_THREADS) schedule(static)
+#endif
+    for (image = 0; image < (long)count; image++) {
+#ifdef _OPENMP
+        float *const own = scratch + (size_t)omp_get_thread_num() * MODEL_SCRATCH;
+#else
+        float *const own = scratch;
+#endif
+        model_predict_with(tables, own, in + image * MODEL_INPUTS, out + image * MODEL_OUTPUTS);
+    }
+}
+#endif
+
 #ifndef MODEL_NO_SCRATCH
 #ifdef __GNUC__
 #define MODEL_ALIGNED __attribute__((aligned(64)))

@@ -24,15 +24,16 @@ struct summing {
 #define CELL_AT(i) ((i) / ROW_PARTS * width + (i) % ROW_PARTS * MODEL_LANES)
 #define SCALE_SUM(i) sum_##i = add_product(bias, sum_##i, scale);
 #define ADD_RESIDUAL(i) sum_##i += load_lanes(residual + CELL_AT(i));
-#define WRITE_CELLS(i) store_lanes(out + CELL_AT(i), limited_lanes(&layer->finish, sum_##i));
+#define WRITE_CELLS(i) store_lanes(out + CELL_AT(i), limited_lanes(limits, sum_##i));
 
-/* Sums over the lists of a block, for so many vectors side by side; where the lists end. */
-#define DEFINE_SUM_VECTORS(COUNT)                                                                                   \
-    static const uint16_t *sum_vectors_##COUNT(const struct convolution *layer, const struct summing *summing,      \
-                                               const uint16_t *list)                                                \
+/* Sums over the lists of a block, for so many vectors of rows at that distance; where the lists end. */
+#define DEFINE_SUM_VECTORS(NAME, COUNT, STEP)                                                                                   \
+    static const uint16_t *NAME(const struct convolution *layer, const struct summing *summing,                     \
+                                const uint16_t *list)                                                               \
     {                                                                                                               \
-        const size_t step = layer->row_floats, width = layer->out_width;                                            \
+        const size_t step = STEP, width = layer->out_width;                                                         \
         const float *const planes = summing->planes;                                                                \
+        const struct limits limits = limits_of(&layer->finish);                                                     \
         const lanes none = all_lanes(0.0f);                                                                         \
         size_t outputs = *list++;                                                                                   \
         for (; outputs > 0; outputs--) {                                                                            \
@@ -69,22 +70,35 @@ struct summing {
         return list;                                                                                                \
     }
 
-DEFINE_SUM_VECTORS(1)
-DEFINE_SUM_VECTORS(2)
-DEFINE_SUM_VECTORS(3)
-DEFINE_SUM_VECTORS(4)
-DEFINE_SUM_VECTORS(5)
-DEFINE_SUM_VECTORS(6)
-DEFINE_SUM_VECTORS(7)
-DEFINE_SUM_VECTORS(8)
+DEFINE_SUM_VECTORS(sum_vectors_1, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_2, 2, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_3, 3, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_4, 4, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_5, 5, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_6, 6, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_7, 7, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_8, 8, layer->row_floats)
+/* The most common distances by themselves, so that addresses are worked out beforehand: rows of a cache line, and those
+ * of three combined columns. */
+#define LINE_STEP 16
+#define COMBINED_STEP (13 * CELLS)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_lines, 8, LINE_STEP)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_combined, 8, COMBINED_STEP)
 
 typedef const uint16_t *sum_vectors(const struct convolution *layer, const struct summing *summing,
                                     const uint16_t *list);
 
-static sum_vectors *const sum_vectors_of[] = {
-    NULL,          sum_vectors_1, sum_vectors_2, sum_vectors_3, sum_vectors_4,
-    sum_vectors_5, sum_vectors_6, sum_vectors_7, sum_vectors_8,
-};
+static sum_vectors *sum_vectors_of(const struct convolution *layer, size_t count)
+{
+    static sum_vectors *const any[] = {
+        NULL,          sum_vectors_1, sum_vectors_2, sum_vectors_3, sum_vectors_4,
+        sum_vectors_5, sum_vectors_6, sum_vectors_7, sum_vectors_8,
+    };
+    if (count == 8 && layer->row_floats == LINE_STEP) {
+        return sum_vectors_8_of_lines;
+    }
+    return count == 8 && layer->row_floats == COMBINED_STEP ? sum_vectors_8_of_combined : any[count];
+}
 
 /* Finishes the outputs of a block on maps that are narrower than a tile, whose sums were kept. */
 static void finish_block(const struct convolution *layer, const struct block *block, struct tile tile,
@@ -116,7 +130,7 @@ static const uint16_t *sum_block(const struct convolution *layer, const struct b
         summing.sums = sums + row * CELLS;
         summing.out = target.out + row * layer->out_width;
         summing.residual = target.residual ? target.residual + row * layer->out_width : NULL;
-        end = sum_vectors_of[some](layer, &summing, list);
+        end = sum_vectors_of(layer, some)(layer, &summing, list);
         vectors -= some;
         row += some / ROW_PARTS;
     }

@@ -1,6 +1,6 @@
 #pragma once
+#include <stdint.h>
 #include <string.h>
-#include "literals.h"
 
 /* A float of four bytes, the lowest first, on machines of either byte order. */
 static float load_float(const unsigned char *bytes)

@@ -1,0 +1,426 @@
+"""The kernels of the C export: each kind on each vector length, its tables, and what is left out or done in passing."""
+
+import ctypes
+import itertools
+import math
+import platform
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from random_records import Builder, every_operation, random_images, worst_difference
+
+from sca_search.errors import ExportError
+from sca_search.export.c_choice import choose_linear, choose_tiles
+from sca_search.export.c_count import count_zeros_c
+from sca_search.export.c_liveness import living
+from sca_search.export.c_options import COptions
+from sca_search.export.c_plan import channel_steps
+from sca_search.export.c_source import write_c
+from sca_search.export.c_steps import is_convolution, steps_of
+from sca_search.export.c_tiles import Tiles, lists_of
+from sca_search.export.c_weights import linear_codes_of, linear_lists_of
+from sca_search.export.evaluate import evaluate
+from sca_search.export.records import (
+    INPUT,
+    Activation,
+    Add,
+    Convolution,
+    Floats,
+    Graph,
+    Linear,
+    Pool,
+    Record,
+    Reshape,
+    TestVectors,
+    Trits,
+)
+
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+X86 = platform.machine() == "x86_64"
+# How many floats a vector has, and what asks for it; longer ones only where the machine can run them.
+LANES = {
+    "1 lane": ["-DMODEL_LANES=1"],
+    "4 lanes": ["-DMODEL_LANES=4"],
+    **({"8 lanes": ["-mavx2", "-mfma"], "8 lanes without AVX2": ["-mavx"]} if X86 else {}),
+}
+ONES = np.ones(1, np.float32)
+
+
+def has_avx2() -> bool:
+    try:
+        return "avx2" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+# Each is a compilation: two lengths are enough for the fast set.
+SLOWER = ("1 lane", "8 lanes without AVX2")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOWER)) for name in LANES], name="lanes"
+)
+def lanes_fixture(request: pytest.FixtureRequest) -> list[str]:
+    if request.param.startswith("8") and not has_avx2():
+        pytest.skip("this processor has no AVX2")
+    return LANES[request.param]
+
+
+def written(folder: Path, graph: Graph, options: COptions) -> Floats:
+    """Writes a model; images for it."""
+    images = random_images(graph, 2)
+    write_c(folder, graph, TestVectors(images, evaluate(graph, images)), options)
+    return images
+
+
+def answers(folder: Path, images: Floats, flags: list[str]) -> Floats:
+    """Compiles the model with sanitizers and runs it."""
+    command = ["gcc", *STRICT, "-O1", *SANITIZERS, *flags, "-o", "model", "main.c", "model.c", "-lm"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([folder / "model"], input=images.tobytes(), capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr.decode()
+    return np.frombuffer(ran.stdout, dtype=np.float32).reshape(len(images), -1)
+
+
+def kernels_of(graph: Graph, convolution: str, linear: str) -> dict[str, str]:
+    return {layer.name: convolution if is_convolution(layer) else linear for layer in graph.ternary_layers}
+
+
+def check_kernels(graph: Graph, names: list[str], options: COptions, flags: list[str]) -> None:
+    """Compares with the reference, and counts the zeros in the source."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        images = written(folder, graph, options)
+        difference, where = worst_difference(graph, names, images, answers(folder, images, flags))
+        assert difference <= 2e-6, where
+        assert count_zeros_c(folder) == {
+            layer.name: (int((layer.weight == 0).sum()), layer.weight.size) for layer in graph.ternary_layers
+        }
+
+
+@pytest.mark.parametrize(("convolution", "linear", "stored"), [("lists", "codes", False), ("combined", "lists", True)])
+def test_every_operation_agrees_at_every_vector_length(
+    lanes: list[str], convolution: str, linear: str, stored: bool
+) -> None:
+    graph, names = every_operation((6, 18, 11), 3)
+    check_kernels(graph, names, COptions(kernels_of(graph, convolution, linear), stored), lanes)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    shape=st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17, 40]), st.integers(1, 34), st.integers(1, 34)),
+    seed=st.integers(0, 2**32 - 1),
+    kinds=st.sampled_from(list(itertools.product(("lists", "combined"), ("lists", "codes"), (False, True)))),
+    flags=st.sampled_from([flags for flags in LANES.values() if "-mavx" not in flags[0] or has_avx2()]),
+)
+def test_every_operation_agrees_on_many_shapes(
+    shape: tuple[int, int, int], seed: int, kinds: tuple[str, str, bool], flags: list[str]
+) -> None:
+    graph, names = every_operation(shape, seed)
+    check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags)
+
+
+@pytest.mark.parametrize("kind", ["lists", "combined"])
+def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
+    # Blocks of several channels, several tiles, strides, depthwise, one column wide, 5 x 5, dilation, a last tile that
+    # begins earlier (33 and 20 columns), and maps narrower than a vector.
+    builder = Builder((40, 33, 20), np.random.default_rng(5))
+    border = (1, 1, 1, 1)
+    names = [
+        builder.convolution(INPUT, 18, (3, 3), "trits", padding=border),
+        builder.convolution(INPUT, 9, (3, 3), "mostly zeros", padding=border, stride=(2, 2)),
+        builder.convolution(INPUT, 40, (3, 3), "trits", padding=border, groups=40),
+        builder.convolution(INPUT, 20, (3, 3), "no zeros", padding=border, groups=4),
+        builder.convolution(INPUT, 11, (1, 1), "trits"),
+        builder.convolution(INPUT, 11, (1, 1), "trits", stride=(2, 2)),
+        builder.convolution(INPUT, 3, (5, 5), "trits", padding=(2, 2, 2, 2)),
+        builder.convolution(INPUT, 3, (3, 3), "trits", dilation=(2, 3)),
+        builder.convolution(INPUT, 5, (31, 18), "mostly zeros"),
+        builder.convolution(INPUT, 7, (3, 1), "trits"),
+        builder.convolution(INPUT, 6, (3, 3), "floats", padding=border, stride=(2, 2)),
+    ]
+    graph = builder.graph(names)
+    check_kernels(graph, names, COptions(kernels_of(graph, kind, "lists")), lanes)
+
+
+@pytest.mark.parametrize("size", [(12, 14), (13, 15), (4, 6)])
+def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None:
+    builder = Builder((5, *size), np.random.default_rng(6))
+    pool = Pool("halves", (INPUT,), (), "max", (2, 2), (2, 2))
+    names = [builder.add(pool), builder.add(replace(pool, kind="average"))]
+    check_kernels(builder.graph(names), names, COptions(), [])
+
+
+def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> None:
+    # Two blocks as in a ResNet, the second with a projection; 32 x 32 cells are a power of two.
+    builder = Builder((4, 32, 32), np.random.default_rng(7))
+    border = (1, 1, 1, 1)
+
+    def relu(name: str) -> str:
+        return builder.add(Activation("relu", (name,), (), "relu"))
+
+    first = relu(builder.convolution(INPUT, 8, (3, 3), "floats", padding=border))
+    inner = relu(builder.convolution(first, 8, (3, 3), "trits", padding=border))
+    outer = builder.convolution(inner, 8, (3, 3), "trits", padding=border)
+    second = relu(builder.add(Add("sum", (outer, first), ())))
+    inner = relu(builder.convolution(second, 6, (3, 3), "trits", padding=border, stride=(2, 2)))
+    outer = builder.convolution(inner, 6, (3, 3), "trits", padding=border)
+    short = builder.convolution(second, 6, (1, 1), "floats", stride=(2, 2))
+    last = relu(builder.add(Add("sum", (outer, short), ())))
+    six = builder.add(Activation("six", (builder.convolution(last, 6, (1, 1), "trits"),), (), "relu6"))
+    graph = builder.graph([last, six])
+    # Seven convolutions; what is left are two flattenings and their concatenation.
+    assert len(steps_of(graph)) == 7 + 3
+    with tempfile.TemporaryDirectory() as temporary:
+        images = written(Path(temporary), graph, COptions())
+        expected = evaluate(graph, images)
+        found = answers(Path(temporary), images, lanes)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+def test_value_that_is_used_twice_is_not_limited_in_passing() -> None:
+    builder = Builder((2, 9, 9), np.random.default_rng(8))
+    inner = builder.convolution(INPUT, 3, (3, 3), "trits")
+    outer = builder.add(Activation("relu", (inner,), (), "relu"))
+    graph = builder.graph([inner, outer])
+    assert [type(step.record).__name__ for step in steps_of(graph)][:2] == ["Convolution", "Activation"]
+    check_kernels(graph, [inner, outer], COptions(), [])
+
+
+def expanded(folder: Path) -> bytes:
+    """The tables as model_init makes them."""
+    command = ["gcc", *STRICT, "-shared", "-fPIC", "-o", "model.so", "model.c", "-lm"]
+    subprocess.run(command, cwd=folder, check=True)
+    header = (folder / "model.h").read_text()
+    size = int(header.split("#define MODEL_TABLES ")[1].split()[0])
+    tables = np.zeros(size, np.uint8)
+    ctypes.CDLL(str(folder / "model.so")).model_init(ctypes.c_void_p(tables.ctypes.data))
+    return tables.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 5), (17, 9, 12)])
+@pytest.mark.parametrize(("convolution", "linear"), [("lists", "codes"), ("combined", "lists")])
+def test_model_expands_the_tables_that_a_stored_one_holds(
+    tmp_path: Path, shape: tuple[int, int, int], convolution: str, linear: str
+) -> None:
+    graph, _ = every_operation(shape, 9)
+    kernels = kernels_of(graph, convolution, linear)
+    written(tmp_path, graph, COptions(kernels))
+    made = np.frombuffer(expanded(tmp_path), dtype=np.uint16)
+    written(tmp_path, graph, COptions(kernels, stored=True))
+    source = (tmp_path / "model.c").read_text()
+    parts = [part.split("};")[0] for part in source.split("_table[")[1:]]
+    stored = [int(number) for part in parts for number in part.split("{")[1].split(",") if number.strip()]
+    assert made.tolist() == stored
+    assert "#define MODEL_TABLES 0\n" in (tmp_path / "model.h").read_text()
+
+
+def one_layer(weight: Trits, size: int, **settings: object) -> Convolution:
+    height = size + 2 - 2  # 3 x 3, one cell of border
+    scale = np.ones(len(weight), np.float32)
+    return Convolution("c", (INPUT,), (len(weight), height, height), weight, scale, scale, padding=(1, 1, 1, 1))
+
+
+def test_lists_worked_out_by_hand() -> None:
+    # One channel, two outputs, on 8 x 8 cells: ten rows of two vectors, 16 floats. Output 0 has +1 at the top left and
+    # -1 in the middle: add at 0; subtract row 1, column 1: 16 + 1. Output 1 has nothing.
+    weight = np.zeros((2, 1, 3, 3), np.int8)
+    weight[0, 0, 0, 0], weight[0, 0, 1, 1] = 1, -1
+    tiles = Tiles(one_layer(weight, 8), 1, 2, (1, 8, 8))
+    assert lists_of(tiles, weight).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
+
+
+def test_combined_lists_worked_out_by_hand() -> None:
+    # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
+    # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
+    weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
+    tiles = Tiles(one_layer(weight, 8), 1, 1, (1, 8, 8), combined=3)
+    assert lists_of(tiles, weight).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
+
+
+def test_linear_tables_worked_out_by_hand() -> None:
+    # Blocks of four inputs: output 0 adds input 1 and subtracts 3, then adds input 4 (0 of its block).
+    weight = np.array([[0, 1, 0, -1, 1], [-1, 0, 0, 0, 0]], np.int8)
+    assert linear_lists_of(weight, 4).tolist() == [1, 1, 1, 3, 1, 0, 0, 0, 1, 0, 0, 0]
+    # Number j of an input has outputs j, 8 + j, ...: output 9 is number 1, two bits further up.
+    codes = linear_codes_of(np.array([[1], *[[0]] * 8, [-1]], np.int8))
+    assert codes.tolist() == [1, 2 << 2, 0, 0, 0, 0, 0, 0]
+
+
+@given(
+    weight=st.integers(0, 2**32 - 1).map(
+        lambda seed: np.random.default_rng(seed).integers(-1, 2, (5, 7, 3, 3)).astype(np.int8)
+    ),
+    combined=st.sampled_from([1, 3]),
+)
+@settings(max_examples=30, deadline=None)
+def test_lists_say_every_weight_once(weight: Trits, combined: int) -> None:
+    # Read back without the planes: every offset is a row and a column, whose digits are weights.
+    tiles = Tiles(one_layer(weight, 8), 7, 5, (7, 8, 8), combined)
+    numbers, found, place = lists_of(tiles, weight).tolist(), np.zeros_like(weight), 0
+    vectors = tiles.row_vectors
+    for outputs, channels, _ in tiles.blocks():
+        count, place = numbers[place], place + 1
+        for _ in range(count):
+            output, plus, minus = numbers[place : place + 3]
+            signs = [1] * plus + [-1] * minus
+            for sign, offset in zip(signs, numbers[place + 3 : place + 3 + plus + minus], strict=True):
+                row, floats = divmod(offset, vectors * 8)
+                channel, kernel_row = divmod(row, tiles.plane_rows)
+                value = sign * (floats // 8 + 1) if combined == 3 else sign
+                columns = range(3) if combined == 3 else [floats]
+                for column in columns:
+                    digit = (value + 1) % 3 - 1
+                    value = (value - digit) // 3
+                    found[output, channels.start + channel, kernel_row, column] += digit
+            place += 3 + plus + minus
+        assert outputs == slice(0, 5)
+    assert place == len(numbers)
+    assert (found == weight).all()
+
+
+def chain(weights: list[Trits], bias: float) -> Graph:
+    """Convolutions of 1 x 1 cells on a map of 9 x 9, each behind a ReLU, then all cells as logits."""
+    records: list[Record] = []
+    name, cells = INPUT, 81
+    for place, weight in enumerate(weights):
+        size = len(weight)
+        scale, shift = np.ones(size, np.float32), np.full(size, bias, np.float32)
+        records.append(Convolution(f"c{place}", (name,), (size, 9, 9), weight, scale, shift))
+        records.append(Activation(f"r{place}", (f"c{place}",), (size, 9, 9), "relu"))
+        name = f"r{place}"
+    outputs = len(weights[-1]) * cells
+    records.append(Reshape("flat", (name,), (outputs,)))
+    channels = np.ones(weights[0].shape[1], np.float32)
+    names = tuple(map(str, range(outputs)))
+    return Graph((len(channels), 9, 9), 0 * channels, channels, tuple(records), "flat", names)
+
+
+def trits(rows: list[list[int]]) -> Trits:
+    return np.array(rows, np.int8).reshape(len(rows), -1, 1, 1)
+
+
+def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
+    # The second layer reads only outputs 0 and 2 of the first: row 1 need not be computed, so input 1 is not read.
+    graph = chain([trits([[1, 0, 0], [0, 1, -1], [0, 0, 1]]), trits([[1, 0, -1]])], bias=0.5)
+    alive = living(graph)
+    assert alive["c0"].outputs.tolist() == [True, False, True]
+    images = written(tmp_path, graph, COptions())
+    assert "c0: 9 weights in layer_0_weights; 2 more that nobody needs" in (tmp_path / "model.c").read_text()
+    assert count_zeros_c(tmp_path) == {"c0": (5, 9), "c1": (1, 3)}
+    assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
+
+
+def test_channel_that_is_always_zero_is_left_out(tmp_path: Path) -> None:
+    # Output 1 of the first layer has no weights and a bias that the ReLU cuts off.
+    graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=-0.5)
+    alive = living(graph)
+    assert alive["c1"].weight.reshape(2, 2).tolist() == [[1, 0], [0, 0]]
+    images = written(tmp_path, graph, COptions())
+    assert count_zeros_c(tmp_path) == {"c0": (2, 4), "c1": (1, 4)}
+    assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
+
+
+def test_channel_of_a_constant_above_zero_stays() -> None:
+    graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=0.5)
+    assert living(graph)["c1"].weight.reshape(2, 2).tolist() == [[1, 1], [0, -1]]
+
+
+def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
+    graph = chain([trits([[0, 0], [0, 0]]), trits([[0, 0]])], bias=0.25)
+    images = written(tmp_path, graph, COptions())
+    assert (answers(tmp_path, images, []) == 0.25).all()
+    assert count_zeros_c(tmp_path) == {"c0": (4, 4), "c1": (2, 2)}
+
+
+def test_maps_of_a_power_of_two_are_kept_apart_between_layers() -> None:
+    builder = Builder((3, 16, 16), np.random.default_rng(0))
+    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    graph = builder.graph([outer, outer])
+    apart = channel_steps(steps_of(graph), graph.input_shape, graph.output)
+    # 256 cells are a quarter of a way; what is flattened must lie together.
+    assert (apart[INPUT], apart[inner], apart[outer]) == (256, 256 + 16, 256)
+
+
+def tiles_of(sparsity: float, channels: int, size: int) -> tuple[Trits, dict[str, Tiles]]:
+    random = np.random.default_rng(0)
+    weight = random.choice(np.array([-1, 1], np.int8), (channels, channels, 3, 3))
+    weight[random.random(weight.shape) < sparsity] = 0
+    layer = one_layer(weight, size)
+    given_shape = (channels, size, size)
+    return weight, {
+        kind: Tiles(layer, channels, channels, given_shape, columns)
+        for kind, columns in (("lists", 1), ("combined", 3))
+    }
+
+
+@pytest.mark.parametrize(("sparsity", "expected"), [(0.0, "combined"), (0.95, "lists")])
+@pytest.mark.parametrize(("channels", "size"), [(16, 32), (64, 8), (256, 16)])
+def test_dense_layers_are_combined_and_sparse_ones_listed(
+    sparsity: float, expected: str, channels: int, size: int
+) -> None:
+    weight, kinds = tiles_of(sparsity, channels, size)
+    assert choose_tiles("c", weight, kinds, COptions()) is kinds[expected]
+
+
+def test_linear_layers_are_coded_until_lists_are_short() -> None:
+    weight = np.ones((512, 1024), np.int8)
+    assert choose_linear("l", weight, weight.size, COptions()) == "codes"
+    assert choose_linear("l", weight, weight.size // 20, COptions()) == "lists"
+
+
+def test_user_chooses_the_kernel() -> None:
+    weight, kinds = tiles_of(0.95, 16, 8)
+    assert choose_tiles("c", weight, kinds, COptions({"c": "combined"})) is kinds["combined"]
+    assert choose_linear("l", np.ones((2, 2), np.int8), 4, COptions({"l": "codes"})) == "codes"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "said"),
+    [
+        ({"c0": "fast"}, r"c0: .*kernel 'fast': known are combined, lists"),
+        ({"c0": "codes"}, r"c0: .*kernel.*codes"),
+        ({"c9": "lists"}, r"ternary layer.*c9.*c0"),
+    ],
+)
+def test_unknown_kernel_or_layer_is_refused(tmp_path: Path, kernels: dict[str, str], said: str) -> None:
+    graph = chain([trits([[1, -1]])], bias=0.0)
+    with pytest.raises(ExportError, match=said):
+        written(tmp_path, graph, COptions(kernels))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
+    # 70,000 inputs do not fit into two bytes.
+    random = np.random.default_rng(1)
+    weight = random.integers(-1, 2, (3, 70_000)).astype(np.int8)
+    scale = np.ones(3, np.float32)
+    records = (Reshape("flat", (INPUT,), (70_000,)), Linear("l", ("flat",), (3,), weight, scale, scale))
+    graph = Graph((7, 100, 100), np.zeros(7, np.float32), np.ones(7, np.float32), records, "l", tuple("abc"))
+    for kind in ("lists", "codes"):
+        check_kernels(graph, ["l"], COptions({"l": kind}), lanes)
+
+
+def test_limits_apply_to_linear_layers(tmp_path: Path) -> None:
+    # 2 · (1 + 2) = 6 is above ReLU6's upper limit with the bias 1; -3 is below zero.
+    weight = np.array([[1, 1], [-1, -1]], np.int8)
+    records: tuple[Record, ...] = (
+        Linear("l", (INPUT,), (2,), weight, np.array([2, 1], np.float32), np.array([1, 0], np.float32)),
+        Activation("r", ("l",), (2,), "relu6"),
+    )
+    graph = Graph((2,), np.zeros(2, np.float32), np.ones(2, np.float32), records, "r", ("a", "b"))
+    write_c(tmp_path, graph, TestVectors(np.array([[1, 2]], np.float32), np.array([[6, 0]], np.float32)))
+    found = answers(tmp_path, np.array([[1, 2], [0.5, 1]], np.float32), [])
+    assert found.tolist() == [[6.0, 0.0], [4.0, 0.0]]
+    assert len(steps_of(graph)) == 1
+    assert math.isinf(steps_of(replace(graph, records=records[:1], output="l"))[0].limits[1])
