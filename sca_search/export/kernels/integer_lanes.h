@@ -99,11 +99,11 @@ typedef struct {
     __m128i shift;
 #else
     struct requantize to;
-    struct limits limits;
+    struct integer_limits limits;
 #endif
 } eight_numbers;
 
-INLINE eight_numbers numbers_of(const struct requantize *to, struct limits limits)
+INLINE eight_numbers numbers_of(const struct requantize *to, struct integer_limits limits)
 {
     eight_numbers numbers;
 #if INTEGER_LANES == 16

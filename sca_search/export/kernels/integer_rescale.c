@@ -3,7 +3,7 @@
 /* Channels of so many cells, each with numbers of its own. */
 static void integer_rescale(const struct requantize *to, const int8_t *in, int8_t *out, size_t channels, size_t size)
 {
-    const struct limits limits = {-127, 127};
+    const struct integer_limits limits = {-127, 127};
     size_t channel, cell;
     for (channel = 0; channel < channels; channel++) {
         for (cell = 0; cell < size; cell++) {

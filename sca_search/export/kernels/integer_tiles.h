@@ -25,7 +25,7 @@ struct integer_convolution {
     size_t unit;                        /* columns that are combined; 1: none */
     const uint16_t *channels, *outputs; /* which ones there are, if not all */
     const struct requantize *finish;    /* of each output */
-    struct limits limits;
+    struct integer_limits limits;
 };
 
 /* A block of channels of a group, and the group's outputs. */

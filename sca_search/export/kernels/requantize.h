@@ -12,7 +12,7 @@ struct requantize {
 };
 
 /* What is left of a value: an activation's limits. */
-struct limits {
+struct integer_limits {
     int32_t lowest, highest;
 };
 
@@ -21,7 +21,7 @@ INLINE int32_t between(int32_t lowest, int32_t value, int32_t highest)
     return value < lowest ? lowest : value > highest ? highest : value;
 }
 
-INLINE int8_t requantized(const struct requantize *to, struct limits limits, int32_t sum, int32_t residual)
+INLINE int8_t requantized(const struct requantize *to, struct integer_limits limits, int32_t sum, int32_t residual)
 {
     const int32_t near = between(to->lowest_sum, sum, to->highest_sum);
     const int32_t value = (near * to->factor + to->bias + residual * to->other) >> to->shift;

@@ -4,7 +4,7 @@
 static void requantize_sums(const struct requantize *to, int32_t lowest, int32_t highest, const uint16_t *places,
                             const int32_t *sums, size_t count, int8_t *out)
 {
-    const struct limits limits = {lowest, highest};
+    const struct integer_limits limits = {lowest, highest};
     size_t index;
     for (index = 0; index < count; index++) {
         const size_t output = places ? places[index] : index;
