@@ -187,7 +187,7 @@ def fit(
         return leg.memory
     conductor = _Conductor(watch, control, leg)
     batches.set_epoch(leg.first)
-    # On a CPU, pooling and small convolutions are a quarter faster with a pixel's channels side by side.
+    # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     classifier = Classifier(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
