@@ -68,33 +68,34 @@ class Tiles:
         return [step % stride * self.phase_rows + step // stride for step in steps]
 
     @property
-    def _reach(self) -> int:
-        """Cells beside a tile's that a row needs, of one phase."""
-        return (self.kernel_x - 1) * self.record.dilation[1] // self.record.stride[1]
+    def _column_steps(self) -> list[int]:
+        """How far the columns of the kernel reach, in cells of the map."""
+        return [column * self.record.dilation[1] for column in range(self.kernel_x)]
 
-    @property
-    def _row_cells(self) -> int:
-        """Of one phase, if rows are laid out as they are."""
-        return math.ceil((CELLS + self._reach) / CELLS) * CELLS
+    @cached_property
+    def _phase_cells(self) -> dict[int, int]:
+        """Cells of each phase of a row, if rows are laid out as they are: a tile's, and those beside it that count."""
+        stride = self.record.stride[1]
+        phases = {step % stride: step // stride for step in self._column_steps}  # a phase's last step reaches farthest
+        return {phase: math.ceil((CELLS + reach) / CELLS) * CELLS for phase, reach in sorted(phases.items())}
 
     @property
     def kernel_columns(self) -> list[int]:
         """Where what a column of the kernel needs begins in a row; of combined ones, the first of them counts."""
-        columns = range(self.kernel_x)
         if self.combined > 1:
-            return [column // self.combined * combinations(self.combined) * CELLS for column in columns]
-        steps = [column * self.record.dilation[1] for column in columns]
-        return [step % self.record.stride[1] * self._row_cells + step // self.record.stride[1] for step in steps]
+            return [column // self.combined * combinations(self.combined) * CELLS for column in range(self.kernel_x)]
+        stride, begins, end = self.record.stride[1], {}, 0
+        for phase, cells in self._phase_cells.items():
+            begins[phase], end = end, end + cells
+        return [begins[step % stride] + step // stride for step in self._column_steps]
 
     @cached_property
     def laid_cells(self) -> list[int]:
         """Where the vectors begin that are laid out of a row of the map."""
-        stride, dilation = self.record.stride[1], self.record.dilation[1]
         if self.combined > 1:
-            return [column * dilation for column in range(self.kernel_x)]
-        # A kernel narrower than the stride does not reach all phases.
-        phases = min(stride, (self.kernel_x - 1) * dilation + 1)
-        return [phase + cell * stride for phase in range(phases) for cell in range(0, self._row_cells, CELLS)]
+            return self._column_steps
+        stride = self.record.stride[1]
+        return [phase + cell * stride for phase, cells in self._phase_cells.items() for cell in range(0, cells, CELLS)]
 
     @property
     def kernel_x(self) -> int:

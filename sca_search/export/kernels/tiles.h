@@ -158,7 +158,14 @@ INLINE lanes load_cut(const float *from, ptrdiff_t begin, ptrdiff_t end)
     return (lanes)_mm256_maskload_ps(from, _mm256_and_si256(behind, before));
 }
 
-INLINE lanes load_even(const float *from, ptrdiff_t begin, ptrdiff_t end)
+/* Every other cell of fifteen. */
+INLINE lanes load_even(const float *from)
+{
+    const __m256 mixed = _mm256_shuffle_ps(_mm256_loadu_ps(from), _mm256_loadu_ps(from + CELLS - 1), 0xD8);
+    return (lanes)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xD8));
+}
+
+INLINE lanes load_even_cut(const float *from, ptrdiff_t begin, ptrdiff_t end)
 {
     const __m256 left = (__m256)load_cut(from, begin < CELLS ? begin : CELLS, end < CELLS ? end : CELLS);
     const __m256 right =
@@ -182,7 +189,10 @@ INLINE lanes load_cells(const float *row, struct span span, enum reading reading
         return load_cut(from, span.begin, span.end < 0 ? 0 : span.end);
     }
     if (reading == READ_EVEN) {
-        return load_even(from, span.begin, span.end < 0 ? 0 : span.end);
+        if (span.begin == 0 && span.end == 2 * CELLS - 1) {
+            return load_even(from);
+        }
+        return load_even_cut(from, span.begin, span.end < 0 ? 0 : span.end);
     }
 #endif
     for (lane = 0; lane < MODEL_LANES; lane++) {
