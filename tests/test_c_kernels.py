@@ -50,7 +50,6 @@ LANES = {
     "4 lanes": ["-DMODEL_LANES=4"],
     **({"8 lanes": ["-mavx2", "-mfma"], "8 lanes without AVX2": ["-mavx"]} if X86 else {}),
 }
-ONES = np.ones(1, np.float32)
 
 
 def has_avx2() -> bool:
@@ -225,10 +224,10 @@ def test_model_expands_the_tables_that_a_stored_one_holds(
     assert "#define MODEL_TABLES 0\n" in (tmp_path / "model.h").read_text()
 
 
-def one_layer(weight: Trits, size: int, **settings: object) -> Convolution:
-    height = size + 2 - 2  # 3 x 3, one cell of border
+def one_layer(weight: Trits, size: int) -> Convolution:
+    """3 x 3 with one cell of border, so that the map keeps its size."""
     scale = np.ones(len(weight), np.float32)
-    return Convolution("c", (INPUT,), (len(weight), height, height), weight, scale, scale, padding=(1, 1, 1, 1))
+    return Convolution("c", (INPUT,), (len(weight), size, size), weight, scale, scale, padding=(1, 1, 1, 1))
 
 
 def test_lists_worked_out_by_hand() -> None:

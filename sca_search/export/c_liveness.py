@@ -41,10 +41,6 @@ class Living:
     weight: Trits
     outputs: _Mask
 
-    @property
-    def weight_read(self) -> Trits:
-        return self.weight[self.outputs]
-
 
 def living(graph: Graph) -> dict[str, Living]:
     """By the names of the ternary layers."""
