@@ -77,10 +77,14 @@ STUDIES: dict[str, tuple[dict[str, Any], int]] = {
         {
             "data": {"name": "cifar10", "train_limit": 10_000},
             "model": {"name": "resnet20"},
-            "train": {"dense_epochs": 12, "epochs": 4, "frozen_epochs": 1, "batch": 64},
+            "train": {"dense_epochs": 12, "epochs": 3, "frozen_epochs": 1, "batch": 64},
         },
         4,
     ),
+}
+# One sparsity needs fewer trials than the whole range, so each may be longer.
+AT_ONE_SPARSITY: dict[str, tuple[dict[str, Any], int]] = {
+    "mnist": ({"train": {"epochs": 6, "frozen_epochs": 2}}, 3),
 }
 TARGETS = (0.9, 0.97, 0.99)
 
@@ -132,7 +136,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
     if result.exists():
         return
     began = time.monotonic()
-    trials = arguments.trials or STUDIES[arguments.data][1]
+    trials = arguments.trials or _settings(arguments.data, target)[-1][1]
     # Candidates that are stopped early leave room for others.
     spec = study_of(arguments.data, seed, arguments.data_dir, target, 4 * trials)
     task = make_task(spec)
@@ -186,9 +190,15 @@ def study_of(
         },
     )
     merged = spec.model_dump()
-    for table, entries in STUDIES[data][0].items():
-        merged[table] |= entries
+    for tables, _ in _settings(data, target):
+        for table, entries in tables.items():
+            merged[table] |= entries
     return StudySpec.model_validate(merged)
+
+
+def _settings(data: str, target: float | None) -> list[tuple[dict[str, Any], int]]:
+    """What is set for the data set, then for one sparsity on it."""
+    return [STUDIES[data], *([AT_ONE_SPARSITY[data]] if target is not None and data in AT_ONE_SPARSITY else [])]
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COp
 from sca_search.export.c_tiles import Tiles, entries
 from sca_search.export.records import Trits
 
-# Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum; and of beginning and ending
-# the sums of an output's up to eight rows.
-_LAY, _LAY_COMBINED, _ADD, _OUTPUT = 2.5, 1.5, 0.6, 25.0
+# Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum, the same in place; and of
+# beginning and ending the sums of an output's up to eight rows.
+_LAY, _LAY_COMBINED, _ADD, _ADD_IN_PLACE, _OUTPUT = 2.5, 1.5, 0.6, 0.8, 25.0
 # Cycles of a listed input, of 64 coded weights, and the share of inputs that are not zero.
 _LISTED, _CODED, _INPUTS = 0.65, 10.0, 0.9
 
@@ -30,7 +30,8 @@ def convolution_cycles(tiles: Tiles, weight: Trits) -> float:
     areas = sum(tiles.areas((channels.stop - channels.start) * tiles.block_groups) for _, channels, _ in blocks)
     laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
     outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.rows / 8)
-    cycles: float = tiles.tiles * (laid + entries(tiles, weight) * tiles.rows * _ADD + outputs * _OUTPUT)
+    add = _ADD if tiles.border is None else _ADD_IN_PLACE
+    cycles: float = tiles.tiles * (laid + entries(tiles, weight) * tiles.rows * add + outputs * _OUTPUT)
     return cycles
 
 

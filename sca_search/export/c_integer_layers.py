@@ -50,7 +50,8 @@ def _pool(step: IntegerStep, name: str, inputs: Shapes) -> Call:
     record = step.step.record
     assert isinstance(record, Pool | AdaptivePool)
     kernel = f"integer_{'adaptive_' if isinstance(record, AdaptivePool) else ''}{record.kind}_pool"
-    fields = pool_fields(record, inputs[0], [math.prod(inputs[0][1:]), math.prod(record.shape[1:])])
+    steps = (inputs[0][2], record.shape[2], math.prod(inputs[0][1:]), math.prod(record.shape[1:]))
+    fields = pool_fields(record, inputs[0], steps)
     statement = f"{kernel}(&{name}, {{in0}}, {{out}}, {step.average_factor});"
     return Call(statement, kernel, constants=(struct("pool", name, fields),))
 

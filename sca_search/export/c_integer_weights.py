@@ -11,7 +11,7 @@ from sca_search.export.c_call import Call, Table, integers, struct
 from sca_search.export.c_integer_tiles import CELLS, IntegerTiles, combinations, entries, integer_lists_of
 from sca_search.export.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, trit_chunks
 from sca_search.export.c_liveness import Living
-from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c_options import INTEGER_CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c_steps import is_convolution
 from sca_search.export.c_weights import linear_codes_of, linear_lists_of
 from sca_search.export.integer_model import IntegerStep, Weight
@@ -106,7 +106,7 @@ def _chosen(record: Convolution, weight: Weight, options: COptions) -> IntegerTi
     taps = math.prod(weight.shape[2:])
     # A chunk of trits, one output's of a block, lies in one literal.
     most = max(1, MOST_CHARACTERS * TRITS_A_CHARACTER // taps)
-    kinds = {kind: IntegerTiles(record, weight, unit, most) for kind, unit in CONVOLUTION_KERNELS.items()}
+    kinds = {kind: IntegerTiles(record, weight, unit, most) for kind, unit in INTEGER_CONVOLUTION_KERNELS.items()}
     possible = {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
     if not possible or taps > MOST_CHARACTERS * TRITS_A_CHARACTER:
         size = " x ".join(map(str, weight.shape))

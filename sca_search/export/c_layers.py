@@ -4,22 +4,32 @@ A kernel is the file of its name in kernels/.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sca_search.export.c_call import Call, pairs, struct
-from sca_search.export.c_liveness import Living
+from sca_search.export.c_layout import Layout, borders, flexible_values, layouts
+from sca_search.export.c_liveness import Living, living
 from sca_search.export.c_options import COptions
-from sca_search.export.c_steps import Step
-from sca_search.export.c_weights import Given, weight_call
+from sca_search.export.c_steps import Step, is_convolution
+from sca_search.export.c_weights import (
+    Given,
+    TernaryConvolution,
+    cut_convolution,
+    ternary_convolution_call,
+    weight_call,
+)
 from sca_search.export.records import (
+    INPUT,
     Activation,
     AdaptivePool,
     Add,
     ChannelAffine,
     Concat,
+    Convolution,
+    Graph,
     Multiply,
     Pool,
     Record,
@@ -34,29 +44,73 @@ class Surroundings:
     """What the call of a step depends on besides the step itself, values and layers by their names."""
 
     shapes: Mapping[str, Shape]
-    channel_steps: Mapping[str, int]
+    layouts: Mapping[str, Layout]
     live: Mapping[str, Living]
+    cut: Mapping[str, TernaryConvolution]
     options: COptions
+
+
+def surroundings(graph: Graph, steps: Sequence[Step], options: COptions) -> Surroundings:
+    """Chooses how ternary convolutions are cut, and with it how the values between the steps lie."""
+    shapes = {INPUT: graph.input_shape} | {step.name: step.shape for step in steps}
+    live, flexible = living(graph), flexible_values(steps, graph.output)
+    possible = {name: rows for name, rows in borders(steps).items() if name in flexible}
+    cut = {
+        step.name: cut_convolution(
+            step.record, live[step.record.name], shapes[step.inputs[0]], possible.get(step.inputs[0]), options
+        )
+        for step in steps
+        if isinstance(step.record, Convolution) and is_convolution(step.record) and step.record.ternary
+    }
+    in_place = {step.inputs[0] for step in steps if step.name in cut and cut[step.name].tiles.border is not None}
+    lying = layouts(shapes, flexible, {name: possible[name] for name in in_place})
+    return Surroundings(shapes, lying, live, cut, options)
 
 
 def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
     """How to compute a step; None where its value is its input under another shape."""
-    name, record = f"layer_{place}", step.record
+    name = f"layer_{place}"
+    call = _call(step, name, around)
+    return call and with_border(call, f"{name}_out", step.shape, around.layouts[step.name])
+
+
+def with_border(call: Call, name: str, shape: Shape, layout: Layout) -> Call:
+    """A call behind one that clears the border of what it makes, where that has one."""
+    if layout.border is None:
+        return call
+    fields = {
+        "channels": shape[0],
+        "begin": layout.begin,
+        "step": layout.channel_step,
+        "behind": layout.border * layout.row_step,
+    }
+    return replace(
+        call,
+        statement=f"clear_border(&{name}, {{out}});\n{call.statement}",
+        constants=(*call.constants, struct("bordered", name, fields)),
+        more_kernels=(*call.more_kernels, "clear_border"),
+    )
+
+
+def _call(step: Step, name: str, around: Surroundings) -> Call | None:
+    record, layouts = step.record, around.layouts
     inputs = tuple(around.shapes[name] for name in step.inputs)
     if isinstance(record, WeightRecord):
-        steps = [around.channel_steps[value] for value in (step.inputs[0], step.name, step.inputs[-1])]
-        return weight_call(step, name, Given(inputs[0], *steps), around.live, around.options)
+        given = Given(inputs[0], layouts[step.inputs[0]], layouts[step.name], layouts[step.inputs[-1]])
+        if step.name in around.cut:
+            return ternary_convolution_call(step, name, given, around.cut[step.name])
+        return weight_call(step, name, given, around.live.get(record.name), around.options)
     if isinstance(record, Pool | AdaptivePool):
-        steps = [around.channel_steps[value] for value in (step.inputs[0], step.name)]
-        return _pool_call(record, name, inputs[0], steps)
+        return _pool_call(record, name, inputs[0], layouts[step.inputs[0]], layouts[step.name])
     return _CALLS[type(record)](record, name, inputs)
 
 
-def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, steps: list[int]) -> Call:
+def _pool_call(record: Pool | AdaptivePool, name: str, given: Shape, source: Layout, target: Layout) -> Call:
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, AdaptivePool) else f"{record.kind}_pool"
     if isinstance(record, Pool) and record.kind == "max" and _halves(record, given):
         kernel = "max_pool_halves"
-    fields = pool_fields(record, given, steps)
+    steps = (source.row_step, target.row_step, source.channel_step, target.channel_step)
+    fields = pool_fields(record, given, steps) | {"bordered": int(target.border is not None)}
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
@@ -66,9 +120,9 @@ def _halves(record: Pool, given: Shape) -> bool:
     return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
 
 
-def pool_fields(record: Pool | AdaptivePool, given: Shape, steps: list[int]) -> dict[str, object]:
-    """Of a `struct pool`, for steps from channel to channel of input and output."""
-    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_step", "out_step")
+def pool_fields(record: Pool | AdaptivePool, given: Shape, steps: tuple[int, int, int, int]) -> dict[str, object]:
+    """Of a `struct pool`, for steps from row to row of input and output, and from channel to channel."""
+    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_row", "out_row", "in_step", "out_step")
     fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
     return fields | _windows(record) if isinstance(record, Pool) else fields
 

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 from sca_search.export.integer_model import IntegerModel
 
-CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
+INTEGER_CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
 """Kernel kinds of ternary convolutions: how many columns of a kernel its planes combine."""
+
+CONVOLUTION_KERNELS = INTEGER_CONVOLUTION_KERNELS | {"in-place": 1}
+"""The same with float activations: maps that have a border can be read where they are."""
 
 LINEAR_KERNELS = ("lists", "codes")
 """Kernel kinds of ternary linear layers: the inputs of each sign, or two bits a weight."""

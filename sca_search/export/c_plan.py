@@ -9,21 +9,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.c_steps import Step, is_convolution
-from sca_search.export.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Multiply,
-    Pool,
-    Reshape,
-    Shape,
-)
+from sca_search.export.c_steps import Step
+from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape
 
 _LINE = 16  # floats of a cache line
-_CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has
 
 
 @dataclass
@@ -46,24 +35,6 @@ class Plan:
     values: Mapping[str, int]
     works: Mapping[int, int]
     size: int
-
-
-def channel_steps(steps: Sequence[Step], input_shape: Shape, output: str) -> dict[str, int]:
-    """How many floats lie between the channels of each value.
-
-    Maps of a power of two would all lie in the same few sets of a first-level cache and push each other out: between
-    layers that can do with it, they get one cache line more.
-    """
-    plain = {INPUT: input_shape} | {step.name: step.shape for step in steps}
-    rigid = {INPUT, output} | {step.name for step in steps if not _skips(step)}
-    rigid |= {name for step in steps if not _skips(step) for name in step.inputs}
-    sizes = {name: math.prod(shape[1:]) for name, shape in plain.items()}
-    return {name: size + _LINE if name not in rigid and size % _CRAMPED == 0 else size for name, size in sizes.items()}
-
-
-def _skips(step: Step) -> bool:
-    """Whether its kernel can leave floats out between channels."""
-    return isinstance(step.record, Pool | AdaptivePool) or is_convolution(step.record)
 
 
 def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]) -> Plan:

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c_call import Call, Table, float_value, integers, pairs
+from sca_search.export.c_call import Call, Table, float_value, integers, pairs, struct
 from sca_search.export.c_count import table_comment
 from sca_search.export.c_integer_layers import IntegerSurroundings, integer_call_of
 from sca_search.export.c_kernels import amalgamate, kernel_file
-from sca_search.export.c_layers import Surroundings, call_of
+from sca_search.export.c_layers import call_of, surroundings, with_border
+from sca_search.export.c_layout import Layout
 from sca_search.export.c_literals import Literal, float_chunks, quoted
-from sca_search.export.c_liveness import living
 from sca_search.export.c_options import COptions
-from sca_search.export.c_plan import Plan, channel_steps, plan_memory
+from sca_search.export.c_plan import Plan, plan_memory
 from sca_search.export.c_steps import Step, steps_of
 from sca_search.export.integer_model import IntegerModel
 from sca_search.export.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
@@ -38,6 +38,7 @@ class _Program:
     steps: tuple[Step, ...]
     calls: tuple[Call | None, ...]
     plan: Plan
+    begins: Mapping[str, int]  # floats in front of the first cell of a value
     tables: Mapping[int, int]  # where the table of a step begins, in numbers
     stored: bool
     first: Call  # makes the input of the image
@@ -74,18 +75,24 @@ def _program(graph: Graph, options: COptions) -> _Program:
 
 
 def _float_program(graph: Graph, options: COptions) -> _Program:
-    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
     steps = steps_of(graph)
-    apart = channel_steps(steps, graph.input_shape, graph.output)
-    around = Surroundings(shapes, apart, living(graph), options)
+    around = surroundings(graph, steps, options)
     calls = tuple(call_of(step, place, around) for place, step in enumerate(steps))
-    values = {name: shapes[name][0] * step for name, step in apart.items()}
-    statistics = pairs("input_statistics", graph.mean, graph.std)
-    sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
-    first = Call(f"normalise(input_statistics, in, {{out}}, {sizes});", "normalise", constants=(statistics,))
+    values = {name: layout.size for name, layout in around.layouts.items()}
+    begins = {name: layout.begin for name, layout in around.layouts.items()}
+    first = _normalise(graph, around.layouts[INPUT])
     last = Call("memcpy(out, {in0}, MODEL_OUTPUTS * sizeof(float));")
     plan = plan_memory(steps, values, graph.output, _works(calls))
-    return _Program(graph, steps, calls, plan, _table_begins(calls), options.stored, first, last)
+    return _Program(graph, steps, calls, plan, begins, _table_begins(calls), options.stored, first, last)
+
+
+def _normalise(graph: Graph, layout: Layout) -> Call:
+    sizes = ("channels", "height", "width", "out_row", "out_step", "bordered")
+    steps = (layout.row_step, layout.channel_step, int(layout.border is not None))
+    fields = dict(zip(sizes, (*graph.input_shape, *steps), strict=True))
+    constants = (pairs("input_statistics", graph.mean, graph.std), struct("image", "input_image", fields))
+    call = Call("normalise(&input_image, input_statistics, in, {out});", "normalise", constants=constants)
+    return with_border(call, "input_border", graph.input_shape, layout)
 
 
 def _integer_program(model: IntegerModel, options: COptions) -> _Program:
@@ -102,8 +109,9 @@ def _integer_program(model: IntegerModel, options: COptions) -> _Program:
     )
     written = any(step.is_logits for step in model.steps)
     plan = plan_memory(steps, values, graph.output, _works(calls))
-    begins = _table_begins(calls)
-    return _Program(graph, steps, calls, plan, begins, options.stored, first, None if written else last, model)
+    begins = dict.fromkeys(values, 0)
+    tables = _table_begins(calls)
+    return _Program(graph, steps, calls, plan, begins, tables, options.stored, first, None if written else last, model)
 
 
 def _works(calls: tuple[Call | None, ...]) -> dict[int, int]:
@@ -183,7 +191,7 @@ def _predict(program: _Program) -> str:
 
 
 def _value(program: _Program, name: str) -> str:
-    pointer = f"scratch + {program.plan.values[name]}"
+    pointer = f"scratch + {program.plan.values[name] + program.begins[name]}"
     return f"(int8_t *)({pointer})" if program.integer else pointer
 
 

@@ -27,9 +27,18 @@ def combinations(columns: int) -> int:
     return (int(3**columns) - 1) // 2
 
 
+def bordered_row(width: int) -> int:
+    """Floats from row to row where a map has a border: zeros behind a row are also those in front of the next."""
+    return width + CELLS
+
+
 @dataclass(frozen=True)
 class Tiles:
-    """A convolution of `inputs` channels, which may be fewer than there are, cut for a number of combined columns."""
+    """A convolution of `inputs` channels, which may be fewer than there are, cut for a number of combined columns.
+
+    In place, the maps themselves are what would be laid out, all channels at once: they have so many rows of zeros
+    between them, and zeros between rows.
+    """
 
     record: Convolution
     inputs: int  # channels of all groups
@@ -37,6 +46,7 @@ class Tiles:
     given: Shape
     combined: int = 1
     most_block: int = 2**16  # channels of a block, for whatever other reason
+    border: int | None = None  # rows of zeros between maps, if they are read in place
 
     @cached_property
     def rows(self) -> int:
@@ -55,6 +65,8 @@ class Tiles:
 
     @property
     def phase_rows(self) -> int:
+        if self.border is not None:
+            return self.given[1] + self.border
         return self.rows + self.span // self.record.stride[0]
 
     @property
@@ -91,7 +103,9 @@ class Tiles:
 
     @cached_property
     def laid_cells(self) -> list[int]:
-        """Where the vectors begin that are laid out of a row of the map."""
+        """Where the vectors begin that are laid out of a row of the map; none are if it is read in place."""
+        if self.border is not None:
+            return []
         if self.combined > 1:
             return self._column_steps
         stride = self.record.stride[1]
@@ -112,6 +126,8 @@ class Tiles:
     @cached_property
     def block_groups(self) -> int:
         """Whole groups at a time where they are small; nothing is combined then."""
+        if self.border is not None:
+            return self.record.groups
         if self.combined > 1:
             return 1
         return max(1, min(self.record.groups, self._most_channels // self.group_inputs))
@@ -129,6 +145,8 @@ class Tiles:
 
     @property
     def _most_channels(self) -> int:
+        if self.border is not None:
+            return self.inputs
         areas = PLANES_BYTES // (4 * CELLS * self.plane_rows * self.row_vectors)
         channels = areas * self.combined if self.kernel_x == 1 else areas
         return max(1, min(channels, self.most_block))
@@ -157,9 +175,19 @@ class Tiles:
         return math.ceil(channels / self.combined) if self.kernel_x == 1 else channels
 
     @property
+    def row_floats(self) -> int:
+        """From row to row."""
+        return self.row_vectors * CELLS if self.border is None else bordered_row(self.given[2])
+
+    @property
+    def block_floats(self) -> int:
+        """Of a block, laid out or in place."""
+        return self.areas(self.block) * self.plane_rows * self.row_floats
+
+    @property
     def planes_floats(self) -> int:
         """Of all that is laid out of a block."""
-        return self.areas(self.block) * self.plane_rows * self.row_vectors * CELLS
+        return self.block_floats if self.border is None else 0
 
     @property
     def sums_floats(self) -> int:
@@ -169,9 +197,16 @@ class Tiles:
 
     @property
     def fits(self) -> bool:
-        """Whether offsets, counts and places have room in their two bytes."""
+        """Whether offsets, counts and places have room in their two bytes, and maps in place are such that a tile
+        never reaches beyond their border."""
         listed = self.block * math.prod(self.record.weight.shape[2:])
-        return self.planes_floats <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
+        room = self.block_floats <= _MOST_OFFSETS and max(listed, self.outputs) < 2**16
+        return room and (self.border is None or self._border_suffices)
+
+    @property
+    def _border_suffices(self) -> bool:
+        wide = self.record.shape[2] >= CELLS and max(self.record.padding[2:]) <= CELLS // 2
+        return wide and self.record.stride == (1, 1) and max(self.record.padding[:2]) <= (self.border or 0)
 
     @property
     def tiles(self) -> int:
@@ -209,7 +244,7 @@ def _offsets(tiles: Tiles, channels: int) -> NDArray[np.int64]:
         areas = [begin // tiles.kernel_x for begin, _ in groups]
         columns = [tiles.kernel_columns[begin % tiles.kernel_x] for begin, _ in groups]
     rows = np.array(areas)[:, None] * tiles.plane_rows + np.array(tiles.kernel_rows)
-    offsets: NDArray[np.int64] = rows * tiles.row_vectors * CELLS + np.array(columns)[:, None]
+    offsets: NDArray[np.int64] = rows * tiles.row_floats + np.array(columns)[:, None]
     return offsets
 
 
@@ -232,7 +267,7 @@ def _block_lists(tiles: Tiles, weight: Trits, outputs: slice, channels: slice, e
     offsets = _offsets(tiles, channels.stop - channels.start) + (np.abs(values) - 1) * CELLS
     if tiles.block_groups > 1:
         group = np.arange(count) // tiles.group_outputs
-        area = tiles.plane_rows * tiles.row_vectors * CELLS
+        area = tiles.plane_rows * tiles.row_floats
         offsets += (group * tiles.group_inputs * area)[:, None, None]
     values, offsets = values.reshape(count, -1), offsets.reshape(count, -1)
     kept = np.flatnonzero(values.any(axis=1) | edge)

@@ -5,7 +5,6 @@ together: a new kernel is a file in kernels/ and a function here.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from sca_search.errors import ExportError
 from sca_search.export.c_call import Call, Table, float_value, integers, pairs, struct
 from sca_search.export.c_choice import choose_linear, choose_tiles
+from sca_search.export.c_layout import Layout
 from sca_search.export.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, float_chunks, trit_chunks
 from sca_search.export.c_liveness import Living
 from sca_search.export.c_options import CONVOLUTION_KERNELS, COptions
@@ -35,23 +35,31 @@ _LISTED_AT_ONCE = 512  # the same for listed inputs, which are summed in eight p
 
 @dataclass(frozen=True)
 class Given:
-    """What a layer is given: the shape of its input, and the floats between channels of input, output and residual."""
+    """What a layer is given: the shape of its input, and how the maps of input, output and residual lie."""
 
     shape: Shape
-    in_step: int
-    out_step: int
-    residual_step: int = 0
+    input: Layout
+    output: Layout
+    residual: Layout
 
 
-def weight_call(step: Step, name: str, given: Given, live: Mapping[str, Living], options: COptions) -> Call:
-    """A layer with weights."""
+@dataclass(frozen=True)
+class TernaryConvolution:
+    """A convolution without the outputs that nobody needs and the channels that are of no use, and how it is cut."""
+
+    tiles: Tiles
+    weight: Trits
+    outputs: NDArray[np.bool_]
+    channels: NDArray[np.bool_]
+
+
+def weight_call(step: Step, name: str, given: Given, live: Living | None, options: COptions) -> Call:
+    """A layer with weights, unless it is a ternary convolution."""
     record = step.record
     assert isinstance(record, WeightRecord)
-    if not is_convolution(record):
-        return _ternary_linear(step, name, live[record.name], options) if record.ternary else _float_linear(step, name)
-    if record.ternary:
-        return _ternary_convolution(step, name, given, live[record.name], options)
-    return _float_convolution(step, name, given)
+    if is_convolution(record):
+        return _float_convolution(step, name, given)
+    return _float_linear(step, name) if live is None else _ternary_linear(step, name, live, options)
 
 
 def _finish(step: Step, name: str) -> tuple[str, str]:
@@ -76,19 +84,33 @@ def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def _ternary_convolution(step: Step, name: str, given: Given, live: Living, options: COptions) -> Call:
-    record = step.record
-    assert isinstance(record, Convolution)
+def cut_convolution(
+    record: Convolution, live: Living, given: Shape, border: int | None, options: COptions
+) -> TernaryConvolution:
+    """By the kernel that is chosen for a ternary convolution; its input can have so many rows of zeros as a border."""
     _check_taps(record, _MOST_TRITS)
     alone = record.groups == 1
     outputs = _some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
     weight = live.weight[outputs]
     channels = _some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
+    kinds = _kinds(record, weight[:, channels], given)
+    if border is not None and (tiles := _in_place(record, weight, given, border)):
+        kinds["in-place"] = tiles
+    if not kinds:
+        size = " x ".join(map(str, weight.shape))
+        raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for the C kernels")
+    tiles = choose_tiles(record.name, weight[:, channels], kinds, options)
+    if tiles.border is not None:
+        channels = np.ones_like(channels)
+    return TernaryConvolution(tiles, weight[:, channels], outputs, channels)
+
+
+def ternary_convolution_call(step: Step, name: str, given: Given, cut: TernaryConvolution) -> Call:
+    """A ternary convolution as it was cut."""
+    record, tiles, weight = cut.tiles.record, cut.tiles, cut.weight
+    output_lines, output_name = _living_indices(f"{name}_outputs", cut.outputs)
+    channel_lines, channel_name = _living_indices(f"{name}_channels", cut.channels)
     left_out = int(np.count_nonzero(record.weight)) - int(np.count_nonzero(weight))
-    weight = weight[:, channels]
-    tiles = choose_tiles(record.name, weight, _kinds(record, weight, given.shape), options)
-    output_lines, output_name = _living_indices(f"{name}_outputs", outputs)
-    channel_lines, channel_name = _living_indices(f"{name}_channels", channels) if alone else ([], "NULL")
     trits = Literal(f"{name}_weights", trit_chunks(_convolution_rows(tiles, weight)))
     table = Table(
         lists_of(tiles, weight),
@@ -109,18 +131,23 @@ def _ternary_convolution(step: Step, name: str, given: Given, live: Living, opti
 
 
 def _kinds(record: Convolution, weight: Trits, given: Shape) -> dict[str, Tiles]:
-    """The ways to cut a convolution that its offsets have room for; a single column has nothing to combine with."""
+    """The ways to lay out a convolution that its offsets have room for."""
     outputs, channels, rows, columns = weight.shape
     most = max(1, _SUM_LENGTH // (rows * columns))
     kinds = {
         kind: Tiles(record, channels * record.groups, outputs, given, combined, most)
         for kind, combined in CONVOLUTION_KERNELS.items()
+        if kind != "in-place"
     }
-    fitting = {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
-    if not fitting:
-        size = " x ".join(map(str, weight.shape))
-        raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for the C kernels")
-    return fitting
+    return {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
+
+
+def _in_place(record: Convolution, weight: Trits, given: Shape, border: int) -> Tiles | None:
+    """Without anything laid out, all channels are summed at once: sums must not become too long for it."""
+    outputs, channels, rows, columns = weight.shape
+    tiles = Tiles(record, channels * record.groups, outputs, given, border=border)
+    short = int(np.count_nonzero(weight, axis=(1, 2, 3)).max()) <= _SUM_LENGTH
+    return tiles if tiles.fits and short and channels * rows * columns <= _MOST_TRITS else None
 
 
 def _check_taps(record: Convolution, most: int) -> None:
@@ -138,9 +165,13 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
         "in_width": given.shape[2],
         "out_height": record.shape[1],
         "out_width": record.shape[2],
-        "in_step": given.in_step,
-        "out_step": given.out_step,
-        "residual_step": given.residual_step,
+        "in_row": given.input.row_step,
+        "out_row": given.output.row_step,
+        "residual_row": given.residual.row_step,
+        "in_step": given.input.channel_step,
+        "out_step": given.output.channel_step,
+        "residual_step": given.residual.channel_step,
+        "bordered": int(given.output.border is not None),
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
         "pad_top": record.padding[0],
@@ -159,14 +190,14 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
         "block": tiles.block,
         "combined": int(tiles.combined > 1),
         "laid": len(tiles.laid_cells),
-        "laid_cells": f"{name}_cells",
-        "row_floats": tiles.row_vectors * CELLS,
+        "laid_cells": f"{name}_cells" if tiles.laid_cells else "NULL",
+        "row_floats": tiles.row_floats,
         "channels": "NULL",
         "outputs": "NULL",
         "finish": finish,
     }
     places = {"rows": tiles.kernel_rows, "columns": tiles.kernel_columns, "cells": tiles.laid_cells}
-    return (affine, *(integers(f"{name}_{what}", values) for what, values in places.items())), fields
+    return (affine, *(integers(f"{name}_{what}", values) for what, values in places.items() if values)), fields
 
 
 def _convolution_rows(tiles: Tiles, weight: Any) -> Any:

@@ -62,7 +62,7 @@ static void multiply_one(const struct convolution *layer, const unsigned char *w
 }
 
 static void finish_tile(const struct convolution *layer, const struct block *block, size_t output, const float *fresh,
-                        float *sums, struct target target)
+                        float *sums, int at_border, struct target target)
 {
     const size_t vectors = layer->tile_rows * ROW_PARTS, width = layer->out_width;
     const struct lane_limits limits = limits_of(&layer->finish);
@@ -75,12 +75,15 @@ static void finish_tile(const struct convolution *layer, const struct block *blo
             sum += load_lanes(sums + at);
         }
         if (block->last && width >= CELLS) {
-            const size_t cell = vector / ROW_PARTS * width + vector % ROW_PARTS * MODEL_LANES;
+            const size_t row = vector / ROW_PARTS, column = vector % ROW_PARTS * MODEL_LANES;
             sum = add_product(bias, sum, scale);
             if (target.residual) {
-                sum += load_lanes(target.residual + cell);
+                sum += load_lanes(target.residual + row * layer->residual_row + column);
             }
-            store_lanes(target.out + cell, limited_lanes(limits, sum));
+            store_lanes(target.out + row * layer->out_row + column, limited_lanes(limits, sum));
+            if (at_border) {
+                store_lanes(target.out + row * layer->out_row + column + CELLS, all_lanes(0.0f));
+            }
         } else {
             store_lanes(sums + at, sum);
         }
@@ -135,7 +138,7 @@ static void float_convolution(const struct convolution *layer, const struct lite
                     for (output = 0; output < outputs; output++) {
                         const size_t index = block.output + group * layer->group_outputs + begin + output;
                         finish_tile(layer, &block, index, fresh + output * size, sums + index * size,
-                                    target_of(layer, index, tile, out, residual));
+                                    ends_at_border(layer, tile), target_of(layer, index, tile, out, residual));
                     }
                 }
             }

@@ -67,6 +67,15 @@ INLINE lanes all_lanes(float value)
     return all;
 }
 
+/* The border's cells behind a row of a map. */
+INLINE void clear_behind(float *end)
+{
+    size_t cell;
+    for (cell = 0; cell < CELLS; cell += MODEL_LANES) {
+        store_lanes(end + cell, all_lanes(0.0f));
+    }
+}
+
 /* The larger of each two; what is not a number stays so where it is the second. */
 INLINE lanes larger_lanes(lanes left, lanes right)
 {

@@ -9,11 +9,13 @@ INLINE void pool_maps(const struct pool *pool, const float *in, float *out, wind
 {
     size_t channel, row, column;
     for (channel = 0; channel < pool->channels; channel++) {
-        float *to = out;
         for (row = 0; row < pool->out_height; row++) {
             const struct window rows = rows_at(pool, row);
+            if (pool->bordered) {
+                clear_behind(out + row * pool->out_row + pool->out_width);
+            }
             for (column = 0; column < pool->out_width; column++) {
-                *to++ = reduce(in, pool->in_width, rows, columns_at(pool, column));
+                out[row * pool->out_row + column] = reduce(in, pool->in_row, rows, columns_at(pool, column));
             }
         }
         in += pool->in_step;

@@ -12,7 +12,7 @@ struct summing {
     float *sums; /* of all outputs: over the blocks before, and for those after */
     float *out;  /* the tile's first cell in the first output's map */
     const float *residual; /* the same in what is added, or none */
-    int first, finished;
+    int first, finished, at_border;
 };
 
 #define CLEAR_SUM(i) lanes sum_##i = none;
@@ -21,17 +21,18 @@ struct summing {
 #define SUBTRACT_CELLS(i) sum_##i -= load_lanes(from + PLANE_AT(i));
 #define ADD_EARLIER(i) sum_##i += load_lanes(kept + (i) * MODEL_LANES);
 #define KEEP_SUM(i) store_lanes(kept + (i) * MODEL_LANES, sum_##i);
-#define CELL_AT(i) ((i) / ROW_PARTS * width + (i) % ROW_PARTS * MODEL_LANES)
+#define CELL_AT(i, width) ((i) / ROW_PARTS * (width) + (i) % ROW_PARTS * MODEL_LANES)
 #define SCALE_SUM(i) sum_##i = add_product(bias, sum_##i, scale);
-#define ADD_RESIDUAL(i) sum_##i += load_lanes(residual + CELL_AT(i));
-#define WRITE_CELLS(i) store_lanes(out + CELL_AT(i), limited_lanes(limits, sum_##i));
+#define ADD_RESIDUAL(i) sum_##i += load_lanes(residual + CELL_AT(i, residual_row));
+#define CLEAR_BEHIND(i) store_lanes(out + CELL_AT(i, out_row) + CELLS, none);
+#define WRITE_CELLS(i) store_lanes(out + CELL_AT(i, out_row), limited_lanes(limits, sum_##i));
 
 /* Sums over the lists of a block, for so many vectors of rows at that distance; where the lists end. */
 #define DEFINE_SUM_VECTORS(NAME, COUNT, STEP)                                                                                   \
     static const uint16_t *NAME(const struct convolution *layer, const struct summing *summing,                     \
                                 const uint16_t *list)                                                               \
     {                                                                                                               \
-        const size_t step = STEP, width = layer->out_width;                                                         \
+        const size_t step = STEP, out_row = layer->out_row, residual_row = layer->residual_row;                     \
         const float *const planes = summing->planes;                                                                \
         const struct lane_limits limits = limits_of(&layer->finish);                                                \
         const lanes none = all_lanes(0.0f);                                                                         \
@@ -63,6 +64,9 @@ struct summing {
                     TIMES_##COUNT(ADD_RESIDUAL)                                                                     \
                 }                                                                                                   \
                 TIMES_##COUNT(WRITE_CELLS)                                                                          \
+                if (summing->at_border) {                                                                           \
+                    TIMES_##COUNT(CLEAR_BEHIND)                                                                     \
+                }                                                                                                   \
             } else {                                                                                                \
                 TIMES_##COUNT(KEEP_SUM)                                                                             \
             }                                                                                                       \
@@ -84,6 +88,8 @@ DEFINE_SUM_VECTORS(sum_vectors_8, 8, layer->row_floats)
 #define COMBINED_STEP (13 * CELLS)
 DEFINE_SUM_VECTORS(sum_vectors_8_of_lines, 8, LINE_STEP)
 DEFINE_SUM_VECTORS(sum_vectors_8_of_combined, 8, COMBINED_STEP)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_40, 8, 40)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_24, 8, 24)
 
 typedef const uint16_t *sum_vectors(const struct convolution *layer, const struct summing *summing,
                                     const uint16_t *list);
@@ -96,6 +102,12 @@ static sum_vectors *sum_vectors_of(const struct convolution *layer, size_t count
     };
     if (count == 8 && layer->row_floats == LINE_STEP) {
         return sum_vectors_8_of_lines;
+    }
+    if (count == 8 && layer->row_floats == 40) {
+        return sum_vectors_8_of_40;
+    }
+    if (count == 8 && layer->row_floats == 24) {
+        return sum_vectors_8_of_24;
     }
     return count == 8 && layer->row_floats == COMBINED_STEP ? sum_vectors_8_of_combined : any[count];
 }
@@ -124,12 +136,13 @@ static const uint16_t *sum_block(const struct convolution *layer, const struct b
     struct summing summing;
     summing.first = block->first;
     summing.finished = block->last && !narrow;
+    summing.at_border = ends_at_border(layer, tile);
     while (vectors > 0) {
         const size_t some = smaller_size(vectors, 8);
         summing.planes = planes + row * layer->row_floats;
         summing.sums = sums + row * CELLS;
-        summing.out = target.out + row * layer->out_width;
-        summing.residual = target.residual ? target.residual + row * layer->out_width : NULL;
+        summing.out = target.out + row * layer->out_row;
+        summing.residual = target.residual ? target.residual + row * layer->residual_row : NULL;
         end = sum_vectors_of(layer, some)(layer, &summing, list);
         vectors -= some;
         row += some / ROW_PARTS;
@@ -138,6 +151,18 @@ static const uint16_t *sum_block(const struct convolution *layer, const struct b
         finish_block(layer, block, tile, sums, out, residual);
     }
     return end;
+}
+
+/* What the lists' offsets count from: planes that are laid out, or the maps themselves. */
+static const float *planes_of_tile(const struct convolution *layer, const struct block *block, struct tile tile,
+                                   const float *in, float *work)
+{
+    if (layer->laid == 0) {
+        const size_t border = layer->pad_top * layer->in_row + layer->pad_left;
+        return in + tile.row * layer->in_row + tile.column - border;
+    }
+    lay_planes(layer, block, tile, in, work);
+    return work;
 }
 
 /* Work space: the planes of a block, then the sums of all outputs. */
@@ -149,8 +174,8 @@ static void ternary_convolution(const struct convolution *layer, const uint16_t 
         const uint16_t *list = lists;
         struct block block = first_block(layer);
         do {
-            lay_planes(layer, &block, tile, in, work);
-            list = sum_block(layer, &block, tile, list, work, work + planes_size, out, residual);
+            const float *const planes = planes_of_tile(layer, &block, tile, in, work);
+            list = sum_block(layer, &block, tile, list, planes, work + planes_size, out, residual);
         } while (next_block(layer, &block));
     } while (next_tile(layer, &tile));
 }

@@ -7,7 +7,7 @@
  * it needs of a block of input channels are first laid out by themselves, with the border's zeros, in memory that a
  * first-level cache holds. Then what a weight is multiplied with are rows of cells at equal distances, from an offset
  * that is known beforehand. Rows are kept apart by stride: those that equal y mod stride are a phase and lie together.
- * There are two ways to lay out a row:
+ * There are two ways to lay out a row, and a third that does without:
  *
  * As it is, the tile's cells and those beside it, columns of equal x mod stride together. A row begins at a multiple of
  * its length, which mostly is that of a cache line, so that no vector of it lies across two.
@@ -16,10 +16,15 @@
  * planes are replaced by all their sums. Three weights w0, w1, w2 are the digits of a number v = w0 + 3 w1 + 9 w2 from
  * -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row of a kernel is then one addition, or one
  * subtraction where v is below zero. Of kernels one column wide, three channels are combined as if they were columns.
+ *
+ * In place: the maps have a border of zeros, and nothing is laid out. Vectors may lie across two cache lines, which
+ * costs less than laying out what few weights use.
  */
 struct convolution {
     size_t in_height, in_width, out_height, out_width;
-    size_t in_step, out_step, residual_step; /* from channel to channel, in floats */
+    size_t in_row, out_row, residual_row;    /* from row to row, */
+    size_t in_step, out_step, residual_step; /* and from channel to channel, in floats */
+    int bordered;                            /* the outputs' maps, see clear_border.c */
     size_t stride_y, stride_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
     const uint16_t *kernel_rows, *kernel_columns; /* where what they need begins: rows; in a row, floats */
@@ -27,7 +32,7 @@ struct convolution {
     size_t groups, group_inputs, group_outputs;
     size_t block_groups, block; /* whole groups at a time and all their channels, or one group and so many channels */
     int combined;
-    size_t laid;                /* vectors of cells that are laid out of a row, */
+    size_t laid;                /* vectors of cells that are laid out of a row, none in place, */
     const uint16_t *laid_cells; /* and where they begin in it */
     size_t row_floats;          /* from row to row, all of a channel's or of three that are combined */
     const uint16_t *channels, *outputs; /* which ones there are, if not all */
@@ -364,7 +369,7 @@ static void divide_rows(const struct convolution *layer, size_t tile_row, size_t
     for (laying->above = 0; laying->above < layer->phase_rows && y < layer->pad_top; y += step) {
         laying->above++;
     }
-    laying->row = laying->above < layer->phase_rows ? (y - layer->pad_top) * layer->in_width : 0;
+    laying->row = laying->above < layer->phase_rows ? (y - layer->pad_top) * layer->in_row : 0;
     for (laying->inside = 0; laying->above + laying->inside < layer->phase_rows && y < end; y += step) {
         laying->inside++;
     }
@@ -378,7 +383,7 @@ static void lay_planes(const struct convolution *layer, const struct block *bloc
     const size_t step = layer->row_floats;
     struct laying laying;
     size_t phase, begin, column;
-    laying.row_step = layer->stride_y * layer->in_width;
+    laying.row_step = layer->stride_y * layer->in_row;
     laying.stride_x = layer->stride_x;
     laying.to_step = step;
     for (begin = 0; begin < layer->laid; begin += UNIT) {
@@ -412,11 +417,17 @@ struct target {
 static struct target target_of(const struct convolution *layer, size_t output, struct tile tile, float *out,
                                const float *residual)
 {
-    const size_t at = tile.row * layer->out_width + tile.column;
-    struct target target;
-    target.out = out + output * layer->out_step + at;
-    target.residual = residual ? residual + output * layer->residual_step + at : NULL;
+    struct target target = {out + output * layer->out_step + tile.row * layer->out_row + tile.column, NULL};
+    if (residual) {
+        target.residual = residual + output * layer->residual_step + tile.row * layer->residual_row + tile.column;
+    }
     return target;
+}
+
+/* Whether a tile ends where its map does, and zeros follow. */
+static int ends_at_border(const struct convolution *layer, struct tile tile)
+{
+    return layer->bordered && tile.column + CELLS >= layer->out_width;
 }
 
 /* Sums of a tile on a map that is narrower than it. */
@@ -424,11 +435,16 @@ static void finish_narrow(const struct convolution *layer, size_t output, const 
 {
     size_t row, column;
     for (row = 0; row < layer->tile_rows; row++) {
+        if (layer->bordered) {
+            clear_behind(target.out + row * layer->out_row + layer->out_width);
+        }
         for (column = 0; column < layer->out_width; column++) {
-            const size_t at = row * layer->out_width + column;
             const float *affine = layer->finish.affine[output];
-            const float value = sums[row * CELLS + column] * affine[0] + affine[1];
-            target.out[at] = limited(&layer->finish, target.residual ? value + target.residual[at] : value);
+            float value = sums[row * CELLS + column] * affine[0] + affine[1];
+            if (target.residual) {
+                value += target.residual[row * layer->residual_row + column];
+            }
+            target.out[row * layer->out_row + column] = limited(&layer->finish, value);
         }
     }
 }

@@ -3,7 +3,9 @@
 
 struct pool {
     size_t channels, in_height, in_width, out_height, out_width;
-    size_t in_step, out_step; /* from channel to channel, in cells */
+    size_t in_row, out_row;   /* from row to row, */
+    size_t in_step, out_step; /* and from channel to channel, in cells */
+    int bordered;             /* the outputs' maps, see clear_border.c */
     size_t kernel_y, kernel_x, stride_y, stride_x; /* these and the padding are of no use to adaptive pools */
     size_t pad_top, pad_bottom, pad_left, pad_right;
     int count_padding;
