@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from sca_search.export.records import Convolution, Shape, Trits
 
 CELLS = 8
-# Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room.
+# Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room; in
+# place there is nothing to share.
 MOST_ROWS = {1: 16, 3: 8}
+IN_PLACE_ROWS = 8
 # Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: that fewer sums are kept
 # between blocks outweighs the rows that come from the second level.
 PLANES_BYTES = 48 * 1024
@@ -52,7 +54,8 @@ class Tiles:
     def rows(self) -> int:
         """Of a tile: as even as can be."""
         height = int(self.record.shape[1])
-        return math.ceil(height / math.ceil(height / MOST_ROWS[self.combined]))
+        most = MOST_ROWS[self.combined] if self.border is None else IN_PLACE_ROWS
+        return math.ceil(height / math.ceil(height / most))
 
     @property
     def span(self) -> int:
