@@ -7,12 +7,15 @@ import math
 
 from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
-from sca_search.export.c_tiles import Tiles, entries
+from sca_search.export.c_tiles import CELLS, Tiles, entries
 from sca_search.export.records import Trits
 
-# Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum, the same in place; and of
-# beginning and ending the sums of an output's up to eight rows.
-_LAY, _LAY_COMBINED, _ADD, _ADD_IN_PLACE, _OUTPUT = 2.5, 1.5, 0.6, 0.8, 25.0
+# Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum; and of beginning and ending
+# the sums of an output's up to eight rows.
+_LAY, _LAY_COMBINED, _ADD, _OUTPUT = 2.5, 1.5, 0.6, 25.0
+# The same of a vector that is added in place; more where rows are not whole vectors and lie across cache lines more
+# often; and what each KB adds by which what a tile reads exceeds a first-level cache of so many.
+_ADD_IN_PLACE, _ASKEW, _GROWTH, _CACHE_KB = 0.7, 0.2, 0.007, 32
 # Cycles of a listed input, of 64 coded weights, and the share of inputs that are not zero.
 _LISTED, _CODED, _INPUTS = 0.65, 10.0, 0.9
 
@@ -29,10 +32,17 @@ def convolution_cycles(tiles: Tiles, weight: Trits) -> float:
     blocks = list(tiles.blocks())
     areas = sum(tiles.areas((channels.stop - channels.start) * tiles.block_groups) for _, channels, _ in blocks)
     laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
-    outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.rows / 8)
-    add = _ADD if tiles.border is None else _ADD_IN_PLACE
-    cycles: float = tiles.tiles * (laid + entries(tiles, weight) * tiles.rows * add + outputs * _OUTPUT)
+    outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.vectors / 8)
+    added = entries(tiles, weight) * tiles.vectors * _add_cycles(tiles)
+    cycles: float = tiles.tiles * (laid + added + outputs * _OUTPUT)
     return cycles
+
+
+def _add_cycles(tiles: Tiles) -> float:
+    if tiles.border is None:
+        return _ADD
+    askew = _ASKEW if tiles.row_floats % CELLS else 0.0
+    return _ADD_IN_PLACE + askew + _GROWTH * max(0.0, tiles.read_bytes / 1024 - _CACHE_KB)
 
 
 def choose_linear(name: str, weight: Trits, listed: int, options: COptions) -> str:

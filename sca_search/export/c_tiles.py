@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from sca_search.export.records import Convolution, Shape, Trits
 
 CELLS = 8
-# Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room; in
-# place there is nothing to share.
+# Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room.
 MOST_ROWS = {1: 16, 3: 8}
-IN_PLACE_ROWS = 8
+# In place there is nothing to share: so many vectors of cells, as wide as may be.
+_VECTORS_IN_PLACE = 8
+_STRIPS = (4, 2, 1)
 # Bytes of what is laid out of a block. Somewhat more than a first-level cache of 32 KB: that fewer sums are kept
 # between blocks outweighs the rows that come from the second level.
 PLANES_BYTES = 48 * 1024
@@ -52,10 +53,23 @@ class Tiles:
 
     @cached_property
     def rows(self) -> int:
-        """Of a tile: as even as can be."""
+        """Of a tile: as even as can be, unless it is wide."""
         height = int(self.record.shape[1])
-        most = MOST_ROWS[self.combined] if self.border is None else IN_PLACE_ROWS
+        if self.cells > CELLS:
+            return _VECTORS_IN_PLACE * CELLS // self.cells
+        most = MOST_ROWS[self.combined] if self.border is None else _VECTORS_IN_PLACE
         return math.ceil(height / math.ceil(height / most))
+
+    @cached_property
+    def cells(self) -> int:
+        """Columns of a tile. The last one of a row begins earlier rather than hang over: as few as may be come twice."""
+        if self.border is None:
+            return CELLS
+        _, height, width = self.record.shape
+        wide = [
+            CELLS * strips for strips in _STRIPS if CELLS * strips <= width and _VECTORS_IN_PLACE <= height * strips
+        ]
+        return min(wide, key=lambda cells: math.ceil(width / cells) * cells, default=CELLS)
 
     @property
     def span(self) -> int:
@@ -188,6 +202,12 @@ class Tiles:
         return self.areas(self.block) * self.plane_rows * self.row_floats
 
     @property
+    def read_bytes(self) -> int:
+        """Of all that a tile reads in place, and of what shares cache lines with it."""
+        cells = min(self.row_floats, self.cells + 2 * CELLS)
+        return 4 * self.inputs * (self.rows + self.span) * cells
+
+    @property
     def planes_floats(self) -> int:
         """Of all that is laid out of a block."""
         return self.block_floats if self.border is None else 0
@@ -212,8 +232,13 @@ class Tiles:
         return wide and self.record.stride == (1, 1) and max(self.record.padding[:2]) <= (self.border or 0)
 
     @property
+    def vectors(self) -> int:
+        """Of cells in a tile."""
+        return self.rows * self.cells // CELLS
+
+    @property
     def tiles(self) -> int:
-        return math.ceil(self.record.shape[1] / self.rows) * math.ceil(self.record.shape[2] / CELLS)
+        return math.ceil(self.record.shape[1] / self.rows) * math.ceil(self.record.shape[2] / self.cells)
 
     def blocks(self) -> Iterator[tuple[slice, slice, bool]]:
         """Outputs, channels of their groups, and whether a sum begins or ends there, of each block."""

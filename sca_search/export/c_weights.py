@@ -181,6 +181,7 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
         "kernel_rows": f"{name}_rows",
         "kernel_columns": f"{name}_columns",
         "tile_rows": tiles.rows,
+        "tile_cells": tiles.cells,
         "phases": tiles.phases,
         "phase_rows": tiles.phase_rows,
         "groups": record.groups,

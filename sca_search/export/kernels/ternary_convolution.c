@@ -16,23 +16,30 @@ struct summing {
 };
 
 #define CLEAR_SUM(i) lanes sum_##i = none;
-#define PLANE_AT(i) ((i) / ROW_PARTS * step + (i) % ROW_PARTS * MODEL_LANES)
+/* Up to eight vectors at a time; of a row, so many of them, if a tile has that many times CELLS columns. */
+#define PASS 8
+#define PARTS_OF(STRIPS) ((STRIPS)*ROW_PARTS < PASS ? (STRIPS)*ROW_PARTS : PASS)
+#define PLANE_AT(i) ((i) / parts * step + (i) % parts * MODEL_LANES)
 #define ADD_CELLS(i) sum_##i += load_lanes(from + PLANE_AT(i));
 #define SUBTRACT_CELLS(i) sum_##i -= load_lanes(from + PLANE_AT(i));
 #define ADD_EARLIER(i) sum_##i += load_lanes(kept + (i) * MODEL_LANES);
 #define KEEP_SUM(i) store_lanes(kept + (i) * MODEL_LANES, sum_##i);
-#define CELL_AT(i, width) ((i) / ROW_PARTS * (width) + (i) % ROW_PARTS * MODEL_LANES)
+#define CELL_AT(i, width) ((i) / parts * (width) + (i) % parts * MODEL_LANES)
 #define SCALE_SUM(i) sum_##i = add_product(bias, sum_##i, scale);
 #define ADD_RESIDUAL(i) sum_##i += load_lanes(residual + CELL_AT(i, residual_row));
-#define CLEAR_BEHIND(i) store_lanes(out + CELL_AT(i, out_row) + CELLS, none);
+#define CLEAR_BEHIND(i)                                         \
+    if ((i) % parts >= parts - ROW_PARTS) {                     \
+        store_lanes(out + CELL_AT(i, out_row) + CELLS, none);   \
+    }
 #define WRITE_CELLS(i) store_lanes(out + CELL_AT(i, out_row), limited_lanes(limits, sum_##i));
 
 /* Sums over the lists of a block, for so many vectors of rows at that distance; where the lists end. */
-#define DEFINE_SUM_VECTORS(NAME, COUNT, STEP)                                                                                   \
+#define DEFINE_SUM_VECTORS(NAME, COUNT, STRIPS, STEP)                                                               \
     static const uint16_t *NAME(const struct convolution *layer, const struct summing *summing,                     \
                                 const uint16_t *list)                                                               \
     {                                                                                                               \
-        const size_t step = STEP, out_row = layer->out_row, residual_row = layer->residual_row;                     \
+        const size_t parts = PARTS_OF(STRIPS), step = STEP;                                                         \
+        const size_t out_row = layer->out_row, residual_row = layer->residual_row;                                  \
         const float *const planes = summing->planes;                                                                \
         const struct lane_limits limits = limits_of(&layer->finish);                                                \
         const lanes none = all_lanes(0.0f);                                                                         \
@@ -74,22 +81,23 @@ struct summing {
         return list;                                                                                                \
     }
 
-DEFINE_SUM_VECTORS(sum_vectors_1, 1, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_2, 2, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_3, 3, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_4, 4, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_5, 5, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_6, 6, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_7, 7, layer->row_floats)
-DEFINE_SUM_VECTORS(sum_vectors_8, 8, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_1, 1, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_2, 2, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_3, 3, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_4, 4, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_5, 5, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_6, 6, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_7, 7, 1, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_8, 8, 1, layer->row_floats)
 /* The most common distances by themselves, so that addresses are worked out beforehand: rows of a cache line, and those
  * of three combined columns. */
 #define LINE_STEP 16
 #define COMBINED_STEP (13 * CELLS)
-DEFINE_SUM_VECTORS(sum_vectors_8_of_lines, 8, LINE_STEP)
-DEFINE_SUM_VECTORS(sum_vectors_8_of_combined, 8, COMBINED_STEP)
-DEFINE_SUM_VECTORS(sum_vectors_8_of_40, 8, 40)
-DEFINE_SUM_VECTORS(sum_vectors_8_of_24, 8, 24)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_lines, 8, 1, LINE_STEP)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_combined, 8, 1, COMBINED_STEP)
+/* Wide tiles. */
+DEFINE_SUM_VECTORS(sum_vectors_8_of_two, 8, 2, layer->row_floats)
+DEFINE_SUM_VECTORS(sum_vectors_8_of_four, 8, 4, layer->row_floats)
 
 typedef const uint16_t *sum_vectors(const struct convolution *layer, const struct summing *summing,
                                     const uint16_t *list);
@@ -100,16 +108,13 @@ static sum_vectors *sum_vectors_of(const struct convolution *layer, size_t count
         NULL,          sum_vectors_1, sum_vectors_2, sum_vectors_3, sum_vectors_4,
         sum_vectors_5, sum_vectors_6, sum_vectors_7, sum_vectors_8,
     };
-    if (count == 8 && layer->row_floats == LINE_STEP) {
+    if (layer->tile_cells > CELLS) {
+        return layer->tile_cells == 2 * CELLS ? sum_vectors_8_of_two : sum_vectors_8_of_four;
+    }
+    if (count == PASS && layer->row_floats == LINE_STEP) {
         return sum_vectors_8_of_lines;
     }
-    if (count == 8 && layer->row_floats == 40) {
-        return sum_vectors_8_of_40;
-    }
-    if (count == 8 && layer->row_floats == 24) {
-        return sum_vectors_8_of_24;
-    }
-    return count == 8 && layer->row_floats == COMBINED_STEP ? sum_vectors_8_of_combined : any[count];
+    return count == PASS && layer->row_floats == COMBINED_STEP ? sum_vectors_8_of_combined : any[count];
 }
 
 /* Finishes the outputs of a block on maps that are narrower than a tile, whose sums were kept. */
@@ -124,7 +129,7 @@ static void finish_block(const struct convolution *layer, const struct block *bl
     }
 }
 
-/* A tile's rows in passes of up to eight vectors, each with the same lists. */
+/* A tile's rows in passes, each with the same lists. */
 static const uint16_t *sum_block(const struct convolution *layer, const struct block *block, struct tile tile,
                                  const uint16_t *list, const float *planes, float *sums, float *out,
                                  const float *residual)
@@ -132,20 +137,21 @@ static const uint16_t *sum_block(const struct convolution *layer, const struct b
     const struct target target = target_of(layer, 0, tile, out, residual);
     const int narrow = layer->out_width < CELLS;
     const uint16_t *end = list;
-    size_t vectors = layer->tile_rows * ROW_PARTS, row = 0;
+    const size_t parts = layer->tile_cells / MODEL_LANES, vectors = layer->tile_rows * parts;
+    size_t vector = 0;
     struct summing summing;
     summing.first = block->first;
     summing.finished = block->last && !narrow;
-    summing.at_border = ends_at_border(layer, tile);
-    while (vectors > 0) {
-        const size_t some = smaller_size(vectors, 8);
-        summing.planes = planes + row * layer->row_floats;
-        summing.sums = sums + row * CELLS;
-        summing.out = target.out + row * layer->out_row;
-        summing.residual = target.residual ? target.residual + row * layer->residual_row : NULL;
+    while (vector < vectors) {
+        const size_t some = smaller_size(vectors - vector, PASS);
+        const size_t row = vector / parts, column = vector % parts * MODEL_LANES;
+        summing.planes = planes + row * layer->row_floats + column;
+        summing.sums = sums + vector * MODEL_LANES;
+        summing.out = target.out + row * layer->out_row + column;
+        summing.residual = target.residual ? target.residual + row * layer->residual_row + column : NULL;
+        vector += some;
+        summing.at_border = ends_at_border(layer, tile) && vector % parts == 0;
         end = sum_vectors_of(layer, some)(layer, &summing, list);
-        vectors -= some;
-        row += some / ROW_PARTS;
     }
     if (block->last && narrow) {
         finish_block(layer, block, tile, sums, out, residual);

@@ -2,7 +2,7 @@
 #include "finish.h"
 
 /*
- * A convolution goes through its output in tiles of CELLS columns and up to eight rows. The last tile of a row or column
+ * A convolution goes through its output in tiles of CELLS columns and some rows. The last tile of a row or column
  * begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, the cells that
  * it needs of a block of input channels are first laid out by themselves, with the border's zeros, in memory that a
  * first-level cache holds. Then what a weight is multiplied with are rows of cells at equal distances, from an offset
@@ -18,7 +18,7 @@
  * subtraction where v is below zero. Of kernels one column wide, three channels are combined as if they were columns.
  *
  * In place: the maps have a border of zeros, and nothing is laid out. Vectors may lie across two cache lines, which
- * costs less than laying out what few weights use.
+ * costs less than laying out what few weights use. Tiles are wide and low then, so that they touch few lines.
  */
 struct convolution {
     size_t in_height, in_width, out_height, out_width;
@@ -28,7 +28,7 @@ struct convolution {
     size_t stride_y, stride_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
     const uint16_t *kernel_rows, *kernel_columns; /* where what they need begins: rows; in a row, floats */
-    size_t tile_rows, phases, phase_rows;
+    size_t tile_rows, tile_cells, phases, phase_rows;
     size_t groups, group_inputs, group_outputs;
     size_t block_groups, block; /* whole groups at a time and all their channels, or one group and so many channels */
     int combined;
@@ -98,9 +98,9 @@ static int next_block(const struct convolution *layer, struct block *block)
 static int next_tile(const struct convolution *layer, struct tile *tile)
 {
     const size_t last_row = layer->out_height - layer->tile_rows;
-    const size_t last_column = layer->out_width > CELLS ? layer->out_width - CELLS : 0;
+    const size_t cells = layer->tile_cells, last_column = layer->out_width > cells ? layer->out_width - cells : 0;
     if (tile->column < last_column) {
-        tile->column = smaller_size(tile->column + CELLS, last_column);
+        tile->column = smaller_size(tile->column + cells, last_column);
         return 1;
     }
     tile->column = 0;
@@ -427,7 +427,7 @@ static struct target target_of(const struct convolution *layer, size_t output, s
 /* Whether a tile ends where its map does, and zeros follow. */
 static int ends_at_border(const struct convolution *layer, struct tile tile)
 {
-    return layer->bordered && tile.column + CELLS >= layer->out_width;
+    return layer->bordered && tile.column + layer->tile_cells >= layer->out_width;
 }
 
 /* Sums of a tile on a map that is narrower than it. */
