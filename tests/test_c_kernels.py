@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from random_records import Builder, every_operation, random_images, worst_differ
 from sca_search.errors import ExportError
 from sca_search.export.c_choice import choose_linear, choose_tiles
 from sca_search.export.c_count import count_zeros_c
+from sca_search.export.c_layers import can_have, surroundings
+from sca_search.export.c_layout import Layout, layouts
 from sca_search.export.c_liveness import living
 from sca_search.export.c_options import COptions
-from sca_search.export.c_plan import channel_steps
 from sca_search.export.c_source import write_c
 from sca_search.export.c_steps import is_convolution, steps_of
 from sca_search.export.c_tiles import Tiles, lists_of
@@ -37,6 +39,7 @@ from sca_search.export.records import (
     Pool,
     Record,
     Reshape,
+    Shape,
     TestVectors,
     Trits,
 )
@@ -347,9 +350,143 @@ def test_maps_of_a_power_of_two_are_kept_apart_between_layers() -> None:
     inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
-    apart = channel_steps(steps_of(graph), graph.input_shape, graph.output)
+    lists = COptions({inner: "lists", outer: "lists"})
+    lying = surroundings(graph, steps_of(graph), lists).layouts
     # 256 cells are a quarter of a way; what is flattened must lie together.
-    assert (apart[INPUT], apart[inner], apart[outer]) == (256, 256 + 16, 256)
+    assert [lying[name].channel_step for name in (INPUT, inner, outer)] == [256 + 16, 256 + 16, 256]
+    assert [lying[name].row_step for name in (INPUT, inner, outer)] == [16, 16, 16]
+
+
+def test_maps_that_are_read_in_place_have_a_border() -> None:
+    builder = Builder((3, 16, 16), np.random.default_rng(0))
+    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    graph = builder.graph([outer, outer])
+    lying = surroundings(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
+    # A row has 16 cells and 8 zeros; a map 16 rows and one of zeros; a row and 8 zeros lie in front of the first, and
+    # 8 floats behind the last that clearing may reach.
+    assert lying[inner] == Layout(24, 17 * 24, 24 + 8, 24 + 8 + 4 * 17 * 24 + 8, border=1)
+    assert lying[INPUT].border is None
+    assert lying[outer].border is None
+    # A row of 8 cells and its 8 zeros are a cache line; it begins in the middle, so that nothing lies across two.
+    assert layouts({"v": (2, 5, 8)}, set(), {"v": 2})["v"] == Layout(16, 7 * 16, 2 * 16 + 4, 36 + 2 * 7 * 16 + 8, 2)
+
+
+def test_border_suits_all_that_read_a_value() -> None:
+    builder = Builder((3, 16, 16), np.random.default_rng(0))
+    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    narrow = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    wide = builder.convolution(inner, 4, (5, 5), "trits", padding=(1, 3, 2, 2))
+    graph = builder.graph([narrow, wide])
+    for kernels in ({narrow: "in-place"}, {wide: "in-place"}):
+        around = surroundings(graph, steps_of(graph), COptions(kernels))
+        assert around.layouts[inner].border == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "possible"),
+    [
+        ({"kernel": (3, 3), "padding": (1, 1, 1, 1)}, True),
+        ({"kernel": (3, 3), "padding": (0, 0, 0, 0)}, True),
+        ({"kernel": (1, 9), "padding": (0, 0, 4, 4)}, True),
+        ({"kernel": (1, 11), "padding": (0, 0, 5, 5)}, False),  # four cells are always zero beside a row of eight
+        ({"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}, False),
+        ({"kernel": (9, 10), "padding": (0, 0, 0, 0)}, False),  # seven columns are left, a vector has eight
+        ({"kernel": (11, 11), "padding": (4, 4, 4, 4), "dilation": (1, 1)}, False),  # sums of 484 weights are too long
+    ],
+)
+def test_what_can_be_read_in_place(settings: dict[str, Any], possible: bool) -> None:
+    builder = Builder((4, 16, 16), np.random.default_rng(0))
+    layer = builder.convolution(INPUT, 4, settings.pop("kernel"), "no zeros", **settings)
+    assert can_have(builder.graph([layer, layer]), layer, "in-place") is possible
+
+
+def test_what_others_need_side_by_side_is_not_read_in_place() -> None:
+    builder = Builder((4, 16, 16), np.random.default_rng(0))
+    layer = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    gelu = builder.add(Activation("gelu", (INPUT,), (), "gelu"))
+    assert not can_have(builder.graph([layer, gelu]), layer, "in-place")
+
+
+def in_place(graph: Graph) -> dict[str, str]:
+    names = [layer.name for layer in graph.ternary_layers if is_convolution(layer)]
+    return {name: "in-place" for name in names if can_have(graph, name, "in-place")}
+
+
+def between_layers(input_shape: Shape, seed: int) -> tuple[Graph, list[str]]:
+    """Values that only convolutions and pools read, written by each kind of step that can leave a border."""
+    builder = Builder(input_shape, np.random.default_rng(seed))
+    pick = builder.random.integers
+    names = []
+    writers = [
+        INPUT,
+        builder.random_convolution(INPUT, "floats"),
+        builder.random_convolution(INPUT, "trits"),
+        builder.random_pool(INPUT, "max"),
+        builder.random_pool(INPUT, "average"),
+        builder.random_adaptive_pool(INPUT, "average"),
+        builder.add(Pool("halves", (INPUT,), (), "max", (2, 2), (2, 2), ceil_mode=True)),
+    ]
+    for source in writers:
+        channels = builder.shape(source)[0]
+        rows, columns = (int(n) for n in pick(0, 3, 2))
+        border = (rows, rows, columns, columns)
+        groups = channels if pick(0, 4) == 0 else 1
+        reader = builder.convolution(
+            source, channels, (2 * rows + 1, 2 * columns + 1), "trits", padding=border, groups=groups
+        )
+        summed = builder.convolution(reader, channels, (3, 3), "mostly zeros", padding=(1, 1, 1, 1))
+        names += [builder.add(Add("sum", (summed, source), ())), builder.random_convolution(source, "trits")]
+        names.append(builder.random_pool(source, "max"))
+    return builder.graph(names), names
+
+
+def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
+    for shape, seed in (((3, 16, 32), 0), ((5, 13, 20), 1), ((2, 5, 9), 2)):
+        graph, names = between_layers(shape, seed)
+        kernels = in_place(graph)
+        assert len(kernels) >= 5
+        check_kernels(graph, names, COptions(kernels, stored=seed == 1), lanes)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    shape=st.tuples(st.integers(1, 9), st.integers(2, 34), st.integers(2, 70)),
+    seed=st.integers(0, 2**32 - 1),
+    flags=st.sampled_from([flags for flags in LANES.values() if "-mavx" not in flags[0] or has_avx2()]),
+)
+def test_maps_in_place_agree_on_many_shapes(shape: tuple[int, int, int], seed: int, flags: list[str]) -> None:
+    graph, names = between_layers(shape, seed)
+    check_kernels(graph, names, COptions(in_place(graph)), flags)
+
+
+def test_lists_in_place_worked_out_by_hand() -> None:
+    # Two channels of 8 x 8 cells: rows of 16 floats, nine of them a map. Channel 1, kernel row 2, column 1 is added.
+    weight = np.zeros((1, 2, 3, 3), np.int8)
+    weight[0, 1, 2, 1] = 1
+    tiles = Tiles(one_layer(weight, 8), 2, 1, (2, 8, 8), border=1)
+    assert lists_of(tiles, weight).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "cells", "rows"),
+    [
+        ((32, 32), 32, 2),
+        ((16, 16), 16, 4),
+        ((8, 8), 8, 8),
+        ((14, 14), 8, 7),  # twice 8 columns as once 16
+        ((24, 24), 8, 8),  # three times 8 columns; 32 would be eight too many
+        ((40, 40), 8, 8),
+        ((64, 64), 32, 2),
+        ((1, 32), 8, 1),  # there are no two rows
+        ((3, 16), 8, 3),
+    ],
+)
+def test_tiles_in_place_are_as_wide_as_fits(size: tuple[int, int], cells: int, rows: int) -> None:
+    layer = replace(one_layer(np.ones((1, 1, 3, 3), np.int8), 8), shape=(1, *size))
+    tiles = Tiles(layer, 1, 1, (1, *size), border=1)
+    assert (tiles.cells, tiles.rows) == (cells, rows)
 
 
 def tiles_of(sparsity: float, channels: int, size: int) -> tuple[Trits, dict[str, Tiles]]:
@@ -388,7 +525,7 @@ def test_user_chooses_the_kernel() -> None:
 @pytest.mark.parametrize(
     ("kernels", "said"),
     [
-        ({"c0": "fast"}, r"c0: .*kernel 'fast': known are combined, lists"),
+        ({"c0": "fast"}, r"c0: .*kernel 'fast': known are combined, in-place, lists"),
         ({"c0": "codes"}, r"c0: .*kernel.*codes"),
         ({"c9": "lists"}, r"ternary layer.*c9.*c0"),
     ],

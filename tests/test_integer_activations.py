@@ -17,7 +17,7 @@ from test_export_verify import small_network
 from sca_search.errors import ExportError
 from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_integer_tiles import MOST_ADDED, IntegerTiles
-from sca_search.export.c_options import CONVOLUTION_KERNELS, COptions
+from sca_search.export.c_options import INTEGER_CONVOLUTION_KERNELS, COptions
 from sca_search.export.c_source import write_c
 from sca_search.export.evaluate import evaluate
 from sca_search.export.facts import read_facts
@@ -91,7 +91,7 @@ def test_every_operation_equals_it_when_clang_optimises() -> None:
     check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
 
 
-@pytest.mark.parametrize("kernel", CONVOLUTION_KERNELS)
+@pytest.mark.parametrize("kernel", INTEGER_CONVOLUTION_KERNELS)
 def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     builder = Builder((40, 18, 11), np.random.default_rng(2))
     kinds = [kind for kind in WEIGHT_KINDS if kind != "floats"]
@@ -111,7 +111,7 @@ def test_sums_of_a_block_have_room_in_16_bits() -> None:
     layer = builder.records[0]
     assert isinstance(layer, Convolution)
     assert layer.weight.dtype == np.int8
-    for unit in CONVOLUTION_KERNELS.values():
+    for unit in INTEGER_CONVOLUTION_KERNELS.values():
         assert IntegerTiles(layer, np.ones_like(layer.weight), unit).block <= MOST_ADDED
     builder.records[0] = replace(layer, weight=np.ones_like(layer.weight))
     graph = builder.graph([name, name])

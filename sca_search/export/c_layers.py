@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sca_search.errors import ExportError
 from sca_search.export.c_call import Call, pairs, struct
 from sca_search.export.c_layout import Layout, borders, flexible_values, layouts
 from sca_search.export.c_liveness import Living, living
 from sca_search.export.c_options import COptions
-from sca_search.export.c_steps import Step, is_convolution
+from sca_search.export.c_steps import Step, is_convolution, steps_of
 from sca_search.export.c_weights import (
     Given,
     TernaryConvolution,
@@ -67,6 +68,15 @@ def surroundings(graph: Graph, steps: Sequence[Step], options: COptions) -> Surr
     return Surroundings(shapes, lying, live, cut, options)
 
 
+def can_have(graph: Graph, layer: str, kernel: str) -> bool:
+    """Whether a ternary convolution can have a kernel where it is in the graph."""
+    try:
+        surroundings(graph, steps_of(graph), COptions(kernels={layer: kernel}))
+    except ExportError:
+        return False
+    return True
+
+
 def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
     """How to compute a step; None where its value is its input under another shape."""
     name = f"layer_{place}"
@@ -78,12 +88,7 @@ def with_border(call: Call, name: str, shape: Shape, layout: Layout) -> Call:
     """A call behind one that clears the border of what it makes, where that has one."""
     if layout.border is None:
         return call
-    fields = {
-        "channels": shape[0],
-        "begin": layout.begin,
-        "step": layout.channel_step,
-        "behind": layout.border * layout.row_step,
-    }
+    fields = {"channels": shape[0], "begin": layout.begin, "step": layout.channel_step}
     return replace(
         call,
         statement=f"clear_border(&{name}, {{out}});\n{call.statement}",

@@ -62,7 +62,7 @@ def _skips(step: Step) -> bool:
 def _side_by_side(shape: Shape, flexible: bool) -> Layout:
     size = math.prod(shape[1:])
     step = size + _LINE if flexible and size % _CRAMPED == 0 else size
-    return Layout(shape[-1], step, 0, shape[0] * step)
+    return Layout(math.prod(shape[1:][-1:]), step, 0, shape[0] * step)
 
 
 def _bordered(shape: Shape, border: int) -> Layout:

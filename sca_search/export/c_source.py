@@ -89,7 +89,9 @@ def _float_program(graph: Graph, options: COptions) -> _Program:
 def _normalise(graph: Graph, layout: Layout) -> Call:
     sizes = ("channels", "height", "width", "out_row", "out_step", "bordered")
     steps = (layout.row_step, layout.channel_step, int(layout.border is not None))
-    fields = dict(zip(sizes, (*graph.input_shape, *steps), strict=True))
+    channels, *sides = graph.input_shape
+    image = (channels, math.prod(sides[:-1]), math.prod(sides[-1:]))
+    fields = dict(zip(sizes, (*image, *steps), strict=True))
     constants = (pairs("input_statistics", graph.mean, graph.std), struct("image", "input_image", fields))
     call = Call("normalise(&input_image, input_statistics, in, {out});", "normalise", constants=constants)
     return with_border(call, "input_border", graph.input_shape, layout)

@@ -62,12 +62,12 @@ class Tiles:
 
     @cached_property
     def cells(self) -> int:
-        """Columns of a tile. The last one of a row begins earlier rather than hang over: as few as may be come twice."""
+        """Columns of a tile. The last of a row begins earlier rather than hang over: few cells should come twice."""
         if self.border is None:
             return CELLS
         _, height, width = self.record.shape
         wide = [
-            CELLS * strips for strips in _STRIPS if CELLS * strips <= width and _VECTORS_IN_PLACE <= height * strips
+            CELLS * strips for strips in _STRIPS if CELLS * strips <= width and height * strips >= _VECTORS_IN_PLACE
         ]
         return min(wide, key=lambda cells: math.ceil(width / cells) * cells, default=CELLS)
 

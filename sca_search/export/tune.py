@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
+from sca_search.export.c_layers import can_have
 from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c_source import write_c
+from sca_search.export.c_steps import is_convolution
 from sca_search.export.compiled import CompiledModel, compile_source
 from sca_search.export.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
 from sca_search.export.timing import Timing, stopwatch, time_in_turns
@@ -40,8 +42,9 @@ def time_kernels(graph: Graph, layer: WeightRecord) -> Mapping[str, Timing]:
 def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ()) -> dict[str, CompiledModel]:
     """A layer alone, compiled with each kernel that it can have."""
     alone = one_layer(graph, layer)
+    known = [kind for kind in CONVOLUTION_KERNELS if can_have(graph, layer.name, kind)] if is_convolution(layer) else ()
     models = {}
-    for kind in dict.fromkeys((*CONVOLUTION_KERNELS, *LINEAR_KERNELS)):
+    for kind in known or LINEAR_KERNELS:
         with tempfile.TemporaryDirectory() as temporary:
             if _write(Path(temporary), alone, COptions(kernels={layer.name: kind})):
                 models[kind] = compile_source(Path(temporary), flags=flags, keep=False)

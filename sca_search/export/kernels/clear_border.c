@@ -2,13 +2,12 @@
 
 /*
  * Maps that are read in place have a border of zeros: rows between them, and CELLS cells between the end of a row and
- * the begin of the next. The rows are cleared here, before the maps are written; the cells behind a row are cleared by
- * who writes it, while their cache line is at hand.
+ * the begin of the next. The rows are cleared here, before the maps are written, with some cells of the row above,
+ * which nobody may write; the cells behind a row are cleared by who writes it, while their cache line is at hand.
  */
 struct bordered {
     size_t channels;
-    size_t begin, step; /* floats in front of the first map, and from map to map */
-    size_t behind;      /* floats of the border's rows behind a map */
+    size_t begin, step; /* floats of the border in front of a map, and from map to map */
 };
 
 /* A few cells behind the end may be cleared, too. */
@@ -23,9 +22,8 @@ static void clear_cells(float *to, const float *end)
 static void clear_border(const struct bordered *value, float *maps)
 {
     size_t channel;
-    clear_cells(maps - value->begin, maps);
-    for (channel = 1; channel <= value->channels; channel++) {
+    for (channel = 0; channel <= value->channels; channel++) {
         float *const next = maps + channel * value->step;
-        clear_cells(next - value->behind, next);
+        clear_cells(next - value->begin, next);
     }
 }
