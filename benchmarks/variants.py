@@ -16,12 +16,13 @@ import torch
 from report import RESULTS, provenance, table, write_section
 from search import STUDIES, study_of
 
-from sca_search.allocation import sparing_weighting, split_of_weighting
+from sca_search.allocation import split_of_weighting
 from sca_search.candidate import Candidate
 from sca_search.files import write_json_atomic
 from sca_search.measure import EVALUATION_BATCH, score
 from sca_search.run_folder import RunFolder
 from sca_search.space import Space
+from sca_search.sparing import sparing_weighting
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.train import train_candidate

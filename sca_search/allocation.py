@@ -1,27 +1,16 @@
-"""Splits the zeros over layers so that their sum is met by construction.
+"""Splits the zeros over layers so that their sum, or limits in milliseconds and bytes, are met by construction.
 
 A split is a weighting: one number a layer, the logarithm of how dense it is to be beside the others. A common factor
 then scales all densities (shares of non-zeros) until Σ nₗ dₗ = (1 − S) Σ nₗ, layers that reach 1 or their floor staying
-there. Every weighting gives a valid split and every split comes from a weighting, so nothing is ever rejected.
+there. Every weighting gives a valid split and every split comes from a weighting, so nothing is ever rejected. Where
+there are limits instead, the factor is the largest with which all of them hold.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-
-import numpy as np
-from scipy.interpolate import PchipInterpolator
-from sklearn.isotonic import IsotonicRegression
 
 from sca_search.errors import SpecError
-
-# Parts into which a layer's way from one measured density to the next is cut when zeros are handed out.
-_STRETCHES = 30
-# Loss by one layer alone from which an untrained network is too broken to tell how much worse it gets.
-_BROKEN = 0.25
-# The loss that a network's non-zeros are worth where the measurement says nothing, times 1 / density.
-_EVENNESS = 0.001
 
 
 @dataclass(frozen=True)
@@ -51,14 +40,76 @@ class LayerCost:
     accuracy: float  # below the dense network's
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What a network may have at most: a fixed part, and one of each layer that grows with its density."""
+
+    what: str
+    unit: str
+    most: float
+    fixed: float
+    of_layer: Callable[[str, float], float]  # of a layer, by name, at a density
+
+    def amount(self, densities: Mapping[str, float]) -> float:
+        """What a network of these densities has."""
+        return self.fixed + math.fsum(self.of_layer(name, density) for name, density in densities.items())
+
+    def holds(self, densities: Mapping[str, float]) -> bool:
+        """Whether that is no more than allowed."""
+        return self.amount(densities) <= self.most
+
+
 def split_of_weighting(
     layers: Sequence[LayerShape], weighting: Mapping[str, float], sparsity: float
 ) -> dict[str, float]:
     """The sparsity a layer: dₗ = clip(c · exp wₗ, floor, 1) with the one c that meets the overall sparsity."""
     _refuse_impossible(layers, sparsity)
     wanted = (1.0 - sparsity) * sum(layer.weights for layer in layers)
-    densities = _densities(layers, weighting, _common_factor(layers, weighting, wanted))
-    return {layer.name: 1.0 - density for layer, density in zip(layers, densities, strict=True)}
+
+    def too_few(densities: Mapping[str, float]) -> bool:
+        return math.fsum(layer.weights * densities[layer.name] for layer in layers) < wanted
+
+    _, enough = _turning_point(layers, weighting, too_few)
+    return _sparsities(_densities(layers, weighting, enough))
+
+
+def split_within(
+    layers: Sequence[LayerShape], weighting: Mapping[str, float], limits: Sequence[Limit]
+) -> dict[str, float]:
+    """The same with the largest c with which every limit holds: the tightest decides."""
+    refuse_impossible_limits(layers, limits)
+    full = {layer.name: 1.0 for layer in layers}
+    if all(limit.holds(full) for limit in limits):
+        return _sparsities(full)
+    most, _ = _turning_point(layers, weighting, lambda densities: all(limit.holds(densities) for limit in limits))
+    return _sparsities(_densities(layers, weighting, most))
+
+
+def refuse_impossible_limits(layers: Sequence[LayerShape], limits: Sequence[Limit]) -> None:
+    """Says of a limit that nothing meets which ones can be met, and what stands in the way."""
+    floors = {layer.name: layer.least_density for layer in layers}
+    for limit in limits:
+        if limit.holds(floors):
+            continue
+        least, most = limit.amount(floors), limit.amount(dict.fromkeys(floors, 1.0))
+        parts = sorted(((limit.of_layer(name, floor), name) for name, floor in floors.items()), reverse=True)
+        rest = [f"{name} {part:.4g}" for part, name in parts[:3]]
+        raise SpecError(
+            f"a {limit.what} of {limit.most:g} {limit.unit} cannot be met: with every ternary layer at its floor it is "
+            f"{least:.4g} {limit.unit}, without zeros {most:.4g}; in the way are what is not ternary with "
+            f"{limit.fixed:.4g}, then {', '.join(rest)}"
+        )
+
+
+def limits_without_zeros(layers: Sequence[LayerShape], limits: Sequence[Limit]) -> list[Limit]:
+    """Those that hold with no zeros at all."""
+    return [limit for limit in limits if limit.holds({layer.name: 1.0 for layer in layers})]
+
+
+def sparsity_of_split(layers: Sequence[LayerShape], split: Mapping[str, float]) -> float:
+    """Of all layers together."""
+    zeros = math.fsum(layer.weights * split[layer.name] for layer in layers)
+    return zeros / sum(layer.weights for layer in layers)
 
 
 def weighting_of_split(layers: Sequence[LayerShape], split: Mapping[str, float]) -> dict[str, float]:
@@ -94,77 +145,21 @@ def erdos_renyi_weighting(layers: Sequence[LayerShape]) -> dict[str, float]:
     return {layer.name: math.log(sum(layer.shape) / layer.weights) for layer in layers}
 
 
-def sparing_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape], sparsity: float) -> dict[str, float]:
-    """The weighting of the split that loses least by these costs.
-
-    Each layer's loss is made convex in its zeros (slopes fitted to rise), so that handing zeros to the flattest
-    stretch first, until the budget is used up, is the exact optimum.
-    """
-    weights = sum(layer.weights for layer in layers)
-    stretches = sorted(
-        (slope, layer.name, zeros)
+def _densities(layers: Sequence[LayerShape], weighting: Mapping[str, float], log_factor: float) -> dict[str, float]:
+    return {
+        layer.name: min(1.0, max(layer.least_density, math.exp(min(0.0, log_factor + weighting[layer.name]))))
         for layer in layers
-        for slope, zeros in _stretches(layer, costs, layer.weights / weights)
-    )
-    left = sparsity * weights
-    given = dict.fromkeys((layer.name for layer in layers), 0.0)
-    for _, name, zeros in stretches:
-        taken = min(left, zeros)
-        given[name] += taken
-        left -= taken
-    return weighting_of_split(layers, {layer.name: given[layer.name] / layer.weights for layer in layers})
+    }
 
 
-def _stretches(layer: LayerShape, costs: Sequence[LayerCost], share: float) -> list[tuple[float, float]]:
-    """(loss a zero, zeros) of short stretches of a layer's zeros, the losses a zero rising.
-
-    Between two sparsities measured, the loss follows a monotone cubic in the logarithm of the density: straight lines
-    would let every layer stop at the same points of the grid.
-    """
-    densities, losses = map(np.array, _damage(layer, costs))
-    depths = -np.log(densities)
-    # Where nothing is lost, or nothing but noise is seen, the even split should come out.
-    smooth = PchipInterpolator(depths, losses + _EVENNESS * share / densities)
-    parts = [np.linspace(begin, end, _STRETCHES, endpoint=False) for begin, end in pairwise(depths)]
-    fine = np.concatenate([*parts, depths[-1:]])
-    zeros = np.diff(-np.expm1(-fine)) * layer.weights
-    slopes = np.diff(smooth(fine)) / zeros
-    rising = IsotonicRegression().fit_transform(np.arange(len(slopes)), slopes, sample_weight=zeros)
-    return list(zip(rising.tolist(), zeros.tolist(), strict=True))
+def _sparsities(densities: Mapping[str, float]) -> dict[str, float]:
+    return {name: 1.0 - density for name, density in densities.items()}
 
 
-def _damage(layer: LayerShape, costs: Sequence[LayerCost]) -> tuple[list[float], list[float]]:
-    """Densities from full to the layer's floor, and the loss that each stands for.
-
-    An untrained network's loss stops growing when its answers are chance, the harm done to it does not: from where a
-    layer alone costs `_BROKEN`, and beyond what was measured, the loss grows at least as the non-zeros dwindle.
-    """
-    measured = sorted((1.0 - cost.sparsity, cost.loss) for cost in costs if cost.layer == layer.name)[::-1]
-    densities, losses = [measured[0][0]], [measured[0][1]]
-    for density, loss in measured[1:]:
-        grown = losses[-1] * densities[-1] / density
-        losses.append(max(loss, grown) if losses[-1] > _BROKEN else loss)
-        densities.append(density)
-    while densities[-1] > layer.least_density * 1.000001:  # 1 - 0.99 is a little more than 0.01
-        density = max(densities[-1] / 2, layer.least_density)
-        losses.append(max(losses[-1], 0.0) * densities[-1] / density)
-        densities.append(density)
-    return densities, losses
-
-
-def _densities(layers: Sequence[LayerShape], weighting: Mapping[str, float], log_factor: float) -> list[float]:
-    return [
-        min(1.0, max(layer.least_density, math.exp(min(0.0, log_factor + weighting[layer.name])))) for layer in layers
-    ]
-
-
-def _common_factor(layers: Sequence[LayerShape], weighting: Mapping[str, float], wanted: float) -> float:
-    """ln c by bisection: the sum of non-zeros grows with c, from the floors to everything."""
-
-    def nonzeros(log_factor: float) -> float:
-        densities = _densities(layers, weighting, log_factor)
-        return math.fsum(layer.weights * density for layer, density in zip(layers, densities, strict=True))
-
+def _turning_point(
+    layers: Sequence[LayerShape], weighting: Mapping[str, float], before: Callable[[Mapping[str, float]], bool]
+) -> tuple[float, float]:
+    """ln c by bisection, just before and just behind the point where growing densities are no longer `before`."""
     largest = max(weighting[layer.name] for layer in layers)
     smallest = min(weighting[layer.name] for layer in layers)
     low = -largest - 60.0  # densities of 1e-26: every layer at its floor
@@ -173,8 +168,8 @@ def _common_factor(layers: Sequence[LayerShape], weighting: Mapping[str, float],
         middle = (low + high) / 2
         if middle in {low, high}:
             break
-        low, high = (middle, high) if nonzeros(middle) < wanted else (low, middle)
-    return high
+        low, high = (middle, high) if before(_densities(layers, weighting, middle)) else (low, middle)
+    return low, high
 
 
 def highest_sparsity(layers: Sequence[LayerShape]) -> float:

@@ -19,12 +19,12 @@ from sca_search.allocation import (
     group_of,
     grouped,
     highest_sparsity,
-    sparing_weighting,
     split_of_weighting,
     uniform_weighting,
 )
 from sca_search.candidate import Candidate, default_alpha, sharpened
 from sca_search.schedule import Constant, Ramp, Schedule, Steps, Tracked
+from sca_search.sparing import sparing_weighting
 from sca_search.spec import StudySpec
 
 Range = tuple[float, float]

@@ -15,12 +15,12 @@ from sca_search.allocation import (
     group_of,
     grouped,
     highest_sparsity,
-    sparing_weighting,
     split_of_weighting,
     uniform_weighting,
     weighting_of_split,
 )
 from sca_search.errors import SpecError
+from sca_search.sparing import sparing_weighting
 
 LENET = [LayerShape("conv2", (64, 32, 5, 5)), LayerShape("fc1", (512, 3136))]
 

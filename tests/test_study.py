@@ -16,8 +16,9 @@ import pandas as pd
 import pytest
 from conftest import TINY, sca_search
 
-from sca_search.allocation import LayerCost, LayerShape, sparing_weighting, split_of_weighting
+from sca_search.allocation import LayerCost, LayerShape, split_of_weighting
 from sca_search.data import load_data
+from sca_search.sparing import sparing_weighting
 
 FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
 
