@@ -61,6 +61,18 @@ def run_command(
         float | None, _option(_GOAL, "Instead: the sparsest model with at least this validation accuracy, say 0.98.")
     ] = None,
     front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
+    max_latency_ms: Annotated[
+        float | None, _option(_GOAL, "Instead or as well: at most so many ms an image in exported C, on one thread.")
+    ] = None,
+    max_kb: Annotated[
+        float | None, _option(_GOAL, "Instead or as well: at most so many KB of packed ternary weights.")
+    ] = None,
+    max_file_kb: Annotated[
+        float | None, _option(_GOAL, "Instead or as well: at most so many KB of the whole packed file.")
+    ] = None,
+    prefer: Annotated[
+        str | None, _option(_GOAL, "With --min-accuracy: sparsest (default), fastest or smallest.")
+    ] = None,
     grid: Annotated[
         bool | None, _option(_GOAL, "Let every other trial draw the front around the target (default), or none.")
     ] = None,
@@ -101,6 +113,10 @@ def run_command(
     ] = None,
     prior: Annotated[
         Path | None, _option(_SEARCH, "Start from what another run of this network reached: its prior.json.")
+    ] = None,
+    latency_table: Annotated[
+        Path | None,
+        _option(_SEARCH, "Latencies of the device that is meant, if not this one: see calibrate."),
     ] = None,
     refits: Annotated[int | None, _option(_SEARCH, "More seeds for the chosen candidate. Default 2.")] = None,
     workers: Annotated[int | None, _option(_SEARCH, "Processes that train trials side by side. Default 1.")] = None,

@@ -4,13 +4,17 @@
 at the target.
 `min_accuracy`: trials between the sparsest that passed and the next that did not; chosen is the sparsest that passed.
 `front`: trials on the grid; chosen is the sparsest within half a point of the most accurate.
+
+Budgets in milliseconds and bytes: every other trial uses up the tightest, the others lie on the grid; chosen is the
+most accurate that was measured to be within all of them. With `target_sparsity` it is at least as sparse as that. With
+`min_accuracy`, trials lie between the fastest, smallest or sparsest that passed and the next that did not.
 """
 
 import math
 
 import pandas as pd
 
-from sca_search.results import choose, measured, sparsest
+from sca_search.results import choose, least_of, measured, most_accurate, sparsest
 from sca_search.spec import GoalSpec
 
 # In the order in which they are visited: first where accuracy begins to cost, which users ask about and which decides
@@ -19,18 +23,49 @@ GRID = (0.9, 0.97, 0.99, 0.7, 0.0, 0.5, 0.95, 0.8, 0.3, 0.98, 0.6, 0.85, 0.15, 0
 # Where a search for the highest sparsity starts, and where it gives up: few networks live with one weight in 500.
 FIRST_TRY, LAST_TRY = 0.9, 0.998
 NEAR_THE_BEST = 0.005
+KB = 1024
+# What is measured of each network that a budget limits, and in how many of its units the budget is given.
+MEASURED = {"max_latency_ms": ("latency_ms", 1.0), "max_kb": ("packed_bytes", KB), "max_file_kb": ("file_bytes", KB)}
+PREFERRED = {"sparsest": "sparsity", "fastest": "latency_ms", "smallest": "packed_bytes"}
 
 
 def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
-    """The sparsity for a candidate, None where it depends on what earlier ones reach."""
+    """The sparsity for a candidate, None where it depends on what earlier ones reach or on budgets."""
     if goal.min_accuracy is not None:
         return None
-    if goal.target_sparsity is None:
+    if goal.front:
         return GRID[candidate % len(GRID)]
     if candidate % 2 == 0 or not goal.grid:
-        return goal.target_sparsity
-    grid = [sparsity for sparsity in GRID if abs(sparsity - goal.target_sparsity) > 0.005]
+        return None if goal.budgets else goal.target_sparsity
+    grid = [sparsity for sparsity in GRID if abs(sparsity - (goal.target_sparsity or -1.0)) > 0.005]
     return grid[candidate // 2 % len(grid)]
+
+
+def limits_of(goal: GoalSpec) -> dict[str, float]:
+    """The most that may be measured of a network, by what is measured."""
+    return {MEASURED[name][0]: most * MEASURED[name][1] for name, most in goal.budgets.items()}
+
+
+def is_within(frame: pd.DataFrame, goal: GoalSpec) -> pd.Series:
+    """Which trials were measured to be within all budgets."""
+    within = pd.Series(True, index=frame.index)
+    for column, most in limits_of(goal).items():
+        within &= frame[column] <= most if column in frame else False  # NaN is not
+    return within
+
+
+def planned_amount(frame: pd.DataFrame, accuracy: float, column: str, ends: tuple[float, float]) -> float:
+    """For `min_accuracy` where less of something is better, given the trials so far and the least and most possible.
+
+    Half-way, in its logarithm, between the least that passed and the next below it that did not.
+    """
+    tried = measured(frame)
+    known = tried[tried[column].notna()] if column in tried else tried.iloc[:0]
+    passed = known.loc[known["accuracy"] >= accuracy, column].min()
+    high = ends[1] if math.isnan(passed) else float(passed)
+    failed = known.loc[(known["accuracy"] < accuracy) & (known[column] < high), column].max()
+    low = ends[0] if math.isnan(failed) else float(failed)
+    return math.sqrt(low * high)
 
 
 def planned_between(frame: pd.DataFrame, accuracy: float) -> float:
@@ -50,10 +85,14 @@ def planned_between(frame: pd.DataFrame, accuracy: float) -> float:
 
 def chosen_trial(frame: pd.DataFrame, goal: GoalSpec) -> int | None:
     """The trial that the goal picks, None where none meets it."""
+    if goal.budgets:
+        frame = frame[is_within(frame, goal)]
+    if goal.min_accuracy is not None:
+        return least_of(frame, goal.min_accuracy, PREFERRED[goal.prefer])
+    if goal.budgets:
+        return most_accurate(frame, goal.target_sparsity or 0.0)
     if goal.target_sparsity is not None:
         return choose(frame, goal.target_sparsity)
-    if goal.min_accuracy is not None:
-        return sparsest(frame, goal.min_accuracy)
     best = measured(frame)["accuracy"].max()
     return None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST)
 
@@ -65,11 +104,16 @@ def typical_sparsity(goal: GoalSpec) -> float:
 
 def described(goal: GoalSpec) -> str:
     """The goal in words."""
+    if goal.front:
+        return "the whole front"
+    words = {"max_latency_ms": "{:g} ms", "max_kb": "{:g} KB of packed weights", "max_file_kb": "a file of {:g} KB"}
+    parts = [f"at most {words[name].format(most)}" for name, most in goal.budgets.items()]
     if goal.target_sparsity is not None:
-        return f"target sparsity {goal.target_sparsity:.4g}"
+        parts.insert(0, f"target sparsity {goal.target_sparsity:.4g}")
     if goal.min_accuracy is not None:
-        return f"highest sparsity at {goal.min_accuracy:.2%} accuracy or more"
-    return "the whole front"
+        wanted = {"sparsest": "highest sparsity", "fastest": "least latency", "smallest": "fewest bytes"}[goal.prefer]
+        parts.insert(0, f"{wanted} at {goal.min_accuracy:.2%} accuracy or more")
+    return ", ".join(parts)
 
 
 def unmet(frame: pd.DataFrame, goal: GoalSpec) -> str:
@@ -78,7 +122,13 @@ def unmet(frame: pd.DataFrame, goal: GoalSpec) -> str:
     if tried.empty:
         return f"No trial finished, so none meets the goal ({described(goal)})."
     best = tried.sort_values(["accuracy", "sparsity"]).iloc[-1]
-    return (
+    sentence = (
         f"No trial meets the goal ({described(goal)}): the most accurate, trial {best['trial']}, "
-        f"has {best['accuracy']:.2%} at a sparsity of {best['sparsity']:.2%}."
+        f"has {best['accuracy']:.2%} at a sparsity of {best['sparsity']:.2%}"
     )
+    least = [
+        f"the least {column} is {tried[column].min():.4g} of {most:g}"
+        for column, most in limits_of(goal).items()
+        if column in tried and tried[column].notna().any()
+    ]
+    return "; ".join([sentence, *least]) + "."

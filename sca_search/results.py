@@ -81,20 +81,41 @@ def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001
     finished = measured(frame)
     # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
     near = finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12]
-    if near.empty:
-        return None
-    ranked = near.sort_values(["accuracy", "loss", "trial"], ascending=[False, True, True])
-    return int(ranked["trial"].iloc[0])
+    return _first(near, {"accuracy": False, "loss": True, "trial": True})
 
 
 def sparsest(frame: pd.DataFrame, min_accuracy: float) -> int | None:
     """The sparsest complete trial that is accurate enough; ties: higher accuracy, lower loss, then earlier."""
     finished = measured(frame)
     enough = finished[finished["accuracy"] >= min_accuracy]
-    if enough.empty:
+    return _first(enough, {"sparsity": False, "accuracy": False, "loss": True, "trial": True})
+
+
+def most_accurate(frame: pd.DataFrame, min_sparsity: float, tolerance: float = 0.001) -> int | None:
+    """The most accurate complete trial that is sparse enough; ties: lower loss, then earlier."""
+    finished = measured(frame)
+    return _first(
+        finished[finished["sparsity"] >= min_sparsity - tolerance - 1e-12],
+        {"accuracy": False, "loss": True, "trial": True},
+    )
+
+
+def least_of(frame: pd.DataFrame, min_accuracy: float, column: str) -> int | None:
+    """Of the complete trials that are accurate enough, the one with the least of something, or the sparsest; ties:
+    higher accuracy, lower loss, then earlier."""
+    if column == "sparsity":
+        return sparsest(frame, min_accuracy)
+    finished = measured(frame)
+    enough = finished[(finished["accuracy"] >= min_accuracy) & finished[column].notna()] if column in finished else None
+    if enough is None:
         return None
-    ranked = enough.sort_values(["sparsity", "accuracy", "loss", "trial"], ascending=[False, False, True, True])
-    return int(ranked["trial"].iloc[0])
+    return _first(enough, {column: True, "accuracy": False, "loss": True, "trial": True})
+
+
+def _first(frame: pd.DataFrame, order: Mapping[str, bool]) -> int | None:
+    """The trial that comes first by these columns, each ascending or not."""
+    ranked = frame.sort_values(list(order), ascending=list(order.values()))
+    return None if ranked.empty else int(ranked["trial"].iloc[0])
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
+from torch import nn
 
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
@@ -49,15 +50,17 @@ class Objective:
     start: WarmStart
     listener: Listener
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
+    gauge: Callable[[nn.Module, Task], dict[str, float]] | None = None  # measures what the goal limits
 
     @property
     def spec(self) -> StudySpec:
         return self.space.spec
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
-        number, sparsity = trial.user_attrs["candidate"], self._planned(trial)
+        number = trial.user_attrs["candidate"]
+        candidate = self._candidate(trial, number)
+        sparsity = candidate.sparsity
         self.listener.on_start(trial.number, sparsity)
-        candidate = self._candidate(trial, number, sparsity)
         epochs = _Counter()
 
         def on_epoch(epoch: Epoch) -> None:
@@ -84,23 +87,38 @@ class Objective:
             trial.set_user_attr("epochs", epochs.seen)
         counted = keep(self.run, number, candidate, settled, self.task)
         self.run.checkpoint(number).unlink(missing_ok=True)
-        for name, value in facts(settled).items():
+        taken = self.gauge(settled.model, self.task) if self.gauge else {}
+        for name, value in (facts(settled) | taken).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted
 
-    def _planned(self, trial: optuna.Trial) -> float:
-        """The trial's sparsity: planned when it was queued, else now, with all that has been seen."""
-        if "planned_sparsity" not in trial.user_attrs and self.spec.goal.min_accuracy is not None:
-            seen = trial_frame(rows(trial.study))
-            planned = planned_between(seen, self.spec.goal.min_accuracy)
-            trial.set_user_attr("planned_sparsity", self.space.possible(planned))
-        return float(trial.user_attrs["planned_sparsity"])
+    def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
+        """The trial's values as a candidate of the sparsity that was planned when it was queued; else of one that
+        follows now, from all that has been seen and from what is limited."""
+        attributes, goal = trial.user_attrs, self.spec.goal
+        if "planned_sparsity" in attributes:
+            candidate = self.space.sample(trial, float(attributes["planned_sparsity"]), seed)
+            return candidate.model_copy(update={"split": attributes["split"]}) if "split" in attributes else candidate
+        seen = trial_frame(rows(trial.study))
+        if limits := self.space.limits(seen):
+            candidate = self.space.sample(trial, 0.0, seed, limits)
+            trial.set_user_attr("split", candidate.split)
+        else:
+            assert goal.min_accuracy is not None
+            planned = self.space.possible(planned_between(seen, goal.min_accuracy))
+            candidate = self.space.sample(trial, planned, seed)
+        trial.set_user_attr("planned_sparsity", candidate.sparsity)
+        return candidate
 
-    def _candidate(self, trial: optuna.Trial, number: int, sparsity: float) -> Candidate:
-        """The trial's values as a candidate; what the prior is asked for follows from what others reached."""
+    def _candidate(self, trial: optuna.Trial, number: int) -> Candidate:
+        """The trial's candidate; what the prior is asked for follows from what others reached."""
         layers = self.task.layer_shapes
-        candidate = self.space.sample(trial, sparsity, seed=derived_seed(self.spec.seed, number))
+        candidate = self._sampled(trial, seed=derived_seed(self.spec.seed, number))
+        if self.space.budgets is not None:
+            split = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
+            for name, value in self.space.budgets.foretold(split).items():
+                trial.set_user_attr(name, value)
         if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
             trial.set_user_attr("asked", self.asked(trial.study, candidate))
         asked = trial.user_attrs["asked"]

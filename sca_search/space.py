@@ -8,23 +8,31 @@ searched around the even split.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import optuna
+import pandas as pd
 
 from sca_search.allocation import (
     LayerCost,
     LayerShape,
+    Limit,
     erdos_renyi_weighting,
     group_of,
     grouped,
     highest_sparsity,
+    sparsity_of_split,
     split_of_weighting,
+    split_within,
     uniform_weighting,
+    weighting_of_split,
 )
+from sca_search.budget import Budgets
 from sca_search.candidate import Candidate, default_alpha, sharpened
+from sca_search.results import trial_frame
 from sca_search.schedule import Constant, Ramp, Schedule, Steps, Tracked
-from sca_search.sparing import sparing_weighting
+from sca_search.sparing import sparing_split, sparing_weighting
 from sca_search.spec import StudySpec
 
 Range = tuple[float, float]
@@ -50,6 +58,7 @@ class Space:
     spec: StudySpec
     layers: tuple[LayerShape, ...] = ()
     costs: tuple[LayerCost, ...] = ()  # the layers' sensitivity, where it was measured
+    budgets: Budgets | None = None  # what is foretold of a split, where the goal limits it
 
     @property
     def groups(self) -> dict[str, str]:
@@ -134,7 +143,7 @@ class Space:
         few zeros make a split matter little. `planned` is the sparsity of a candidate.
         """
         guess, goal = self.first_guess(), self.spec.goal
-        if goal.target_sparsity is None:
+        if goal.front or goal.min_accuracy is not None:
             known_ones, second, third = 3, 3, 5
         else:
             known_ones, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
@@ -149,39 +158,50 @@ class Space:
     def _splits(self) -> bool:
         return any(name.startswith(DENSITY) for name in self.ranges())
 
-    def _best_known(self, sparsity: float) -> dict[str, float]:
-        """The weighting that splits are searched around, one number a group."""
-        known = sparing_weighting(self.costs, self.layers, sparsity) if self.costs else uniform_weighting(self.layers)
-        by_group = grouped(known, self.groups)
+    def limits(self, seen: pd.DataFrame | None = None) -> tuple[Limit, ...]:
+        """What the next trial without a sparsity of its own must not exceed, given the trials so far."""
+        if self.budgets is None:
+            return ()
+        return self.budgets.limits(self.spec.goal, trial_frame([]) if seen is None else seen)
+
+    def _best_known(self, sparsity: float, limits: tuple[Limit, ...] = ()) -> dict[str, float]:
+        """The weighting that splits are searched around, one number a group, or a layer where there are limits: these
+        weigh on layers of one stage in different ways."""
+        if not self.costs:
+            return uniform_weighting(self.layers)
+        if limits:
+            return weighting_of_split(self.layers, _spared(self.costs, self.layers, limits))
+        by_group = grouped(sparing_weighting(self.costs, self.layers, sparsity), self.groups)
         return {layer: by_group[group] for layer, group in self.groups.items()}
 
     def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
         """A weighting as searched values: each group's mean beside the best known, cut to the range."""
-        known = self._best_known(0.5 if sparsity is None else sparsity)
+        known = self._best_known(0.5, self.limits()) if sparsity is None else self._best_known(sparsity)
         beside = grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
         mean = sum(beside.values()) / len(beside)
         width = self.spec.search.space.split
         return {DENSITY + group: min(max(value - mean, -width), width) for group, value in beside.items()}
 
-    def sample(self, trial: optuna.Trial, sparsity: float, seed: int) -> Candidate:
+    def sample(self, trial: optuna.Trial, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
         """The candidate of one trial."""
         numbers = {
             name: trial.suggest_float(name, low, high, log=is_logarithmic(name))
             for name, (low, high) in self.ranges().items()
         }
         others = {name: trial.suggest_categorical(name, options) for name, options in self.choices().items()}
-        return self.candidate(numbers | others, sparsity, seed)
+        return self.candidate(numbers | others, sparsity, seed, limits)
 
-    def candidate(self, values: Values, sparsity: float, seed: int) -> Candidate:
-        """Values by name -> the candidate that they describe."""
+    def candidate(self, values: Values, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
+        """Values by name -> the candidate that they describe: of that sparsity, or of the least within limits."""
         spec = self.spec
+        split = self._split(values, sparsity, limits)
         alpha = spec.search.alpha or default_alpha(spec.search.form)
         if isinstance(alpha, Tracked) and "rise" in values:
             alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
-            sparsity=sparsity,
+            sparsity=sparsity_of_split(self.layers, split) if limits else sparsity,
             form=spec.search.form,
-            split=self._split(values, sparsity),
+            split=split,
             spread=values["spread"],
             alpha=alpha,
             hold_from=values.get("hold_from", 1.0),
@@ -200,11 +220,13 @@ class Space:
             seed=seed,
         )
 
-    def _split(self, values: Values, sparsity: float) -> dict[str, float]:
+    def _split(self, values: Values, sparsity: float, limits: tuple[Limit, ...]) -> dict[str, float]:
         if not self._splits:
-            return {}
-        known = self._best_known(sparsity)
+            return split_within(self.layers, uniform_weighting(self.layers), limits) if limits else {}
+        known = self._best_known(sparsity, limits)
         weighting = {layer: known[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
+        if limits:
+            return split_within(self.layers, weighting, limits)
         return split_of_weighting(self.layers, weighting, sparsity)
 
     def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
@@ -222,6 +244,13 @@ class Space:
         if values["growth"] == "exponential":
             return Ramp(first=last / STEP, last=last, start=start, growth="exponential")
         return Ramp(first=0.0, last=last, start=start)
+
+
+@lru_cache(maxsize=8)  # trials in a row mostly have the same limits, and a solver takes a while
+def _spared(
+    costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
+) -> dict[str, float]:
+    return sparing_split(costs, layers, limits).split
 
 
 def _sharpness(values: Values, own: float) -> Schedule:

@@ -37,6 +37,10 @@ FLAGS = {
     "target_sparsity": "goal.target_sparsity",
     "min_accuracy": "goal.min_accuracy",
     "front": "goal.front",
+    "max_latency_ms": "goal.max_latency_ms",
+    "max_kb": "goal.max_kb",
+    "max_file_kb": "goal.max_file_kb",
+    "prefer": "goal.prefer",
     "grid": "goal.grid",
     "data": "data.name",
     "data_dir": "data.dir",
@@ -54,6 +58,7 @@ FLAGS = {
     "groups": "search.groups",
     "keep": "search.keep",
     "prior": "search.prior",
+    "latency_table": "search.latency_table",
     "workers": "search.workers",
     "threads": "search.threads",
     "epochs": "train.epochs",
@@ -64,8 +69,10 @@ FLAGS = {
     "out": "out",
 }
 GOALS = ("target_sparsity", "min_accuracy", "front")
-# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior was copied into the
-# run folder when the study began.
+# Each may stand alone, or beside a target sparsity or a least accuracy.
+BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
+# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior and a table of
+# latencies were copied into the run folder when the study began.
 MAY_CHANGE = (
     "name",
     "out",
@@ -75,6 +82,7 @@ MAY_CHANGE = (
     "search.threads",
     "search.refits",
     "search.prior",
+    "search.latency_table",
 )
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -143,17 +151,26 @@ class _Table(BaseModel):
 
 
 class GoalSpec(_Table):
-    """What the study is after: one of three. Without any, half of the weights are to be zero."""
+    """What the study is after: one of three, budgets, or both. Without any, half of the weights are to be zero."""
 
     target_sparsity: ShareBelowOne | None = None  # the most accurate model at this sparsity
     min_accuracy: Annotated[PositiveFloat, Field(le=1)] | None = None  # the sparsest model with this accuracy
     front: bool = False  # the whole front
+    max_latency_ms: PositiveFloat | None = None  # of the exported C: one image, one thread
+    max_kb: PositiveFloat | None = None  # of the packed ternary weights, in 1,024 bytes
+    max_file_kb: PositiveFloat | None = None  # of the whole packed file
+    prefer: Literal["sparsest", "fastest", "smallest"] = "sparsest"  # of the models that are accurate enough
     grid: bool = True  # every other trial of a target draws the front around it; else all are at the target
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Those that are given, by their names."""
+        return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
 
     @model_validator(mode="before")
     @classmethod
     def _half_by_default(cls, given: Any) -> Any:
-        is_open = isinstance(given, dict) and not given.keys() & set(GOALS)
+        is_open = isinstance(given, dict) and not given.keys() & {*GOALS, *BUDGETS}
         return {"target_sparsity": 0.5} | given if is_open else given
 
     @model_validator(mode="after")
@@ -161,8 +178,12 @@ class GoalSpec(_Table):
         named = [name for name in GOALS if getattr(self, name) not in {None, False}]
         if self.target_sparsity == 0.0:  # which is a goal, and equal to False
             named.append("target_sparsity")
-        if len(named) != 1:
+        if len(named) > 1 or not (named or self.budgets):
             raise ValueError(f"must name one of {', '.join(GOALS)}, got {' and '.join(named) or 'none'}")
+        if self.front and self.budgets:
+            raise ValueError(f"must not have both front, which has no limit, and {' and '.join(self.budgets)}")
+        if self.prefer != "sparsest" and self.min_accuracy is None:
+            raise ValueError(f"must name min_accuracy where it has prefer, got {self.prefer!r} alone")
         return self
 
 
@@ -238,6 +259,7 @@ class SearchSpec(_Table):
     sampler: Literal["tpe", "gp", "random"] = "tpe"  # which of Optuna's ours asks
     correction: bool = True  # what trials reach corrects what later ones ask the prior for
     prior: Folder | None = None  # a file with what another study of this network reached
+    latency_table: Folder | None = None  # a calibration of another device
     # Shares of the training at which a candidate is compared with others of its sparsity; the best `keep` go on.
     rungs: tuple[Share, ...] = (0.25, 0.5)
     keep: KeptShare = 1.0
@@ -271,18 +293,22 @@ class StudySpec(_Table):
 
     @property
     def _goal_name(self) -> str:
-        if self.goal.target_sparsity is not None:
-            return f"s{self.goal.target_sparsity:g}"
-        return "front" if self.goal.min_accuracy is None else f"a{self.goal.min_accuracy:g}"
+        goal = self.goal
+        parts = [
+            f"s{goal.target_sparsity:g}" if goal.target_sparsity is not None else "",
+            f"a{goal.min_accuracy:g}" if goal.min_accuracy is not None else "",
+            *(f"{value:g}{name.removeprefix('max_').removeprefix('latency_')}" for name, value in goal.budgets.items()),
+        ]
+        return "-".join(part.replace("_", "-") for part in parts if part) or "front"
 
 
 def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     """The spec of a study file and the flags that were given (those that are not None)."""
     values = read_toml(study_file) if study_file else {}
     by_flag: dict[str, str] = {}
-    if any(flags.get(goal) is not None for goal in GOALS) and isinstance(values.get("goal"), dict):
-        for goal in GOALS:
-            values["goal"].pop(goal, None)  # a goal on the command line stands instead of the file's
+    if isinstance(values.get("goal"), dict):
+        for goal in _overruled(flags):
+            values["goal"].pop(goal, None)
     for flag, value in flags.items():
         if value is not None:
             key = FLAGS[flag]
@@ -294,6 +320,13 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
         where = str(study_file) if study_file else "the command line"
         sentences = [_sentence(fault, where, by_flag) for fault in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(sentences))) from error
+
+
+def _overruled(flags: Mapping[str, object]) -> tuple[str, ...]:
+    """A goal on the command line stands instead of the file's; a budget stands beside it, if it can."""
+    if any(flags.get(goal) is not None for goal in GOALS):
+        return GOALS
+    return ("front",) if any(flags.get(budget) is not None for budget in BUDGETS) else ()
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
+from sca_search.budget import FORETOLD
 from sca_search.correction import Observation
 from sca_search.errors import StorageError
 from sca_search.goal import planned_ahead
@@ -38,6 +39,10 @@ _FACTS = (
     "epochs",
     "reason",
     "candidate",
+    "latency_ms",
+    "latency_spread_ms",
+    "packed_bytes",
+    "file_bytes",
 )
 
 
@@ -149,7 +154,7 @@ def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     kept = {
         name: value
         for name, value in trial.user_attrs.items()
-        if name in {"candidate", "planned_sparsity", "asked"} or name.startswith(RUNG)
+        if name in {"candidate", "planned_sparsity", "split", "asked"} or name.startswith(RUNG)
     }
     # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
     fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
@@ -170,7 +175,9 @@ def rows(study: optuna.Study) -> list[dict[str, object]]:
 def _row(trial: FrozenTrial) -> dict[str, object]:
     accuracy, sparsity = trial.values or (None, None)
     seconds = trial.duration.total_seconds() if trial.duration else None
-    told = {name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith(RUNG)}
+    told = {
+        name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith((RUNG, FORETOLD))
+    }
     return {
         "trial": trial.number,
         "state": _STATES[trial.state],

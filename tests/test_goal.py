@@ -5,7 +5,18 @@ import math
 import pandas as pd
 import pytest
 
-from sca_search.goal import GRID, chosen_trial, planned_ahead, planned_between, typical_sparsity, unmet
+from sca_search.goal import (
+    GRID,
+    chosen_trial,
+    described,
+    is_within,
+    limits_of,
+    planned_ahead,
+    planned_amount,
+    planned_between,
+    typical_sparsity,
+    unmet,
+)
 from sca_search.results import trial_frame
 from sca_search.spec import GoalSpec
 
@@ -83,3 +94,70 @@ def test_unmet_goal_says_what_the_best_is() -> None:
 def test_typical_sparsity() -> None:
     assert typical_sparsity(TARGET) == 0.5
     assert typical_sparsity(ENOUGH) == 0.9
+
+
+def taken(*points: tuple[float, float, float]) -> pd.DataFrame:
+    """Complete trials at (sparsity, accuracy, milliseconds)."""
+    return trial_frame(
+        {"trial": number, "state": "complete", "sparsity": s, "accuracy": a, "loss": 0.1, "latency_ms": ms}
+        for number, (s, a, ms) in enumerate(points)
+    )
+
+
+def test_budget_plans_every_other_trial_by_itself_and_the_others_on_the_grid() -> None:
+    goal = GoalSpec(max_kb=2.0)
+    assert [planned_ahead(goal, number) for number in range(4)] == [None, GRID[0], None, GRID[1]]
+    assert planned_ahead(GoalSpec(max_kb=2.0, grid=False), 1) is None
+    both = GoalSpec(max_kb=2.0, target_sparsity=0.9)
+    assert [planned_ahead(both, number) for number in range(2)] == [None, 0.97]
+
+
+def test_limits_are_in_the_units_of_what_is_measured() -> None:
+    goal = GoalSpec(max_latency_ms=0.4, max_kb=2.0, max_file_kb=3.0)
+    assert limits_of(goal) == {"latency_ms": 0.4, "packed_bytes": 2048.0, "file_bytes": 3072.0}
+
+
+def test_only_what_was_measured_to_be_within_is_chosen() -> None:
+    seen = taken((0.5, 0.99, 0.5), (0.7, 0.98, 0.4), (0.9, 0.97, 0.2), (0.95, 0.999, math.nan))
+    assert is_within(seen, GoalSpec(max_latency_ms=0.4)).tolist() == [False, True, True, False]
+    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.4)) == 1
+    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.4, target_sparsity=0.8)) == 2
+    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.1)) is None
+    assert chosen_trial(seen, GoalSpec(max_kb=1.0)) is None  # nobody measured it
+
+
+def test_fastest_of_the_accurate_ones_is_chosen() -> None:
+    seen = taken((0.5, 0.99, 0.3), (0.7, 0.98, 0.25), (0.9, 0.9, 0.1))
+    assert chosen_trial(seen, GoalSpec(min_accuracy=0.95, prefer="fastest")) == 1
+    assert chosen_trial(seen, GoalSpec(min_accuracy=0.995, prefer="fastest")) is None
+    assert chosen_trial(frame((0.5, 0.99)), GoalSpec(min_accuracy=0.95, prefer="smallest")) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "planned"),
+    [
+        ([], math.sqrt(0.1 * 1.6)),
+        ([(0.5, 0.99, 0.4)], math.sqrt(0.1 * 0.4)),  # passed: less is tried
+        ([(0.5, 0.8, 0.4)], math.sqrt(0.4 * 1.6)),  # failed: more
+        ([(0.5, 0.99, 0.8), (0.9, 0.8, 0.2), (0.95, 0.7, 0.15)], math.sqrt(0.2 * 0.8)),
+    ],
+)
+def test_next_amount_lies_between_passed_and_failed(seen: list[tuple[float, float, float]], planned: float) -> None:
+    assert planned_amount(taken(*seen), 0.9, "latency_ms", (0.1, 1.6)) == pytest.approx(planned)
+
+
+def test_unmet_budget_says_what_was_reached() -> None:
+    said = unmet(taken((0.5, 0.99, 0.5), (0.9, 0.97, 0.25)), GoalSpec(max_latency_ms=0.2))
+    assert said == (
+        "No trial meets the goal (at most 0.2 ms): the most accurate, trial 0, has 99.00% at a sparsity of 50.00%; "
+        "the least latency_ms is 0.25 of 0.2."
+    )
+
+
+def test_goals_in_words() -> None:
+    assert described(GoalSpec(max_kb=64.0, target_sparsity=0.9)) == (
+        "target sparsity 0.9, at most 64 KB of packed weights"
+    )
+    assert described(GoalSpec(min_accuracy=0.98, prefer="fastest", max_file_kb=9.0)) == (
+        "least latency at 98.00% accuracy or more, at most a file of 9 KB"
+    )

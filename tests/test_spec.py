@@ -93,6 +93,10 @@ FLAG_VALUES = {
     "target_sparsity": 0.125,
     "min_accuracy": 0.75,
     "front": True,
+    "max_latency_ms": 0.4,
+    "max_kb": 64.0,
+    "max_file_kb": 128.0,
+    "prefer": "fastest",
     "grid": False,
     "data": "mnist",
     "data_dir": Path("some/where"),
@@ -110,6 +114,7 @@ FLAG_VALUES = {
     "groups": "stage",
     "keep": 0.5,
     "prior": Path("other/prior.json"),
+    "latency_table": Path("other/device.json"),
     "workers": 5,
     "threads": 6,
     "epochs": 7,
@@ -125,7 +130,7 @@ RESOLVED = {"strength": (30.0, 30.0), "skip": ("fc*",), "only": ("conv*",), "tim
 def test_every_flag_lands_in_its_key():
     assert FLAG_VALUES.keys() == FLAGS.keys()
     for flag, value in FLAG_VALUES.items():
-        got = resolve(None, {flag: value})
+        got = resolve(None, {flag: value} | ({"min_accuracy": 0.9} if flag == "prefer" else {}))
         for part in FLAGS[flag].split("."):
             got = getattr(got, part)
         assert got == RESOLVED.get(flag, value), flag
@@ -338,8 +343,11 @@ def test_an_unknown_key_is_offered_the_nearest(study, line, key, nearest):
 
 def test_an_unknown_key_far_from_all_is_shown_the_known_ones(study):
     path = study("goal.xyz = 1")
-    known = "goal.front, goal.grid, goal.min_accuracy, goal.target_sparsity"
-    assert faults(path)[0] == f"{path}: unknown key 'goal.xyz': known are {known}"
+    known = (
+        "goal.front, goal.grid, goal.max_file_kb, goal.max_kb, goal.max_latency_ms, goal.min_accuracy, goal.prefer, "
+        "goal.target_sparsity"
+    )
+    assert faults(path)[0].startswith(f"{path}: unknown key 'goal.xyz': known are {known}")
 
 
 def test_two_goals_are_one_too_many(study):
@@ -347,6 +355,36 @@ def test_two_goals_are_one_too_many(study):
     assert faults(path) == [
         f"{path}: goal must name one of target_sparsity, min_accuracy, front, got min_accuracy and target_sparsity"
     ]
+
+
+@pytest.mark.parametrize("budget", ["max_latency_ms", "max_kb", "max_file_kb"])
+@pytest.mark.parametrize("value", [0, -1.5, "fast", True, math.inf])
+def test_a_budget_is_a_positive_number(budget, value):
+    with pytest.raises(SpecError) as fault:
+        resolve(None, {budget: value})
+    assert str(fault.value).startswith(f"--{budget.replace('_', '-')} must be")
+
+
+def test_a_budget_may_stand_alone_or_beside_a_sparsity_or_an_accuracy():
+    assert resolve(None, {"max_kb": 64.0}).goal.target_sparsity is None
+    both = resolve(None, {"max_kb": 64.0, "target_sparsity": 0.9}).goal
+    assert (both.budgets, both.target_sparsity) == ({"max_kb": 64.0}, 0.9)
+    assert resolve(None, {"max_latency_ms": 0.4, "min_accuracy": 0.9}).goal.budgets == {"max_latency_ms": 0.4}
+
+
+def test_a_budget_on_the_command_line_stands_beside_the_files_goal_but_not_beside_the_front(study):
+    assert resolve(study("goal.target_sparsity = 0.8"), {"max_kb": 9.0}).goal.target_sparsity == 0.8
+    assert not resolve(study("goal.front = true"), {"max_kb": 9.0}).goal.front
+
+
+def test_the_whole_front_has_no_budget(study):
+    path = study("goal.front = true\ngoal.max_kb = 3.0")
+    assert faults(path) == [f"{path}: goal must not have both front, which has no limit, and max_kb"]
+
+
+def test_a_preference_is_among_accurate_ones(study):
+    path = study('goal.prefer = "fastest"')
+    assert faults(path) == [f"{path}: goal must name min_accuracy where it has prefer, got 'fastest' alone"]
 
 
 def test_a_goal_on_the_command_line_stands_instead_of_the_files(study):
@@ -453,7 +491,7 @@ def test_what_is_written_resolves_to_the_same(tmp_path_factory, table):
 
 def test_what_is_written_names_every_key_that_has_a_value():
     written = tomllib.loads(resolve(None, {"target_sparsity": 0.75}).to_toml())
-    assert written["goal"] == {"target_sparsity": 0.75, "front": False, "grid": True}
+    assert written["goal"] == {"target_sparsity": 0.75, "front": False, "grid": True, "prefer": "sparsest"}
     assert written["search"]["trials"] == StudySpec().search.trials
     assert "time_budget" not in written["search"]
 
