@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,17 @@ def facts(settled: Settled) -> dict[str, float]:
     }
 
 
-def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, task: Task, refit: int = 0) -> float:
-    """Writes a candidate's folder and gives its sparsity, counted in the file written."""
+def keep(
+    run: RunFolder,
+    number: int,
+    candidate: Candidate,
+    settled: Settled,
+    task: Task,
+    taken: Mapping[str, float],
+    refit: int = 0,
+) -> float:
+    """Writes a candidate's folder, with what was measured that the network takes, and gives its sparsity, counted in
+    the file written."""
     folder = run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / "history.csv", history_csv(settled.history))
@@ -48,6 +57,7 @@ def keep(run: RunFolder, number: int, candidate: Candidate, settled: Settled, ta
         "accuracy": settled.score.accuracy,
         "sparsity": counted,
         **facts(settled),
+        **taken,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
@@ -77,9 +87,13 @@ def records_of(run: RunFolder, number: int) -> list[dict[str, Any]]:
     return found
 
 
-def best_of(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The best on validation: the record whose model is exported."""
-    return max(records, key=lambda record: (record["accuracy"], -record["loss"]))
+def best_of(records: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
+    """The best on validation: the record whose model is exported.
+
+    A refit of a candidate that is within all limits may be a little above one: then it is not taken.
+    """
+    within = [each for each in records if all(each.get(column, math.inf) <= most for column, most in limits.items())]
+    return max(within or records, key=lambda record: (record["accuracy"], -record["loss"]))
 
 
 def _record_file(folder: Path) -> Path:

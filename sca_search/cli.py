@@ -172,13 +172,17 @@ def _search(spec: StudySpec, resume: bool) -> None:
     from sca_search.goal import unmet
     from sca_search.results import read_csv
     from sca_search.run_folder import new_run, resumed_run
-    from sca_search.study import Audience, make_task, run_study
+    from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
     task = make_task(spec)
-    run = resumed_run(spec) if resume else new_run(spec)
+    known = resumed_run(spec) if resume else None
+    prepared = prepare_budgets(spec, task, known and known.latency_file, lambda line: _out.print(line, style="dim"))
+    for budget in prepared.met_without_zeros:
+        _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
+    run = known or new_run(spec)
     display = StudyDisplay(spec, _out)
     with _stop_on_interrupt() as stop, display.shown():
-        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)))
+        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
     if finished.summary:
         _print_results(run, spec)
     _print_places(run)

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.goal import chosen_trial
+from sca_search.goal import KB, chosen_trial
 from sca_search.results import expected_accuracy, pareto_front, trial_frame
 from sca_search.spec import GoalSpec, StudySpec
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need o
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
+# What a network takes, where it was measured: heading, and its unit in those of the column.
+_TAKEN = {"latency_ms": ("ms", 1.0), "packed_bytes": ("weights KB", KB), "file_bytes": ("file KB", KB)}
 
 
 class StudyDisplay:
@@ -160,7 +162,9 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
     table = Table(title="Pareto front (validation)", title_justify="left")
-    for heading in ("", "trial", "sparsity", "accuracy", "before the frozen phase", "moved", "seconds"):
+    taken = [column for column in _TAKEN if column in front and front[column].notna().any()]
+    headings = ("", "trial", "sparsity", "accuracy", "before the frozen phase", "moved", "seconds")
+    for heading in (*headings, *(_TAKEN[column][0] for column in taken)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
         is_chosen = row["trial"] == chosen
@@ -172,6 +176,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
             f"{row['rounded_accuracy']:.2%}",
             f"{row['moved_share']:.3%}",
             f"{row['seconds']:.1f}",
+            *(f"{row[column] / _TAKEN[column][1]:.4g}" for column in taken),
             style="bold green" if is_chosen else None,
         )
     return table
@@ -187,7 +192,22 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         f"validation {expected_accuracy(chosen)}",
         f"Test accuracy {chosen['test_accuracy']:.2%} on {chosen['test_images']} images, "
         f"dense network {dense['test_accuracy']:.2%}",
+        *_taken_lines(chosen),
     ]
+
+
+def _taken_lines(chosen: dict[str, Any]) -> list[str]:
+    """What the model takes, where the goal limits it."""
+    if "packed_bytes" not in chosen:
+        return []
+    line = f"{chosen['packed_bytes'] / KB:.2f} KB of packed weights in a file of {chosen['file_bytes'] / KB:.2f} KB"
+    if "latency_ms" not in chosen:
+        return [line]
+    spread = chosen.get("latency_spread_ms")
+    told = (
+        "by the table of its device" if spread is None else f"measured, tenth percentile; quartiles {spread:.4f} apart"
+    )
+    return [f"{chosen['latency_ms']:.4f} ms an image on one thread ({told}); {line}"]
 
 
 def better_lines(frame: pd.DataFrame, goal: GoalSpec) -> list[str]:

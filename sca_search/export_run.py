@@ -19,7 +19,7 @@ from sca_search.export.integer_scales import CALIBRATION_IMAGES
 from sca_search.export.network import Images, Network
 from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
-from sca_search.goal import chosen_trial, described, unmet
+from sca_search.goal import chosen_trial, described, limits_of, unmet
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.models import build_model
 from sca_search.results import read_csv
@@ -103,7 +103,7 @@ def _listed(frame: pd.DataFrame) -> str:
 def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Images | None) -> Network:
     """The best on validation of a trial and its refits, as a study's summary chooses it."""
     records = records_of(run, int(row["candidate"]))
-    best = best_of(records)
+    best = best_of(records, limits_of(spec.goal))
     state_file = best["folder"] / "model.safetensors"
     state, layers, about = load_plain(state_file)
     given = _PlainFacts.of(best["folder"], about)

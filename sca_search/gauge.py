@@ -9,16 +9,17 @@ from torch import nn
 
 from sca_search.allocation import Limit
 from sca_search.budget import Budgets, size_limit
-from sca_search.export.network import Network
+from sca_search.calibrate import graph_of, measure_ms
 from sca_search.export.packed import packed_bytes, payload_bytes
 from sca_search.export.records import Graph, TestVectors
 from sca_search.export.references import choose_vectors
 from sca_search.export.trace import record_name
 from sca_search.goal import PREFERRED, limits_of
-from sca_search.latency import LatencyModel, measure_ms
+from sca_search.latency import LatencyModel
 from sca_search.spec import GoalSpec
 from sca_search.task import Task
 
+TAKEN = ("latency_ms", "latency_spread_ms", "packed_bytes", "file_bytes")
 # What a file says about its study, which is known only when it is exported: names, figures, versions.
 _ABOUT_BYTES = 2048
 
@@ -32,7 +33,7 @@ class Gauge:
 
     def __call__(self, model: nn.Module, task: Task) -> dict[str, float]:
         """By column."""
-        graph = graph_of(model, task)
+        graph = graph_of(task, model)
         payload = sum(payload_bytes(graph).values())
         found: dict[str, float] = {"packed_bytes": payload, "file_bytes": payload + rest_bytes(graph)}
         if "latency_ms" not in self.columns:
@@ -41,21 +42,13 @@ class Gauge:
             nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in graph.ternary_layers}
             return found | {"latency_ms": self.table.predict_us(nonzeros) / 1000}
         timed = measure_ms(graph)
-        return found | {"latency_ms": timed.milliseconds, "latency_spread_ms": timed.spread_ms}
+        return found | {"latency_ms": timed.latency_ms, "latency_spread_ms": timed.spread * timed.latency_ms}
 
 
 def columns_of(goal: GoalSpec) -> frozenset[str]:
     """What must be measured of each network."""
     preferred = {PREFERRED[goal.prefer]} if goal.min_accuracy is not None else set()
     return frozenset({*limits_of(goal), *preferred} - {"sparsity"})
-
-
-def graph_of(model: nn.Module, task: Task) -> Graph:
-    """A baked network's records."""
-    data = task.data
-    return Network(
-        model, data.input_shape, tuple(data.classes), task.ternary_layers, tuple(data.mean), tuple(data.std)
-    ).graph()
 
 
 def rest_bytes(graph: Graph) -> int:

@@ -59,8 +59,9 @@ def planned_amount(frame: pd.DataFrame, accuracy: float, column: str, ends: tupl
 
     Half-way, in its logarithm, between the least that passed and the next below it that did not.
     """
-    tried = measured(frame)
-    known = tried[tried[column].notna()] if column in tried else tried.iloc[:0]
+    if column not in frame:
+        return math.sqrt(ends[0] * ends[1])
+    known = measured(frame)
     passed = known.loc[known["accuracy"] >= accuracy, column].min()
     high = ends[1] if math.isnan(passed) else float(passed)
     failed = known.loc[(known["accuracy"] < accuracy) & (known[column] < high), column].max()

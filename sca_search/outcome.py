@@ -3,6 +3,7 @@
 import json
 import shutil
 import statistics
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -11,7 +12,8 @@ from sca_search.candidate_folder import best_of, keep, records_of
 from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.files import atomic_path, write_json_atomic
-from sca_search.goal import chosen_trial, described
+from sca_search.gauge import TAKEN, Gauge
+from sca_search.goal import chosen_trial, described, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH, score
 from sca_search.results import expected_accuracy, hypervolume, measured, pareto_front, write_csv
@@ -36,13 +38,23 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_acc
     write_page(run, spec, frame, dense_accuracy, {})
 
 
-def refit(run: RunFolder, number: int, task: Task, start: WarmStart, index: int, progress: Progress) -> None:
+def refit(
+    run: RunFolder,
+    number: int,
+    task: Task,
+    start: WarmStart,
+    index: int,
+    progress: Progress,
+    gauge: Gauge | None = None,
+) -> None:
     """Trains a candidate again with another seed; what is there already is not done again."""
     if (run.candidate(number, index) / "candidate.json").exists():
         return
     known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
-    keep(run, number, again, train_candidate(again, task, start, progress), task, refit=index)
+    settled = train_candidate(again, task, start, progress)
+    taken = gauge(settled.model, task) if gauge else {}
+    keep(run, number, again, settled, task, taken, refit=index)
 
 
 def summarize(
@@ -71,7 +83,7 @@ def summarize(
         "chosen": None,
     }
     if trial is not None:
-        summary |= _chosen(run, frame, trial, task, start)
+        summary |= _chosen(run, frame, trial, task, start, limits_of(spec.goal))
     write_json_atomic(run.summary_file, summary)
     return summary
 
@@ -86,11 +98,13 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     return {str(epoch): {"rank_correlation": found[0], "trials": found[1]} for epoch, found in told.items() if found}
 
 
-def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart) -> dict[str, object]:
+def _chosen(
+    run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart, limits: Mapping[str, float]
+) -> dict[str, object]:
     row = frame[frame["trial"] == trial].iloc[0]
     number = int(row["candidate"])
     records = records_of(run, number)
-    best = best_of(records)
+    best = best_of(records, limits)
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
@@ -118,6 +132,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: 
                 name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
                 for name, count in counts.items()
             },
+            **{name: best[name] for name in TAKEN if name in best},
             "file": run.chosen_file.name,
             "size_bytes": run.chosen_file.stat().st_size,
         },

@@ -8,6 +8,7 @@ runs/<name>/
                         checkpoint.safetensors of one that is not finished
   prior.json            asked and reached sparsity; given-prior.json: the one that the study started from
   sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
+  latency.json          the calibration, where the goal is in milliseconds
   trials.csv front.csv summary.json dashboard.html
   chosen.safetensors    the exported model
 """
@@ -55,6 +56,10 @@ class RunFolder:
     @property
     def sensitivity_file(self) -> Path:
         return self.path / "sensitivity.json"
+
+    @property
+    def latency_file(self) -> Path:
+        return self.path / "latency.json"
 
     @property
     def summary_file(self) -> Path:

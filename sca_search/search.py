@@ -10,13 +10,13 @@ from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
-from torch import nn
 
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
 from sca_search.correction import Observation, asked_for
 from sca_search.errors import DivergenceError
 from sca_search.fit import StopRequestedError
+from sca_search.gauge import Gauge
 from sca_search.goal import planned_between
 from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.measure import Score
@@ -28,6 +28,7 @@ from sca_search.spec import StudySpec
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.train import train_candidate
 from sca_search.trials import observations, promote, put_back, rows, rung_scores, storage_errors
+from sca_search.workshop import given_prior, make_gauge
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Objective:
     start: WarmStart
     listener: Listener
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
-    gauge: Callable[[nn.Module, Task], dict[str, float]] | None = None  # measures what the goal limits
+    gauge: Gauge | None = None  # measures what the goal limits
 
     @property
     def spec(self) -> StudySpec:
@@ -85,9 +86,9 @@ class Objective:
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("epochs", epochs.seen)
-        counted = keep(self.run, number, candidate, settled, self.task)
-        self.run.checkpoint(number).unlink(missing_ok=True)
         taken = self.gauge(settled.model, self.task) if self.gauge else {}
+        counted = keep(self.run, number, candidate, settled, self.task, taken)
+        self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in (facts(settled) | taken).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("observed", observed(candidate, settled))
@@ -145,6 +146,12 @@ class Objective:
 
         epochs = rung_epochs(self.spec.search.rungs, self.spec.train.epochs)
         return Rungs(epochs, passes, self.run.checkpoint(number))
+
+
+def make_objective(run: RunFolder, space: Space, task: Task, start: WarmStart, listener: Listener) -> Objective:
+    """With the prior that the study began with, and what measures what its goal limits."""
+    spec = space.spec
+    return Objective(run, space, task, start, listener, given_prior(run, spec, task), make_gauge(run, spec, task))
 
 
 @dataclass

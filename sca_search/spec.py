@@ -71,8 +71,8 @@ FLAGS = {
 GOALS = ("target_sparsity", "min_accuracy", "front")
 # Each may stand alone, or beside a target sparsity or a least accuracy.
 BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
-# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior and a table of
-# latencies were copied into the run folder when the study began.
+# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior was copied into the
+# run folder when the study began.
 MAY_CHANGE = (
     "name",
     "out",
@@ -82,7 +82,6 @@ MAY_CHANGE = (
     "search.threads",
     "search.refits",
     "search.prior",
-    "search.latency_table",
 )
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

@@ -11,17 +11,22 @@ import torch
 from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial
+from sca_search.latency import Calibration
+from sca_search.latency_file import write_calibration
 from sca_search.outcome import refit, summarize, write_page, write_tables
 from sca_search.prior_file import write_prior
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
-from sca_search.search import Clock, Listener, Objective, work
+from sca_search.search import Clock, Listener, make_objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
-from sca_search.trials import fill_queue, has_waiting, observations, open_study, rows, storage_errors
+from sca_search.trials import fill_queue, has_waiting, observations, open_study, queue_another, rows, storage_errors
 from sca_search.workers import run_processes, threads_of
-from sca_search.workshop import given_prior, make_space, make_task, take_prior, warm_start
+from sca_search.workshop import make_gauge, make_space, make_task, prepare_budgets, take_prior, warm_start
+
+# Trials beyond those asked for, where none of these was measured to be within the budgets.
+_MOST_MORE = 3
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,16 @@ class Finished:
     stopped: bool
 
 
-def run_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
+def run_study(
+    run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibration: Calibration | None = None
+) -> Finished:
     """Runs what is missing of a study. A stop leaves the front so far, written down."""
     began = time.monotonic()
     torch.set_num_threads(threads_of(spec, task))
     with run.locked():
         write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
+        if calibration is not None:
+            write_calibration(run.latency_file, calibration)
         try:
             start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
         except StopRequestedError:
@@ -90,8 +99,17 @@ def _run_trials(
     if spec.search.workers > 1 and waiting > 1:
         run_processes(run, spec, waiting, listener, clock.trial_fits)
     else:
-        objective = Objective(run, space, task, start, listener, given_prior(run, spec, task))
-        work(study, objective, lambda: has_waiting(study) and clock.trial_fits())
+        work(
+            study, make_objective(run, space, task, start, listener), lambda: has_waiting(study) and clock.trial_fits()
+        )
+    for _ in range(_MOST_MORE if spec.goal.budgets else 0):
+        # What was foretold may have erred; another trial is planned with what was seen.
+        if chosen_trial(trial_frame(rows(study)), spec.goal) is not None or not clock.trial_fits():
+            break
+        with storage_errors(run):
+            queue_another(study, space)
+        audience.on_queue(1, len(rows(study)) - 1)
+        work(study, make_objective(run, space, task, start, listener), lambda: has_waiting(study))
 
 
 def _run_refits(
@@ -104,7 +122,7 @@ def _run_refits(
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
         progress = Progress(partial(audience.on_refit_epoch, index), audience.stop_requested)
-        refit(run, number, task, start, index, progress)
+        refit(run, number, task, start, index, progress, make_gauge(run, spec, task))
 
 
-__all__ = ["Audience", "Finished", "make_task", "run_study"]
+__all__ = ["Audience", "Finished", "make_task", "prepare_budgets", "run_study"]

@@ -92,6 +92,12 @@ def fill_queue(study: optuna.Study, space: Space) -> int:
     return len(_in_state(study, TrialState.WAITING))
 
 
+def queue_another(study: optuna.Study, space: Space) -> None:
+    """One more trial within the goal's limits, beyond those that the spec asks for."""
+    number = max(trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)) + 1
+    study.enqueue_trial(space.first_guess(), user_attrs={"candidate": number})
+
+
 def _queued(space: Space, candidate: int) -> dict[str, float]:
     planned = planned_ahead(space.spec.goal, candidate)
     if planned is None:

@@ -17,11 +17,11 @@ import torch
 from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.run_folder import RunFolder
-from sca_search.search import Listener, Objective, work
+from sca_search.search import Listener, make_objective, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
 from sca_search.trials import open_study
-from sca_search.workshop import given_prior, make_space, make_task, warm_start
+from sca_search.workshop import make_space, make_task, warm_start
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
@@ -118,7 +118,7 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
         torch.set_num_threads(threads_of(spec, task))
         start = warm_start(run, spec, task, Progress())
         space = make_space(run, spec, task, start)
-        objective = Objective(run, space, task, start, listener, given_prior(run, spec, task))
+        objective = make_objective(run, space, task, start, listener)
         study = open_study(run, space)
         work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
     except StopRequestedError:

@@ -9,11 +9,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighting
+from sca_search.budget import Budgets
+from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
 from sca_search.data import load_data
 from sca_search.exact import Floor
 from sca_search.files import atomic_path, write_json_atomic
+from sca_search.gauge import Gauge, budgets_of, columns_of
 from sca_search.goal import typical_sparsity
+from sca_search.latency import Calibration, latency_model
+from sca_search.latency_file import read_calibration, read_latency_table
 from sca_search.layers import choose_layers, weight_layers
 from sca_search.measure import Score
 from sca_search.models import build_model
@@ -126,7 +131,46 @@ def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) ->
     """What the study searches; the layers' sensitivity is only asked where it matters."""
     has_split = spec.search.space.split and len(task.layer_shapes) > 1
     costs = layer_costs(run, task, start) if has_split else []
-    return Space(spec, task.layer_shapes, tuple(costs))
+    return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What a study with budgets needs before it begins, and which of them hold with no zeros at all."""
+
+    calibration: Calibration | None = None
+    met_without_zeros: tuple[str, ...] = ()
+
+
+def prepare_budgets(spec: StudySpec, task: Task, known: Path | None, say: Say) -> Prepared:
+    """Calibrates where the goal is in milliseconds, unless it is known, and refuses what cannot be met."""
+    if not columns_of(spec.goal):
+        return Prepared()
+    graph, calibration = calibration_graph(task), None
+    if "latency_ms" in columns_of(spec.goal):
+        table = known if known and known.exists() else spec.search.latency_table
+        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
+    budgets = budgets_of(task, graph, latency_model(calibration) if calibration else None)
+    budgets.refuse_impossible(spec.goal)
+    return Prepared(calibration, tuple(budgets.met_without_zeros(spec.goal)))
+
+
+def run_budgets(run: RunFolder, spec: StudySpec, task: Task) -> Budgets | None:
+    """What is foretold of splits, where the goal limits it."""
+    if not columns_of(spec.goal):
+        return None
+    graph = calibration_graph(task)
+    return budgets_of(task, graph, read_latency_table(run.latency_file, graph) if run.latency_file.exists() else None)
+
+
+def make_gauge(run: RunFolder, spec: StudySpec, task: Task) -> Gauge | None:
+    """What measures the study's networks, where the goal limits something; another device has no clock here."""
+    if not columns_of(spec.goal):
+        return None
+    is_elsewhere = spec.search.latency_table is not None and run.latency_file.exists()
+    return Gauge(
+        columns_of(spec.goal), read_latency_table(run.latency_file, calibration_graph(task)) if is_elsewhere else None
+    )
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
