@@ -86,6 +86,7 @@ class Objective:
         self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in facts(settled).items():
             trial.set_user_attr(name, value)
+        trial.set_user_attr("images", len(self.task.data.val))
         trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted
 

@@ -38,6 +38,7 @@ _FACTS = (
     "epochs",
     "reason",
     "candidate",
+    "images",
 )
 
 
