@@ -156,6 +156,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
         "budget": budget,
         "dense": start.score.accuracy,
         "dense_test": dense_test,
+        "images": len(task.data.val),
         "points": rows_of(bench.points),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from report import RESULTS, ROOT, provenance, table, write_section
 
-from sca_search.results import hypervolume, pareto_front, trial_frame
+from sca_search.results import best_trial, hypervolume, pareto_front, trial_frame
 
 Cell = dict[str, Any]
 # Below the dense network by so many points, and at so many zeros, a network counts nothing.
@@ -138,8 +138,15 @@ def _lost_at(cell: Cell, sparsity: float) -> float:
     near = [point for point in cell["points"] if point["sparsity"] >= sparsity - 0.001]
     if not near:
         return float("nan")
-    best = max(near, key=lambda point: (point["accuracy"], -point["loss"]))
-    return 100 * float(best["test_accuracy"] - cell["dense_test"])
+    return 100 * float(_best(cell, near)["test_accuracy"] - cell["dense_test"])
+
+
+def _best(cell: Cell, points: list[dict[str, Any]]) -> dict[str, Any]:
+    """What validation picks, of every contender in the way that a study chooses."""
+    frame = pd.DataFrame(points).assign(trial=range(len(points)), images=cell["images"])
+    picked = best_trial(frame)
+    assert picked is not None
+    return points[picked]
 
 
 def _verdicts(cells: list[Cell]) -> str:
@@ -296,8 +303,7 @@ def _at_target(cell: Cell) -> list[dict[str, Any]]:
 
 
 def _picked(cell: Cell) -> float:
-    best = max(_at_target(cell), key=lambda point: (point["accuracy"], -point["loss"]))
-    return 100 * float(best["test_accuracy"] - cell["dense_test"])
+    return 100 * float(_best(cell, _at_target(cell))["test_accuracy"] - cell["dense_test"])
 
 
 def _average(cell: Cell) -> float:

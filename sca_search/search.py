@@ -91,6 +91,7 @@ class Objective:
         self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in (facts(settled) | taken).items():
             trial.set_user_attr(name, value)
+        trial.set_user_attr("images", len(self.task.data.val))
         trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted
 

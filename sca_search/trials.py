@@ -39,6 +39,7 @@ _FACTS = (
     "epochs",
     "reason",
     "candidate",
+    "images",
     "latency_ms",
     "latency_spread_ms",
     "packed_bytes",

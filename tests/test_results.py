@@ -185,6 +185,20 @@ def test_choose_breaks_ties_by_loss_then_trial():
     assert choose(frame, 0.5) == 2
 
 
+def test_choose_takes_the_lowest_loss_where_accuracies_differ_by_chance_alone():
+    # Of 100 images at 0.9, the standard error is √(0.9 · 0.1 / 100) = 0.03.
+    frame = frame_of(
+        complete(0, 0.5, 0.90, loss=0.5, images=100),
+        complete(1, 0.5, 0.871, loss=0.4, images=100),
+        complete(2, 0.5, 0.869, loss=0.3, images=100),
+    )
+    assert choose(frame, 0.5) == 1
+    # Of 10,000 it is 0.003; and where their number is unknown, accuracy alone decides.
+    assert choose(frame.assign(images=10_000), 0.5) == 0
+    assert choose(frame.assign(images=math.nan), 0.5) == 0
+    assert choose(frame.drop(columns="images"), 0.5) == 0
+
+
 def test_csv_returns_what_was_written(tmp_path):
     path = tmp_path / "trials.csv"
     frame = frame_of(
