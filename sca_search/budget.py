@@ -36,19 +36,29 @@ class Budgets:
 
     def refuse_impossible(self, goal: GoalSpec) -> None:
         """Raises for budgets that cannot be met, before anything is trained."""
-        refuse_impossible_limits(self.layers, self._given(goal, pd.DataFrame()))
+        refuse_impossible_limits(self.layers, self._asked(goal))
 
     def met_without_zeros(self, goal: GoalSpec) -> list[str]:
         """Which budgets hold with no zeros at all."""
-        return [limit.what for limit in limits_without_zeros(self.layers, self._given(goal, pd.DataFrame()))]
+        return [limit.what for limit in limits_without_zeros(self.layers, self._asked(goal))]
 
     def limits(self, goal: GoalSpec, seen: pd.DataFrame) -> tuple[Limit, ...]:
         """For the next trial, given all trials so far: the budgets, and where the goal says what lies between."""
-        return (*self._given(goal, seen), *self._planned(goal, seen))
+        return (*self._aimed(goal, seen), *self._planned(goal, seen))
 
-    def _given(self, goal: GoalSpec, seen: pd.DataFrame) -> list[Limit]:
+    def _asked(self, goal: GoalSpec) -> list[Limit]:
+        return [replace(self.models[column], most=most) for column, most in limits_of(goal).items()]
+
+    def _aimed(self, goal: GoalSpec, seen: pd.DataFrame) -> list[Limit]:
+        """A little below what is asked, by what was seen; but never below what is possible."""
         return [
-            replace(self.models[column], most=most * (1.0 - _MARGIN.get(column, 0.0)) / _seen_ratio(seen, column))
+            replace(
+                self.models[column],
+                most=max(
+                    most * (1.0 - _MARGIN.get(column, 0.0)) / _seen_ratio(seen, column),
+                    self.models[column].amount(_floors(self.layers)),
+                ),
+            )
             for column, most in limits_of(goal).items()
         ]
 

@@ -176,7 +176,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
     task = make_task(spec)
     known = resumed_run(spec) if resume else None
-    prepared = prepare_budgets(spec, task, known and known.latency_file, lambda line: _out.print(line, style="dim"))
+    prepared = prepare_budgets(spec, task, known.latency_file if known else None, _say)
     for budget in prepared.met_without_zeros:
         _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)

@@ -163,8 +163,9 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
     table = Table(title="Pareto front (validation)", title_justify="left")
     taken = [column for column in _TAKEN if column in front and front[column].notna().any()]
-    headings = ("", "trial", "sparsity", "accuracy", "before the frozen phase", "moved", "seconds")
-    for heading in (*headings, *(_TAKEN[column][0] for column in taken)):
+    # What a network takes stands instead of what its training did: all of it does not fit on a line.
+    how = () if taken else ("before the frozen phase", "moved", "seconds")
+    for heading in ("", "trial", "sparsity", "accuracy", *how, *(_TAKEN[column][0] for column in taken)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
         is_chosen = row["trial"] == chosen
@@ -173,9 +174,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
             f"{row['accuracy']:.2%}",
-            f"{row['rounded_accuracy']:.2%}",
-            f"{row['moved_share']:.3%}",
-            f"{row['seconds']:.1f}",
+            *((f"{row['rounded_accuracy']:.2%}", f"{row['moved_share']:.3%}", f"{row['seconds']:.1f}") if how else ()),
             *(f"{row[column] / _TAKEN[column][1]:.4g}" for column in taken),
             style="bold green" if is_chosen else None,
         )
