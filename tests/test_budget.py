@@ -131,7 +131,7 @@ def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
     used = np.maximum(trials["packed_bytes"] / 1024, trials["file_bytes"] / (11.4 * 1024))
     assert used.between(0.95, 1.02).all()
     # Counted again on an export's own files.
-    exported = sca_search("export", "runs/small", "--formats", "packed", "--out", "model", cwd=tmp_path)
+    exported = sca_search("export", "runs/small", "--format", "packed", "--out", "model", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     (file,) = (tmp_path / "model").glob("*.safetensors")
     assert file.stat().st_size <= 11.4 * 1024

@@ -1,0 +1,208 @@
+"""Whether budgets are met: milliseconds foretold and measured across the range, and accuracy within a budget.
+
+    python benchmarks/budget.py latency
+    python benchmarks/budget.py accuracy --data-dir DIR --cells DIR
+
+`latency`: ResNet-20 and LeNet, ten budgets from the fastest that is possible to the slowest. Each split is what the
+solver gives for that budget and layers of random sensitivity, filled with random trits; the exported C is timed. Where
+the clock says more than the budget, the next try is planned with what was seen, as a search does it.
+`accuracy`: LeNet on 20,000 images of MNIST at two budgets, the split that is searched against the even one that takes
+the same time.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from report import RESULTS, provenance, table, write_section
+from size import drawn
+
+from sca_search.allocation import LayerCost, LayerShape, Limit, split_within, weighting_of_split
+from sca_search.budget import Budgets
+from sca_search.calibrate import calibration_of, measure_ms
+from sca_search.export.random_trits import with_random_trits
+from sca_search.export.records import Graph
+from sca_search.gauge import latency_limit
+from sca_search.latency import Calibration, latency_model
+from sca_search.results import trial_frame
+from sca_search.sensitivity import GRID
+from sca_search.sparing import sparing_split
+from sca_search.spec import GoalSpec, StudySpec, resolve
+
+NETWORKS = ("ResNet-20", "LeNet")
+BUDGETS = 10
+TRIES = 4
+STUDY = {"data": "mnist", "model": "lenet", "train_limit": 20_000, "epochs": 3, "dense_epochs": 5, "refits": 0}
+
+Cell = dict[str, Any]
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    if arguments.part == "latency":
+        _latency()
+    else:
+        _accuracy(arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["latency", "accuracy"])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--trials", type=int, default=2)
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
+    return parser.parse_args()
+
+
+def _latency() -> None:
+    rows, words = [], []
+    for name in NETWORKS:
+        graph = drawn(name, 0.5).graph()
+        calibration = calibration_of(graph, fresh=True)
+        cells = _budget_cells(graph, calibration)
+        rows += [_row(name, cell) for cell in cells]
+        words.append(_verdict(name, calibration, cells))
+    headings = ["network", "budget, ms", "foretold, ms", "measured, ms", "measured / foretold", "tries", "met"]
+    explained = (
+        "One image on one thread, tenth percentile of quiet samples. Foretold and measured are of the first try; a "
+        "budget is met if one of at most four tries is within it."
+    )
+    told = "\n".join(f"- {line}" for line in words)
+    text = f"## Budgets in milliseconds\n\n{table(headings, rows)}\n\n{told}\n\n{explained}\n\n{provenance()}"
+    write_section(RESULTS, "budgets, latency", text)
+
+
+def _budget_cells(graph: Graph, calibration: Calibration) -> list[Cell]:
+    layers = tuple(LayerShape(layer.name, layer.weight.shape) for layer in graph.ternary_layers)
+    model = latency_limit(latency_model(calibration), {layer.name: layer.weights for layer in layers})
+    fastest, slowest = (
+        model.amount({layer.name: density for layer, density in zip(layers, ends, strict=True)})
+        for ends in ([layer.least_density for layer in layers], [1.0] * len(layers))
+    )
+    budgets = np.geomspace(1.1 * fastest, 0.95 * slowest, BUDGETS).tolist()
+    return [
+        _budget_cell(graph, Budgets(layers, {"latency_ms": model}), budget, seed) for seed, budget in enumerate(budgets)
+    ]
+
+
+def _budget_cell(graph: Graph, budgets: Budgets, budget: float, seed: int) -> Cell:
+    goal, costs = GoalSpec(max_latency_ms=budget), _random_costs(budgets.layers, seed)
+    tries: list[dict[str, float]] = []
+    while len(tries) < TRIES and not any(each["latency_ms"] <= budget for each in tries):
+        split = _split(budgets.layers, costs, budgets.limits(goal, _frame(tries)))
+        nonzeros = {layer.name: max(1, round((1 - split[layer.name]) * layer.weights)) for layer in budgets.layers}
+        taken = measure_ms(with_random_trits(graph, nonzeros, seed=seed))
+        tries.append(budgets.foretold(split) | {"latency_ms": taken.latency_ms, "noisy": taken.noisy_share})
+    return {"budget": budget, "tries": tries}
+
+
+def _random_costs(layers: Sequence[LayerShape], seed: int) -> list[LayerCost]:
+    """Losses that grow as the non-zeros dwindle, some layers up to a hundred times as fast as others."""
+    draws = np.random.default_rng(seed)
+    factors = 0.001 * 10 ** draws.uniform(-1, 1, len(layers))
+    return [
+        LayerCost(layer.name, sparsity, float(factor / (1 - sparsity)), 0.0)
+        for layer, factor in zip(layers, factors, strict=True)
+        for sparsity in GRID
+    ]
+
+
+def _split(layers: tuple[LayerShape, ...], costs: list[LayerCost], limits: tuple[Limit, ...]) -> dict[str, float]:
+    known = weighting_of_split(layers, sparing_split(costs, layers, limits).split)
+    return split_within(layers, known, limits)
+
+
+def _frame(tries: list[dict[str, float]]) -> pd.DataFrame:
+    known = ({"trial": number, "state": "complete", "sparsity": 0.5, "accuracy": 0.5} for number in range(len(tries)))
+    return trial_frame(one | other for one, other in zip(known, tries, strict=True))
+
+
+def _row(name: str, cell: Cell) -> list[str]:
+    first = cell["tries"][0]
+    foretold, taken = first["predicted_latency_ms"], first["latency_ms"]
+    met = any(each["latency_ms"] <= cell["budget"] for each in cell["tries"])
+    noisy = " (noisy)" if first["noisy"] > 0.5 else ""
+    figures = [f"{cell['budget']:.4f}", f"{foretold:.4f}", f"{taken:.4f}{noisy}", f"{taken / foretold:.3f}"]
+    return [name, *figures, str(len(cell["tries"])), "yes" if met else "NO"]
+
+
+def _verdict(name: str, calibration: Calibration, cells: list[Cell]) -> str:
+    ratios = [cell["tries"][0]["latency_ms"] / cell["tries"][0]["predicted_latency_ms"] for cell in cells]
+    off = [abs(ratio - 1) for ratio in ratios]
+    met = sum(any(each["latency_ms"] <= cell["budget"] for each in cell["tries"]) for cell in cells)
+    return (
+        f"{name}: measured is off what was foretold by {statistics.median(off):.1%} in the median and {max(off):.1%} at "
+        f"most (ratios {min(ratios):.3f} to {max(ratios):.3f}); {met} of {len(cells)} budgets are met; of the "
+        f"calibration's {calibration.samples} samples {calibration.noisy_samples} were noisy."
+    )
+
+
+def _accuracy(arguments: argparse.Namespace) -> None:
+    """Runs the studies that are missing, then writes the table."""
+    rows = []
+    for share in (0.25, 0.5):
+        cells = {split: _study_cell(arguments, share, split) for split in ("searched", "even")}
+        rows += [
+            [
+                f"{cell['budget']:.4f}",
+                split,
+                f"{cell['latency_ms']:.4f}",
+                f"{cell['sparsity']:.3%}",
+                f"{cell['accuracy']:.2%}",
+                f"{cell['test_accuracy']:.2%}",
+                f"{cell['dense_test']:.2%}",
+            ]
+            for split, cell in cells.items()
+        ]
+    headings = ["budget, ms", "split", "measured, ms", "sparsity", "validation", "test", "dense, test"]
+    text = f"## Accuracy within a budget\n\n{table(headings, rows)}\n\n{provenance()}"
+    write_section(RESULTS, "budgets, accuracy", text)
+
+
+def _study_cell(arguments: argparse.Namespace, share: float, split: str) -> Cell:
+    """A study at a share of the way, by logarithm, from the fastest to the slowest network."""
+    from sca_search.run_folder import RunFolder
+    from sca_search.study import Audience, make_task, prepare_budgets, run_study
+
+    folder = RunFolder(arguments.cells / "budget" / f"{split}-{share:g}")
+    kept = folder.path / "cell.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    spec = _spec(arguments, 1e9, split)
+    task = make_task(spec)
+    calibration = prepare_budgets(spec, task, None, print).calibration
+    assert calibration is not None
+    least = {layer.name: layer.least_nonzeros for layer in task.layer_shapes}
+    fastest, slowest = latency_model(calibration).range_us(least)
+    budget = math.exp((1 - share) * math.log(fastest) + share * math.log(slowest)) / 1000
+    folder.path.mkdir(parents=True, exist_ok=True)
+    finished = run_study(folder, replace_goal(spec, budget), task, Audience(), calibration)
+    chosen, dense = finished.summary["chosen"], finished.summary["dense"]
+    assert isinstance(chosen, dict)
+    assert isinstance(dense, dict)
+    cell = {"budget": budget, "dense_test": dense["test_accuracy"]}
+    cell |= {name: chosen[name] for name in ("latency_ms", "sparsity", "accuracy", "test_accuracy")}
+    kept.write_text(json.dumps(cell))
+    return cell
+
+
+def _spec(arguments: argparse.Namespace, budget: float, split: str) -> StudySpec:
+    flags: dict[str, object] = {"max_latency_ms": budget, "grid": False, "trials": arguments.trials, "threads": 1}
+    return resolve(None, STUDY | flags | {"data_dir": arguments.data_dir, "split": 0.0 if split == "even" else 1.0})
+
+
+def replace_goal(spec: StudySpec, budget: float) -> StudySpec:
+    """The same study at another budget."""
+    return StudySpec.model_validate(spec.model_dump() | {"goal": {"max_latency_ms": budget, "grid": False}})
+
+
+if __name__ == "__main__":
+    main()
