@@ -26,15 +26,17 @@ from size import drawn
 
 from sca_search.allocation import LayerCost, LayerShape, Limit, split_within, weighting_of_split
 from sca_search.budget import Budgets
-from sca_search.calibrate import calibration_of, measure_ms
+from sca_search.calibrate import How, calibration_of, measure_ms
 from sca_search.export.random_trits import with_random_trits
 from sca_search.export.records import Graph
 from sca_search.gauge import latency_limit
 from sca_search.latency import Calibration, latency_model
 from sca_search.results import trial_frame
+from sca_search.run_folder import RunFolder
 from sca_search.sensitivity import GRID
 from sca_search.sparing import sparing_split
 from sca_search.spec import GoalSpec, StudySpec, resolve
+from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
 NETWORKS = ("ResNet-20", "LeNet")
 BUDGETS = 10
@@ -66,7 +68,7 @@ def _latency() -> None:
     rows, words = [], []
     for name in NETWORKS:
         graph = drawn(name, 0.5).graph()
-        calibration = calibration_of(graph, fresh=True)
+        calibration = calibration_of(graph, how=How(fresh=True))
         cells = _budget_cells(graph, calibration)
         rows += [_row(name, cell) for cell in cells]
         words.append(_verdict(name, calibration, cells))
@@ -139,8 +141,8 @@ def _verdict(name: str, calibration: Calibration, cells: list[Cell]) -> str:
     off = [abs(ratio - 1) for ratio in ratios]
     met = sum(any(each["latency_ms"] <= cell["budget"] for each in cell["tries"]) for cell in cells)
     return (
-        f"{name}: measured is off what was foretold by {statistics.median(off):.1%} in the median and {max(off):.1%} at "
-        f"most (ratios {min(ratios):.3f} to {max(ratios):.3f}); {met} of {len(cells)} budgets are met; of the "
+        f"{name}: measured is off what was foretold by {statistics.median(off):.1%} in the median and {max(off):.1%} "
+        f"at most (ratios {min(ratios):.3f} to {max(ratios):.3f}); {met} of {len(cells)} budgets are met; of the "
         f"calibration's {calibration.samples} samples {calibration.noisy_samples} were noisy."
     )
 
@@ -169,9 +171,6 @@ def _accuracy(arguments: argparse.Namespace) -> None:
 
 def _study_cell(arguments: argparse.Namespace, share: float, split: str) -> Cell:
     """A study at a share of the way, by logarithm, from the fastest to the slowest network."""
-    from sca_search.run_folder import RunFolder
-    from sca_search.study import Audience, make_task, prepare_budgets, run_study
-
     folder = RunFolder(arguments.cells / "budget" / f"{split}-{share:g}")
     kept = folder.path / "cell.json"
     if kept.exists():
