@@ -1,10 +1,11 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed."""
+"""Files and folders that are either whole or absent: written under a temporary name, then renamed."""
 
 import contextlib
 import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,36 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 def write_json_atomic(path: str | os.PathLike[str], value: object) -> None:
     """Writes `value` as JSON; NaN and infinity raise ValueError, since other readers refuse them."""
     write_text_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""
+    final = folder.resolve()  # "." has no name
+    there = final.is_dir()
+    # Inside of a folder that is there: it may be all that the user can write to, or be somebody's working directory.
+    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with _storage_errors(folder):
+            new.mkdir(parents=True)
+        yield new
+        with _storage_errors(folder):
+            if there:
+                _replace_content(final, new)
+            else:
+                new.rename(final)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _replace_content(folder: Path, new: Path) -> None:
+    for old in [path for path in folder.iterdir() if path != new]:
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    for path in list(new.iterdir()):
+        path.rename(folder / path.name)
 
 
 def _temporary_beside(final: Path) -> Path:

@@ -83,7 +83,7 @@ def build_library(
     compiler = compiler or require_compiler()
     suffix = ".dll" if sys.platform == "win32" else ".so"
     name = f"{_key(sources, flags, compiler)}{suffix}"
-    known = (_cache_folder() if keep else _own_folder()) / name
+    known = (cache_folder() if keep else _own_folder()) / name
     if known.is_file():
         return known
     try:
@@ -106,7 +106,7 @@ def run_program(command: list[str], given: bytes = b"", name: str = "") -> bytes
 
 
 def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> Path:
-    _make_private(path.parent)
+    make_private(path.parent)
     with tempfile.TemporaryDirectory() as temporary, atomic_path(path) as library:
         folder = Path(temporary)
         for name, text in sources.items():
@@ -116,7 +116,7 @@ def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compi
     return path
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Makes a folder that only this user may write to: what lies in it is loaded and run."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -124,7 +124,7 @@ def _make_private(folder: Path) -> None:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     """Where the system keeps what a program can make again."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
@@ -140,7 +140,7 @@ def _own_folder() -> Path:
 
 
 def _key(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> str:
-    parts = [compiler.version(), *compiler.command, *flags, _processor()]
+    parts = [compiler.version(), *compiler.command, *flags, processor()]
     for name, text in sources.items():
         parts += [name, text]
     # Lengths keep ("ab", "c") and ("a", "bc") apart.
@@ -149,7 +149,7 @@ def _key(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler)
 
 
 @functools.cache
-def _processor() -> str:
+def processor() -> str:
     """What -march=native depends on: a cache may be shared by several machines."""
     known = Path("/proc/cpuinfo")
     if not known.is_file():

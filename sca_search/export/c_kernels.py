@@ -1,5 +1,7 @@
 """The C files of the package, put together into one: each file once, behind those that it includes."""
 
+import functools
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -11,6 +13,16 @@ _LOCAL = re.compile(r'#include "([\w.]+)"')
 def kernel_file(name: str) -> str:
     """The text of a file in kernels/."""
     return (resources.files(__package__) / "kernels" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def kernels_hash() -> str:
+    """Of all that decides how fast the C source of a model is: the kernels, and the Python that puts them together."""
+    package = resources.files(__package__)
+    generator = [file for file in package.iterdir() if file.name.startswith("c_") and file.name.endswith(".py")]
+    files = sorted((*generator, *(package / "kernels").iterdir()), key=lambda file: file.name)
+    texts = (f"{file.name} {len(text)} {text}" for file in files for text in [file.read_text(encoding="utf-8")])
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def amalgamate(names: Iterable[str], generated: Mapping[str, str]) -> str:

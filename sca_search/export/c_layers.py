@@ -77,6 +77,23 @@ def can_have(graph: Graph, layer: str, kernel: str) -> bool:
     return True
 
 
+def chosen_kernels(graph: Graph, options: COptions | None = None) -> dict[str, str]:
+    """The kernel of each ternary layer."""
+    steps = steps_of(graph)
+    around = surroundings(graph, steps, options or COptions())
+    return {step.record.name: _kernel(step, around) for step in steps if step.record.name in around.live}
+
+
+def _kernel(step: Step, around: Surroundings) -> str:
+    if step.name in around.cut:
+        tiles = around.cut[step.name].tiles
+        return "in-place" if tiles.border is not None else "lists" if tiles.combined == 1 else "combined"
+    call = _call(step, step.name, around)
+    assert call is not None
+    assert call.kernel is not None
+    return call.kernel.removeprefix("ternary_linear_")
+
+
 def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
     """How to compute a step; None where its value is its input under another shape."""
     name = f"layer_{place}"

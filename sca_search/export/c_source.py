@@ -53,10 +53,7 @@ class _Program:
 
 def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions | None = None) -> tuple[Path, ...]:
     """Writes the C form of a model into a folder and says which files there are."""
-    program = _program(graph, options or COptions())
-    texts = {
-        "model.c": _source(program),
-        "model.h": _header(program),
+    texts = model_files(graph, options) | {
         "main.c": kernel_file("main.c"),
         "check.c": amalgamate(["check.c"], _MODEL_HEADER | {"vectors.h": _vectors(vectors)}),
         "Makefile": kernel_file("Makefile"),
@@ -64,6 +61,17 @@ def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions 
     for name, text in texts.items():
         write_text_atomic(folder / name, text)
     return tuple(folder / name for name in texts)
+
+
+def model_files(graph: Graph, options: COptions | None = None) -> dict[str, str]:
+    """The source of a model and its header, by file name."""
+    program = _program(graph, options or COptions())
+    return {"model.c": _source(program), "model.h": _header(program)}
+
+
+def stamped_steps(graph: Graph) -> tuple[str, ...]:
+    """What `MODEL_STEP_DONE(place)` stands behind, by place: the input, each step's record, the logits."""
+    return (INPUT, *(step.record.name for step in steps_of(graph)), "logits")
 
 
 def _program(graph: Graph, options: COptions) -> _Program:
@@ -176,16 +184,18 @@ def _class_names(graph: Graph) -> str:
 def _predict(program: _Program) -> str:
     graph = program.graph
     first = program.first.statement.format(out=_value(program, INPUT))
-    expansions, statements = [], [f"/* {INPUT}: {_spelled(graph.input_shape)} */", first]
+    expansions, statements = [], [f"/* {INPUT}: {_spelled(graph.input_shape)} */", first, "MODEL_STEP_DONE(0);"]
     for place, (step, call) in enumerate(zip(program.steps, program.calls, strict=True)):
         statements.append(f"/* {step.name}: {_spelled(step.shape)} */")
         if call is not None:
             statements += call.statement.format(**_pointers(program, place)).splitlines()
+            statements.append(f"MODEL_STEP_DONE({place + 1});")
             if call.table is not None and not program.stored:
                 name = f"layer_{place}"
                 expansions.append(f"{call.table.expander}(&{name}, &{name}_trits, expanded + {program.tables[place]});")
     if program.last is not None:
         statements.append(program.last.statement.format(in0=_value(program, graph.output)))
+        statements.append(f"MODEL_STEP_DONE({len(program.steps) + 1});")
     text = kernel_file("predict.c")
     for mark, lines in (("@EXPANSIONS@", expansions), ("@STATEMENTS@", statements)):
         text = text.replace(f"    {mark}\n", "".join(f"    {line}\n" for line in lines))

@@ -3,16 +3,12 @@
 The folder is made under a temporary name and renamed: it is whole or absent.
 """
 
-import contextlib
 import copy
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sca_search.errors import ExportError, StorageError, unknown_name
+from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c_options import COptions
 from sca_search.export.c_source import write_c
 from sca_search.export.card import model_card
@@ -41,7 +37,7 @@ from sca_search.export.torch_program import write_program
 from sca_search.export.tune import tune
 from sca_search.export.vectors import write_vectors
 from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, verify
-from sca_search.files import write_text_atomic
+from sca_search.files import new_folder, write_text_atomic
 
 FORMATS = ("packed", "c", "onnx", "torch")
 
@@ -109,7 +105,7 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
     references = references_of(network, graph, half=options.half)
     references = references if integer is None else with_integers(references, integer)
     content = _Content(network, graph, references, integer)
-    with _new_folder(folder) as new:
+    with new_folder(folder) as new:
         for name in formats:
             options.say(f"writing {name}")
             _WRITERS[name](new, content, options)
@@ -170,44 +166,6 @@ def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]
     if not formats:
         raise ExportError(missing or "no format was asked for")
     return formats, () if missing is None else (missing,)
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""
-    final = folder.resolve()  # "." has no name
-    there = final.is_dir()
-    # Inside of a folder that is there: it may be all that the user can write to, or be somebody's working directory.
-    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        with _storage_errors(folder):
-            new.mkdir(parents=True)
-        yield new
-        with _storage_errors(folder):
-            if there:
-                _replace_content(final, new)
-            else:
-                new.rename(final)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _replace_content(folder: Path, new: Path) -> None:
-    for old in [path for path in folder.iterdir() if path != new]:
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-    for path in list(new.iterdir()):
-        path.rename(folder / path.name)
-
-
-@contextlib.contextmanager
-def _storage_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def _write_packed(new: Path, content: _Content, options: ExportOptions) -> None:

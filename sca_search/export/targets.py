@@ -59,11 +59,17 @@ def parse_targets(text: str) -> tuple[str, ...]:
     """ "wasm32-wasi,aarch64-linux" -> the names in the order of TARGETS."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
-        if name not in TARGETS:
-            raise ExportError(unknown_name("target", name, TARGETS))
+        require_target(name)
     if not names:
         raise ExportError(f"--target must name at least one of {', '.join(TARGETS)}")
     return tuple(name for name in TARGETS if name in names)
+
+
+def require_target(name: str) -> str:
+    """The name of a target, or ExportError."""
+    if name not in TARGETS:
+        raise ExportError(unknown_name("target", name, TARGETS))
+    return name
 
 
 def require_cross_compiler() -> Compiler:

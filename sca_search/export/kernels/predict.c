@@ -1,3 +1,8 @@
+/* What a program does that wants to know how long the steps take; nothing, unless it is defined before. */
+#ifndef MODEL_STEP_DONE
+#define MODEL_STEP_DONE(place)
+#endif
+
 void model_init(void *tables)
 {
     uint16_t *const expanded = (uint16_t *)tables;

@@ -6,7 +6,8 @@
 
 typedef void predict(const void *tables, float *scratch, const float *in, float *out, size_t count);
 
-static double now(void)
+/* Seconds since some moment. */
+double stopwatch_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -17,11 +18,11 @@ static double now(void)
 double stopwatch_model(predict *model, const void *tables, float *scratch, const float *in, float *out, size_t count)
 {
     size_t run;
-    const double began = now();
+    const double began = stopwatch_now();
     for (run = 0; run < count; run++) {
         model(tables, scratch, in, out, 1);
     }
-    return now() - began;
+    return stopwatch_now() - began;
 }
 
 /* Eight links of two instructions, each waiting for the one before and of one cycle on every common processor. With
@@ -37,14 +38,14 @@ double stopwatch_cycles(size_t count)
 {
     const uint64_t step = stopwatch_seed, mask = stopwatch_seed >> 7;
     uint64_t x = step;
-    const double began = now();
+    const double began = stopwatch_now();
     double ended;
     size_t round;
     for (round = 0; round < count; round++) {
         EIGHT(x)
     }
     stopwatch_kept = x;
-    ended = now();
+    ended = stopwatch_now();
     return ended - began;
 }
 
@@ -53,7 +54,7 @@ double stopwatch_width(size_t count)
 {
     const uint64_t step = stopwatch_seed, mask = stopwatch_seed >> 7;
     uint64_t a = step, b = step + 1, c = step + 2, d = step + 3;
-    const double began = now();
+    const double began = stopwatch_now();
     double ended;
     size_t round;
     for (round = 0; round < count; round++) {
@@ -67,6 +68,6 @@ double stopwatch_width(size_t count)
         LINK(a) LINK(b) LINK(c) LINK(d)
     }
     stopwatch_kept = a ^ b ^ c ^ d;
-    ended = now();
+    ended = stopwatch_now();
     return ended - began;
 }

@@ -1,0 +1,170 @@
+"""Measures how long a network takes: its latency model, from the cache or now; one candidate as it would be exported;
+or the program that measures it on another device."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from sca_search.errors import InputError, SpecError, StorageError
+from sca_search.export.c_build import (
+    PORTABLE,
+    Compiler,
+    cache_folder,
+    make_private,
+    processor,
+    require_compiler,
+    run_program,
+    zig_compiler,
+)
+from sca_search.export.c_kernels import kernels_hash
+from sca_search.export.c_source import write_c
+from sca_search.export.calibration_program import build_calibration, calibration_sources, network_hash
+from sca_search.export.compiled import compile_source
+from sca_search.export.network import Network
+from sca_search.export.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.records import Graph, TestVectors
+from sca_search.export.targets import TARGETS, require_target
+from sca_search.export.timing import stopwatch, time_in_turns
+from sca_search.files import new_folder, write_text_atomic
+from sca_search.latency import Calibration, LatencyModel, latency_model
+from sca_search.latency_file import parse_calibration, read_calibration, write_calibration
+from sca_search.task import Task
+
+Say = Callable[[str], None]
+
+CALIBRATION_SECONDS = 15.0  # at most, for the timing itself; compiling takes as long again
+_MEASURE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One image on one thread: the tenth percentile of quiet samples, and how far the quartiles lie apart beside it."""
+
+    latency_ms: float
+    spread: float
+    noisy_share: float
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A folder with the program for another device, the programs compiled in it, and a sentence where there is none."""
+
+    folder: Path
+    programs: tuple[str, ...]
+    left_out: str = ""
+
+
+def graph_of(task: Task, model: nn.Module) -> Graph:
+    """A network of the task with trits in its ternary layers. ExportError if it cannot be exported."""
+    data = task.data
+    return Network(model, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std).graph()
+
+
+def calibration_graph(task: Task) -> Graph:
+    """The task's network before any training, half of its ternary weights zero at random."""
+    model = task.make_model()
+    with torch.no_grad():
+        for layer in task.ternary_layers:
+            torch.nn.init.ones_(model.get_parameter(f"{layer}.weight"))
+    graph = graph_of(task, model)
+    return with_random_trits(graph, nonzeros_at(graph, 0.5))
+
+
+def latency_of(
+    graph: Graph, say: Say = lambda _line: None, *, seconds: float = CALIBRATION_SECONDS, fresh: bool = False
+) -> LatencyModel:
+    """The latency model of a network on this machine: from the cache unless it must be `fresh`, else measured now."""
+    return latency_model(calibration_of(graph, say, seconds=seconds, fresh=fresh))
+
+
+def calibration_of(
+    graph: Graph, say: Say = lambda _line: None, *, seconds: float = CALIBRATION_SECONDS, fresh: bool = False
+) -> Calibration:
+    """What the latency model is made of."""
+    compiler = require_compiler()
+    known = cached_file(graph, compiler)
+    if known.is_file() and not fresh:
+        try:
+            return read_calibration(known, graph)
+        except SpecError as error:
+            say(f"{error}; measuring again")
+    calibration = _measured(graph, compiler, seconds, say)
+    try:
+        make_private(known.parent)
+        write_calibration(known, calibration)
+    except StorageError as error:  # a home that may not be written, or is full
+        say(f"the calibration is not kept: {error}")
+    return calibration
+
+
+def cached_file(graph: Graph, compiler: Compiler) -> Path:
+    """Where the calibration of a network on this machine is kept: none of another processor, compiler or kernels."""
+    parts = [
+        processor(),
+        compiler.version(),
+        *compiler.command,
+        *compiler.native(),
+        kernels_hash(),
+        network_hash(graph),
+    ]
+    whole = "".join(f"{len(part)}:{part}" for part in parts)
+    return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+
+
+def _measured(graph: Graph, compiler: Compiler, seconds: float, say: Say) -> Calibration:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        _write_sources(folder, graph, say)
+        build_calibration(folder, folder / "calibrate", compiler, compiler.native(), say)
+        say(f"timing the network at several sparsities, for at most {seconds:g} s")
+        said = run_program([str(folder / "calibrate"), f"{seconds:g}"]).decode(errors="replace")
+    return parse_calibration(said, "the calibration", graph)
+
+
+def _write_sources(folder: Path, graph: Graph, say: Say) -> None:
+    say("writing the network's C source at several sparsities")
+    for name, text in calibration_sources(graph).items():
+        write_text_atomic(folder / name, text)
+
+
+def emit_calibration(folder: Path, graph: Graph, target: str, say: Say = lambda _line: None) -> Emitted:
+    """Writes the program that calibrates a network on another device: sources, and programs where they can be built."""
+    kind = TARGETS[require_target(target)]
+    check_empty(folder)
+    compiler, programs = zig_compiler(), []
+    with new_folder(folder) as new:
+        _write_sources(new, graph, say)
+        for build in kind.builds if compiler else ():
+            assert compiler is not None
+            programs.append(f"calibrate-{'-'.join([target, *build.instructions.lower().split()])}")
+            cross = ("-target", kind.triple)
+            build_calibration(new, new / programs[-1], compiler, (*PORTABLE, *build.flags), say, cross)
+    missing = "" if compiler else f"ziglang is not installed: run make on the device, or {_INSTALL} here"
+    return Emitted(folder, tuple(programs), missing)
+
+
+_INSTALL = "pip install 'sca-search[cross]'"
+
+
+def check_empty(folder: Path) -> None:
+    """Refuses a place where something is already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "holds files" if folder.is_dir() else "is a file"
+        raise InputError(f"--emit: {folder} must be a new or an empty folder, it {what}")
+
+
+def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
+    """The C export of this very graph, compiled and timed on this machine."""
+    noise = np.random.default_rng(0).standard_normal(graph.input_shape).astype(np.float32)
+    nothing = TestVectors(noise[None], np.zeros((1, len(graph.class_names)), np.float32))
+    with tempfile.TemporaryDirectory() as temporary:
+        write_c(Path(temporary), graph, nothing)
+        model = compile_source(Path(temporary), keep=False)
+    timing = time_in_turns({"model": stopwatch().sampler(model, noise)}, seconds).each["model"]
+    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_share)

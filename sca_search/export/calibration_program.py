@@ -1,0 +1,146 @@
+"""A C program that times a network at several sparsities and prints what it found: see kernels/calibrate.c.
+
+Its variants are the network's own C source with random trits. Each is compiled twice, as a user compiles it and with
+time stamps between the steps: the steps tell how the time is shared, the whole tells how much of it there is.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
+from pathlib import Path
+
+from sca_search.errors import ExportError
+from sca_search.export.c_build import Compiler
+from sca_search.export.c_kernels import kernel_file, kernels_hash
+from sca_search.export.c_layers import chosen_kernels
+from sca_search.export.c_literals import quoted
+from sca_search.export.c_source import model_files, stamped_steps
+from sca_search.export.description import describe
+from sca_search.export.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.records import Graph
+
+FORMAT = "sca-search/latency"
+VERSION = 1
+# Closer together where kernels list each weight and time follows the non-zeros.
+SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+# More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
+_STOPWATCH = "-O1"
+
+Say = Callable[[str], None]
+
+
+def network_hash(graph: Graph) -> str:
+    """Of a network's structure: records and their shapes, nothing of weights."""
+    structure = [list(graph.input_shape), [describe(record) for record in graph.records], graph.output]
+    return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def calibration_sources(graph: Graph) -> dict[str, str]:
+    """The files of the program, by name. ExportError if the network has no ternary layer, or no C."""
+    if not graph.ternary_layers:
+        raise ExportError("the network must have a ternary layer to be calibrated, it has none")
+    variants = [with_random_trits(graph, nonzeros_at(graph, sparsity), seed) for seed, sparsity in _numbered()]
+    files = {f"variant_{number}.c": _variant(number, variant) for number, variant in enumerate(variants)}
+    files["variants.h"] = _table(graph, variants)
+    own = {"calibrate.c": "calibrate.c", "calibrate.h": "calibrate.h", "stopwatch.c": "stopwatch.c"}
+    return files | {name: kernel_file(file) for name, file in (own | {"Makefile": "Makefile.calibrate"}).items()}
+
+
+def build_calibration(
+    folder: Path, program: Path, compiler: Compiler, flags: tuple[str, ...], say: Say, cross: tuple[str, ...] = ()
+) -> None:
+    """Compiles the sources in a folder; `cross` names another machine, where it is to run."""
+    objects = _objects(folder)
+    done = iter(range(1, len(objects) + 1))
+
+    def compile_one(name: str, arguments: tuple[str, ...]) -> None:
+        compiler.run([*cross, *flags, *arguments, "-c", "-o", f"{program}-{name}.o"])
+        say(f"compiled {next(done)} of {len(objects)} files")
+
+    with ThreadPoolExecutor(_cores()) as pool:
+        for answer in [pool.submit(compile_one, *each) for each in objects.items()]:
+            answer.result()
+    made = [Path(f"{program}-{name}.o") for name in objects]
+    static = ("-static",) if cross else ()
+    compiler.run([*cross, *static, "-o", str(program), *map(str, made), "-lm"])
+    for each in made:
+        each.unlink()
+
+
+def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
+    """What is compiled, by the name of the object: files and flags of their own."""
+    objects: dict[str, tuple[str, ...]] = {
+        "stopwatch": (_STOPWATCH, str(folder / "stopwatch.c")),
+        "calibrate": (str(folder / "calibrate.c"),),
+    }
+    for path in sorted(folder.glob("variant_*.c")):
+        objects |= {path.stem: (str(path),), f"{path.stem}_timed": ("-DTIMED_STEPS", str(path))}
+    return objects
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _numbered() -> list[tuple[int, float]]:
+    return list(enumerate(SPARSITIES))
+
+
+def _variant(number: int, variant: Graph) -> str:
+    files = model_files(variant)
+    model = files["model.c"].replace('#include "model.h"\n', files["model.h"])
+    return kernel_file("variant.c").replace("@NUMBER@", str(number)).replace("@MODEL@", model)
+
+
+def _table(graph: Graph, variants: list[Graph]) -> str:
+    """The header by which the program knows its variants, and what it is to say of them."""
+    numbers = range(len(variants))
+    sizes = {
+        "VARIANTS": len(variants),
+        "STEPS": len(stamped_steps(graph)),
+        "INPUTS": prod(graph.input_shape),
+        "OUTPUTS": len(graph.class_names),
+    }
+    names = ", ".join(f"{kind}_{number}_variant" for kind in ("plain", "timed") for number in numbers)
+    lines = [f"#define {name} {size}" for name, size in sizes.items()]
+    lines.append(f"extern const struct variant {names};")
+    for kind in ("plain", "timed"):
+        pointers = ", ".join(f"&{kind}_{number}_variant" for number in numbers)
+        lines.append(f"static const struct variant *const {kind}[VARIANTS] = {{{pointers}}};")
+    lines.append(
+        f"static const char *const sparsities[VARIANTS] = {{{', '.join(quoted(str(s)) for s in SPARSITIES)}}};"
+    )
+    lines.append(f"static const char *const about = {quoted(_about(graph))};")
+    rows = ",\n".join(f"    {{{', '.join(map(quoted, _described(variant)))}}}" for variant in variants)
+    lines.append(f"static const char *const described[VARIANTS][STEPS] = {{\n{rows},\n}};")
+    return "\n".join(lines) + "\n"
+
+
+def _about(graph: Graph) -> str:
+    """The first lines of what the program prints."""
+    about: Mapping[str, object] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "network": network_hash(graph),
+        "kernels": kernels_hash(),
+        "threads": 1,
+        "batch": 1,
+    }
+    return "".join(f'  "{name}": {json.dumps(value)},\n' for name, value in about.items())
+
+
+def _described(variant: Graph) -> list[str]:
+    """What is known of each step before it is timed, as the inside of a JSON object."""
+    layers = {layer.name: layer for layer in variant.ternary_layers}
+    kernels = chosen_kernels(variant)
+    told = []
+    for name in stamped_steps(variant):
+        step: dict[str, object] = {"step": name}
+        if name in layers:
+            weights, zeros = layers[name].weight.size, layers[name].zeros
+            step |= {"kernel": kernels[name], "weights": weights, "nonzeros": weights - zeros}
+        told.append(json.dumps(step)[1:-1])
+    return told

@@ -1,0 +1,118 @@
+"""A calibration as a file: what the program of a calibration printed, here or on another device.
+
+{"format": "sca-search/latency", "version": 1, "network": "…", "kernels": "…", "threads": 1, "batch": 1, "cpu": "…",
+ "compiler": "…", "samples": 640, "noisy_samples": 12, "variants": [{"sparsity": 0.5, "low_us": 81.2, "spread": 0.004,
+ "steps": [{"step": "conv2", "kernel": "lists", "weights": 51200, "nonzeros": 25600, "low_us": 70.1, "spread": 0.003},
+ …]}, …]}
+
+`network` and `kernels` are hashes: of the records without their weights, and of the C kernels and what writes them.
+"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sca_search.errors import SpecError
+from sca_search.export.c_kernels import kernels_hash
+from sca_search.export.c_source import stamped_steps
+from sca_search.export.calibration_program import FORMAT, VERSION, network_hash
+from sca_search.export.records import Graph
+from sca_search.files import write_text_atomic
+from sca_search.latency import Calibration, LatencyModel, VariantTime, latency_model
+
+
+def read_latency_table(path: Path, graph: Graph) -> LatencyModel:
+    """The model of a file that was measured for this network with these kernels, on whatever machine."""
+    return latency_model(read_calibration(path, graph))
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Writes the file."""
+    write_text_atomic(path, calibration.model_dump_json(indent=2, exclude_none=True) + "\n")
+
+
+def read_calibration(path: Path, graph: Graph) -> Calibration:
+    """SpecError, naming the file, unless it is whole and of this network and these kernels."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SpecError(f"{path}: there is no such latency table") from error
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read as a latency table: {error}") from error
+    return parse_calibration(text, str(path), graph)
+
+
+def parse_calibration(text: str, where: str, graph: Graph) -> Calibration:
+    """What a file holds; `where` it came from is for the sentence if it cannot be used."""
+    content = _content(text, where)
+    _require_same(content, where, graph)
+    try:
+        calibration = Calibration.model_validate_json(text)
+        _check(calibration, graph)
+    except ValidationError as error:
+        raise SpecError(f"{where}: is a damaged latency table: {_sentence(error)}") from error
+    except ValueError as error:
+        raise SpecError(f"{where}: is a damaged latency table: {error}") from error
+    return calibration
+
+
+def _content(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{where}: cannot be read as a latency table: {error}") from error
+    if not isinstance(content, dict):
+        raise SpecError(f"{where}: a latency table must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _require_same(content: dict[str, Any], where: str, graph: Graph) -> None:
+    """Format, network and kernels, in this order: the first that is another explains all that follows."""
+    if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+        given = f"{content.get('format')!r}, version {content.get('version')!r}"
+        raise SpecError(f"{where}: a latency table must have the format {FORMAT!r}, version {VERSION}, got {given}")
+    if content.get("network") != network_hash(graph):
+        given = f"must be of this study's network, {network_hash(graph)}, got {content.get('network')!r}"
+        raise SpecError(f"{where}: the latency table {given}")
+    if content.get("kernels") != kernels_hash():
+        given = f"must be of this version's C kernels, {kernels_hash()}, got {content.get('kernels')!r}"
+        raise SpecError(f"{where}: the latency table {given}; calibrate again")
+
+
+def _check(calibration: Calibration, graph: Graph) -> None:
+    """What single numbers do not show. ValueError says what is wrong."""
+    sparsities = [variant.sparsity for variant in calibration.variants]
+    if any(later <= earlier for earlier, later in pairwise(sparsities)):
+        raise ValueError(f"the sparsities of its variants must rise, got {sparsities}")
+    if calibration.noisy_samples > calibration.samples:
+        raise ValueError(f"{calibration.noisy_samples} of {calibration.samples} samples cannot be noisy")
+    for variant in calibration.variants:
+        _check_steps(variant, graph)
+    for sparser, denser in zip(calibration.variants[1:], calibration.variants, strict=False):
+        for few, many in zip(sparser.steps, denser.steps, strict=True):
+            if (few.nonzeros or 0) > (many.nonzeros or 0):
+                raise ValueError(
+                    f"{few.step}: non-zeros must not rise with sparsity, got {many.nonzeros, few.nonzeros}"
+                )
+
+
+def _check_steps(variant: VariantTime, graph: Graph) -> None:
+    steps = tuple(step.step for step in variant.steps)
+    if steps != stamped_steps(graph):
+        raise ValueError(f"at sparsity {variant.sparsity:g} its steps are not those of the network")
+    weights = {layer.name: layer.weight.size for layer in graph.ternary_layers}
+    for step in variant.steps:
+        if step.weights != weights.get(step.step):
+            raise ValueError(f"{step.step}: the layer has {weights.get(step.step)} ternary weights, got {step.weights}")
+        if (step.nonzeros is None) != (step.weights is None) or (step.nonzeros or 0) > (step.weights or 0):
+            raise ValueError(f"{step.step}: of {step.weights} weights, {step.nonzeros} cannot be non-zeros")
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first fault: where in the file, the rule, what was given."""
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg'][0].lower()}{fault['msg'][1:]}, got {str(fault['input'])[:80]}"
