@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sca_search.errors import InputError, SpecError, StorageError
+from sca_search.errors import SpecError, StorageError
 from sca_search.export.c_build import (
     PORTABLE,
     Compiler,
@@ -24,11 +24,16 @@ from sca_search.export.c_build import (
 )
 from sca_search.export.c_kernels import kernels_hash
 from sca_search.export.c_source import write_c
-from sca_search.export.calibration_program import build_calibration, calibration_sources, network_hash
+from sca_search.export.calibration_program import (
+    SPARSITIES,
+    build_calibration,
+    calibration_sources,
+    network_hash,
+)
 from sca_search.export.compiled import compile_source
 from sca_search.export.network import Network
 from sca_search.export.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.records import Graph, TestVectors
+from sca_search.export.records import Floats, Graph, TestVectors
 from sca_search.export.targets import TARGETS, require_target
 from sca_search.export.timing import stopwatch, time_in_turns
 from sca_search.files import new_folder, write_text_atomic
@@ -38,8 +43,17 @@ from sca_search.task import Task
 
 Say = Callable[[str], None]
 
-CALIBRATION_SECONDS = 15.0  # at most, for the timing itself; compiling takes as long again
 _MEASURE_SECONDS = 1.0
+_MOST_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class How:
+    """How a network is calibrated. Compiling takes longer than the timing, which ends early where it is sure."""
+
+    seconds: float = 15.0  # of timing, at most
+    fresh: bool = False  # measured even if it was before
+    sparsities: tuple[float, ...] = SPARSITIES
 
 
 @dataclass(frozen=True)
@@ -76,25 +90,21 @@ def calibration_graph(task: Task) -> Graph:
     return with_random_trits(graph, nonzeros_at(graph, 0.5))
 
 
-def latency_of(
-    graph: Graph, say: Say = lambda _line: None, *, seconds: float = CALIBRATION_SECONDS, fresh: bool = False
-) -> LatencyModel:
-    """The latency model of a network on this machine: from the cache unless it must be `fresh`, else measured now."""
-    return latency_model(calibration_of(graph, say, seconds=seconds, fresh=fresh))
+def latency_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> LatencyModel:
+    """The latency model of a network on this machine: from the cache, or measured now."""
+    return latency_model(calibration_of(graph, say, how))
 
 
-def calibration_of(
-    graph: Graph, say: Say = lambda _line: None, *, seconds: float = CALIBRATION_SECONDS, fresh: bool = False
-) -> Calibration:
+def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> Calibration:
     """What the latency model is made of."""
-    compiler = require_compiler()
-    known = cached_file(graph, compiler)
-    if known.is_file() and not fresh:
+    how, compiler = how or How(), require_compiler()
+    known = cached_file(graph, compiler, how)
+    if known.is_file() and not how.fresh:
         try:
             return read_calibration(known, graph)
         except SpecError as error:
             say(f"{error}; measuring again")
-    calibration = _measured(graph, compiler, seconds, say)
+    calibration = _measured(graph, compiler, how, say)
     try:
         make_private(known.parent)
         write_calibration(known, calibration)
@@ -117,29 +127,31 @@ def cached_file(graph: Graph, compiler: Compiler) -> Path:
     return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 
 
-def _measured(graph: Graph, compiler: Compiler, seconds: float, say: Say) -> Calibration:
+def _measured(graph: Graph, compiler: Compiler, how: How, say: Say) -> Calibration:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        _write_sources(folder, graph, say)
+        _write_sources(folder, graph, how, say)
         build_calibration(folder, folder / "calibrate", compiler, compiler.native(), say)
-        say(f"timing the network at several sparsities, for at most {seconds:g} s")
-        said = run_program([str(folder / "calibrate"), f"{seconds:g}"]).decode(errors="replace")
+        say(f"timing the network at several sparsities, for at most {how.seconds:g} s")
+        said = run_program([str(folder / "calibrate"), f"{how.seconds:g}"]).decode(errors="replace")
     return parse_calibration(said, "the calibration", graph)
 
 
-def _write_sources(folder: Path, graph: Graph, say: Say) -> None:
+def _write_sources(folder: Path, graph: Graph, how: How, say: Say) -> None:
     say("writing the network's C source at several sparsities")
-    for name, text in calibration_sources(graph).items():
+    for name, text in calibration_sources(graph, how.sparsities).items():
         write_text_atomic(folder / name, text)
 
 
-def emit_calibration(folder: Path, graph: Graph, target: str, say: Say = lambda _line: None) -> Emitted:
+def emit_calibration(
+    folder: Path, graph: Graph, target: str, say: Say = lambda _line: None, how: How | None = None
+) -> Emitted:
     """Writes the program that calibrates a network on another device: sources, and programs where they can be built."""
     kind = TARGETS[require_target(target)]
     check_empty(folder)
     compiler, programs = zig_compiler(), []
     with new_folder(folder) as new:
-        _write_sources(new, graph, say)
+        _write_sources(new, graph, how or How(), say)
         for build in kind.builds if compiler else ():
             assert compiler is not None
             programs.append(f"calibrate-{'-'.join([target, *build.instructions.lower().split()])}")
@@ -152,19 +164,38 @@ def emit_calibration(folder: Path, graph: Graph, target: str, say: Say = lambda 
 _INSTALL = "pip install 'sca-search[cross]'"
 
 
+def refuse_mixed(emit: Path | None, target: str | None, seconds: float) -> None:
+    """Checks what a user asks of a calibration before data and network are read."""
+    if (emit is None) != (target is None):
+        raise SpecError("--emit DIR and --target NAME must be given together: the program is for one kind of device")
+    if target is not None and emit is not None:
+        require_target(target)
+        check_empty(emit)
+    if not 0 < seconds < _MOST_SECONDS:
+        raise SpecError(f"--seconds must be above 0 and below {_MOST_SECONDS}, got {seconds:g}")
+
+
 def check_empty(folder: Path) -> None:
     """Refuses a place where something is already."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "holds files" if folder.is_dir() else "is a file"
-        raise InputError(f"--emit: {folder} must be a new or an empty folder, it {what}")
+        raise SpecError(f"--emit: {folder} must be a new or an empty folder, it {what}")
 
 
 def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
     """The C export of this very graph, compiled and timed on this machine."""
-    noise = np.random.default_rng(0).standard_normal(graph.input_shape).astype(np.float32)
+    noise = _noise(graph)
     nothing = TestVectors(noise[None], np.zeros((1, len(graph.class_names)), np.float32))
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, nothing)
         model = compile_source(Path(temporary), keep=False)
     timing = time_in_turns({"model": stopwatch().sampler(model, noise)}, seconds).each["model"]
     return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_share)
+
+
+def _noise(graph: Graph) -> Floats:
+    """An image that is normal noise once it is normalised, as in a calibration."""
+    channels = (-1, *(1 for _ in graph.input_shape[1:]))
+    noise = np.random.default_rng(0).standard_normal(graph.input_shape)
+    image: Floats = (noise * graph.std.reshape(channels) + graph.mean.reshape(channels)).astype(np.float32)
+    return image

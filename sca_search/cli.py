@@ -141,6 +141,8 @@ def run_command(
     `sca-search bench DIR` times an export's C source beside onnxruntime and torch
 
     `sca-search check DIR` compiles and runs its self-test for other machines
+
+    `sca-search calibrate --model NAME --data NAME` times a network's C kernels before anything is trained
     """
     flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
     spec = resolve(study, flags)
@@ -346,6 +348,60 @@ def check_command(
     _out.print(size_table(report))
     if not report.holds:
         raise typer.Exit(1)
+
+
+@app.command("calibrate")
+def calibrate_command(
+    study: Annotated[
+        Path | None, typer.Argument(metavar="[STUDY.toml]", help="A study file, for its data, network and layers.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    image_size: Annotated[int | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    skip: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    only: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure even if it was done before.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to time at most; compiling comes on top.")] = 15.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the table there, too.", show_default=False)
+    ] = None,
+    emit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the program for another device instead.", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The device: aarch64-linux, armv7-linux, …", show_default=False)
+    ] = None,
+) -> None:
+    """Times a network's C kernels on this machine, layer by layer at several sparsities, before anything is trained.
+
+    What was measured is kept for this processor, compiler, network and version of the kernels. On another device, what
+    the emitted program prints is a latency table: `./calibrate-aarch64-linux-neon > latency.json`.
+    """
+    from sca_search.calibrate import How, calibration_graph, calibration_of, emit_calibration, refuse_mixed
+    from sca_search.display import latency_lines, latency_table
+    from sca_search.latency import latency_model
+    from sca_search.latency_file import write_calibration
+    from sca_search.study import make_task
+
+    refuse_mixed(emit, target, seconds)
+    named = {"data": data, "data_dir": data_dir, "image_size": image_size, "model": model, "skip": skip, "only": only}
+    task = make_task(resolve(study, named))
+    graph = calibration_graph(task)
+    if emit is not None and target is not None:
+        emitted = emit_calibration(emit, graph, target, _say)
+        if emitted.left_out:
+            _err.print(emitted.left_out, style="yellow", highlight=False, soft_wrap=True, markup=False)
+        _out.print(f"Program:   {', '.join([str(emit), *emitted.programs])}", highlight=False, soft_wrap=True)
+        return
+    calibration = calibration_of(graph, _say, How(seconds, fresh))
+    if json_file is not None:
+        write_calibration(json_file, calibration)
+    latency = latency_model(calibration)
+    _out.print(latency_table(latency))
+    for line in latency_lines(latency, calibration, {shape.name: shape.least_nonzeros for shape in task.layer_shapes}):
+        _out.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _say(line: str) -> None:

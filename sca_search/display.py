@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,14 @@ from sca_search.spec import GoalSpec, StudySpec
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
     from sca_search.bench import Bench, Measured
     from sca_search.check_folder import CheckReport
+    from sca_search.latency import Calibration, LatencyModel
     from sca_search.study import Audience
     from sca_search.task import Epoch
 
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
+_LARGE_SPREAD = 0.02
 
 
 class StudyDisplay:
@@ -299,3 +301,27 @@ def size_table(report: "CheckReport") -> Table:
     for stored, size in report.sizes.items():
         table.add_row(stored, *(f"{count:,}" for count in (size.code, size.constants, size.flash, size.ram)))
     return table
+
+
+def latency_table(latency: "LatencyModel") -> Table:
+    """Microseconds of each ternary layer by its sparsity."""
+    table = Table(title="Microseconds by sparsity, one image on one thread", title_justify="left")
+    for heading in ("layer", "weights", *(f"{sparsity:g}" for sparsity in _SHOWN_SPARSITIES)):
+        table.add_column(heading, justify="left" if heading == "layer" else "right")
+    for layer in latency.layers.values():
+        times = [layer.at((1 - sparsity) * layer.weights) for sparsity in _SHOWN_SPARSITIES]
+        table.add_row(layer.layer, f"{layer.weights:,}", *(f"{time:.1f}" for time in times))
+    table.add_row("all else", "", *(f"{latency.fixed_us:.1f}" for _ in _SHOWN_SPARSITIES))
+    return table
+
+
+def latency_lines(latency: "LatencyModel", calibration: "Calibration", least_nonzeros: Mapping[str, int]) -> list[str]:
+    """What the network as a whole can reach, and how far it is to be trusted."""
+    fastest, slowest = latency.range_us(least_nonzeros)
+    large = ": large, so calibrate again on a quieter machine" if latency.spread > _LARGE_SPREAD else ""
+    return [
+        f"Whole network: {slowest / 1e3:.4g} ms without zeros, {fastest / 1e3:.4g} ms with as few weights as may be",
+        f"Spread: {latency.spread:.1%}{large}",
+        f"{calibration.noisy_samples} of {calibration.samples} samples were noisy: left out wherever there were others",
+        f"Timed on {latency.about['cpu']}, C built by {latency.about['compiler']}",
+    ]

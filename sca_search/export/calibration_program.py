@@ -7,7 +7,7 @@ time stamps between the steps: the steps tell how the time is shared, the whole 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -25,9 +25,10 @@ from sca_search.export.records import Graph
 FORMAT = "sca-search/latency"
 VERSION = 1
 # Closer together where kernels list each weight and time follows the non-zeros.
-SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 # More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
 _STOPWATCH = "-O1"
+_SAID = 4  # files after which a compilation says how far it is
 
 Say = Callable[[str], None]
 
@@ -38,13 +39,15 @@ def network_hash(graph: Graph) -> str:
     return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def calibration_sources(graph: Graph) -> dict[str, str]:
+def calibration_sources(graph: Graph, sparsities: Sequence[float] = SPARSITIES) -> dict[str, str]:
     """The files of the program, by name. ExportError if the network has no ternary layer, or no C."""
     if not graph.ternary_layers:
         raise ExportError("the network must have a ternary layer to be calibrated, it has none")
-    variants = [with_random_trits(graph, nonzeros_at(graph, sparsity), seed) for seed, sparsity in _numbered()]
+    variants = [
+        with_random_trits(graph, nonzeros_at(graph, sparsity), seed) for seed, sparsity in enumerate(sparsities)
+    ]
     files = {f"variant_{number}.c": _variant(number, variant) for number, variant in enumerate(variants)}
-    files["variants.h"] = _table(graph, variants)
+    files["variants.h"] = _table(graph, variants, sparsities)
     own = {"calibrate.c": "calibrate.c", "calibrate.h": "calibrate.h", "stopwatch.c": "stopwatch.c"}
     return files | {name: kernel_file(file) for name, file in (own | {"Makefile": "Makefile.calibrate"}).items()}
 
@@ -54,15 +57,15 @@ def build_calibration(
 ) -> None:
     """Compiles the sources in a folder; `cross` names another machine, where it is to run."""
     objects = _objects(folder)
-    done = iter(range(1, len(objects) + 1))
 
-    def compile_one(name: str, arguments: tuple[str, ...]) -> None:
-        compiler.run([*cross, *flags, *arguments, "-c", "-o", f"{program}-{name}.o"])
-        say(f"compiled {next(done)} of {len(objects)} files")
+    def compile_one(name: str) -> None:
+        compiler.run([*cross, *flags, *objects[name], "-c", "-o", f"{program}-{name}.o"])
 
+    say(f"compiling {len(objects)} files")
     with ThreadPoolExecutor(_cores()) as pool:
-        for answer in [pool.submit(compile_one, *each) for each in objects.items()]:
-            answer.result()
+        for done, _ in enumerate(pool.map(compile_one, objects), start=1):
+            if done % _SAID == 0 and done < len(objects):
+                say(f"compiled {done} of {len(objects)}")
     made = [Path(f"{program}-{name}.o") for name in objects]
     static = ("-static",) if cross else ()
     compiler.run([*cross, *static, "-o", str(program), *map(str, made), "-lm"])
@@ -85,37 +88,35 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _numbered() -> list[tuple[int, float]]:
-    return list(enumerate(SPARSITIES))
-
-
 def _variant(number: int, variant: Graph) -> str:
     files = model_files(variant)
     model = files["model.c"].replace('#include "model.h"\n', files["model.h"])
     return kernel_file("variant.c").replace("@NUMBER@", str(number)).replace("@MODEL@", model)
 
 
-def _table(graph: Graph, variants: list[Graph]) -> str:
+def _table(graph: Graph, variants: list[Graph], sparsities: Sequence[float]) -> str:
     """The header by which the program knows its variants, and what it is to say of them."""
     numbers = range(len(variants))
     sizes = {
         "VARIANTS": len(variants),
         "STEPS": len(stamped_steps(graph)),
         "INPUTS": prod(graph.input_shape),
+        "CHANNELS": graph.input_shape[0],
         "OUTPUTS": len(graph.class_names),
     }
-    names = ", ".join(f"{kind}_{number}_variant" for kind in ("plain", "timed") for number in numbers)
+    statistics = ", ".join(f"{{{mean:.9g}, {std:.9g}}}" for mean, std in zip(graph.mean, graph.std, strict=True))
+    names = {kind: [f"{kind}_{number}_variant" for number in numbers] for kind in ("plain", "timed")}
     lines = [f"#define {name} {size}" for name, size in sizes.items()]
-    lines.append(f"extern const struct variant {names};")
-    for kind in ("plain", "timed"):
-        pointers = ", ".join(f"&{kind}_{number}_variant" for number in numbers)
-        lines.append(f"static const struct variant *const {kind}[VARIANTS] = {{{pointers}}};")
-    lines.append(
-        f"static const char *const sparsities[VARIANTS] = {{{', '.join(quoted(str(s)) for s in SPARSITIES)}}};"
-    )
-    lines.append(f"static const char *const about = {quoted(_about(graph))};")
+    for kind, each in names.items():
+        lines.append(f"extern const struct variant {', '.join(each)};")
+        lines.append(f"static const struct variant *const {kind}[VARIANTS] = {{&{', &'.join(each)}}};")
     rows = ",\n".join(f"    {{{', '.join(map(quoted, _described(variant)))}}}" for variant in variants)
-    lines.append(f"static const char *const described[VARIANTS][STEPS] = {{\n{rows},\n}};")
+    lines += [
+        f"static const double statistics[CHANNELS][2] = {{{statistics}}}; /* mean and deviation */",
+        f"static const char *const sparsities[VARIANTS] = {{{', '.join(quoted(str(each)) for each in sparsities)}}};",
+        f"static const char *const about = {quoted(_about(graph))};",
+        f"static const char *const described[VARIANTS][STEPS] = {{\n{rows},\n}};",
+    ]
     return "\n".join(lines) + "\n"
 
 
