@@ -113,16 +113,10 @@ def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None 
     return calibration
 
 
-def cached_file(graph: Graph, compiler: Compiler) -> Path:
+def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
     """Where the calibration of a network on this machine is kept: none of another processor, compiler or kernels."""
-    parts = [
-        processor(),
-        compiler.version(),
-        *compiler.command,
-        *compiler.native(),
-        kernels_hash(),
-        network_hash(graph),
-    ]
+    built_by = (compiler.version(), *compiler.command, *compiler.native())
+    parts = [processor(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
     whole = "".join(f"{len(part)}:{part}" for part in parts)
     return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 
