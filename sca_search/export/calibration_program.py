@@ -1,7 +1,7 @@
 """A C program that times a network at several sparsities and prints what it found: see kernels/calibrate.c.
 
-Its variants are the network's own C source with random trits. Each is compiled twice, as a user compiles it and with
-time stamps between the steps: the steps tell how the time is shared, the whole tells how much of it there is.
+Its variants are the network's own C source with random trits, compiled as a user compiles it. They run with time stamps
+between the steps and without: the steps tell how the time is shared, the whole tells how much of it there is.
 """
 
 import hashlib
@@ -79,9 +79,7 @@ def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
         "stopwatch": (_STOPWATCH, str(folder / "stopwatch.c")),
         "calibrate": (str(folder / "calibrate.c"),),
     }
-    for path in sorted(folder.glob("variant_*.c")):
-        objects |= {path.stem: (str(path),), f"{path.stem}_timed": ("-DTIMED_STEPS", str(path))}
-    return objects
+    return objects | {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
 
 
 def _cores() -> int:
@@ -96,7 +94,6 @@ def _variant(number: int, variant: Graph) -> str:
 
 def _table(graph: Graph, variants: list[Graph], sparsities: Sequence[float]) -> str:
     """The header by which the program knows its variants, and what it is to say of them."""
-    numbers = range(len(variants))
     sizes = {
         "VARIANTS": len(variants),
         "STEPS": len(stamped_steps(graph)),
@@ -105,11 +102,10 @@ def _table(graph: Graph, variants: list[Graph], sparsities: Sequence[float]) -> 
         "OUTPUTS": len(graph.class_names),
     }
     statistics = ", ".join(f"{{{mean:.9g}, {std:.9g}}}" for mean, std in zip(graph.mean, graph.std, strict=True))
-    names = {kind: [f"{kind}_{number}_variant" for number in numbers] for kind in ("plain", "timed")}
+    names = [f"variant_{number}_predict" for number in range(len(variants))]
     lines = [f"#define {name} {size}" for name, size in sizes.items()]
-    for kind, each in names.items():
-        lines.append(f"extern const struct variant {', '.join(each)};")
-        lines.append(f"static const struct variant *const {kind}[VARIANTS] = {{&{', &'.join(each)}}};")
+    lines += [f"void {name}(const float *in, float *out);" for name in names]
+    lines.append(f"static void (*const variants[VARIANTS])(const float *in, float *out) = {{{', '.join(names)}}};")
     rows = ",\n".join(f"    {{{', '.join(map(quoted, _described(variant)))}}}" for variant in variants)
     lines += [
         f"static const double statistics[CHANNELS][2] = {{{statistics}}}; /* mean and deviation */",

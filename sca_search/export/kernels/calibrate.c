@@ -23,21 +23,18 @@
 #define MOST_ROUNDS 400
 #define FEWEST_QUIET 5
 #define SMALL_SPREAD 0.01
-#define ALIGNMENT 64
 
-#define WHOLE STEPS        /* behind the steps: the prediction that is not interrupted by time stamps */
+#define WHOLE STEPS /* behind the steps: the prediction that no time stamp interrupts */
 #define SERIES (STEPS + 1)
-enum { PLAIN, TIMED, KINDS };
+enum { PLAIN, TIMED, KINDS }; /* without time stamps between the steps, and with */
 
 /* Of stopwatch.c, which is compiled by itself: with more optimisation its loops would not be what they seem. */
 double stopwatch_now(void);
 double stopwatch_cycles(size_t count);
 double stopwatch_width(size_t count);
 
-struct run {
-    const struct variant *variant;
-    const void *tables;
-    size_t warm, count; /* predictions before a sample, and of a sample */
+struct counts {
+    size_t warm, sample; /* predictions before a sample, and of a sample */
 };
 
 struct sample {
@@ -46,12 +43,14 @@ struct sample {
     int interrupted[KINDS];
 };
 
-static struct run runs[VARIANTS][KINDS];
+volatile int calibrate_stamps = 0;
+
+static struct counts counts[VARIANTS];
 static struct sample samples[MOST_ROUNDS][VARIANTS];
 static double fastest[2], stamp_seconds;
 static size_t rounds;
 
-static float image[INPUTS], logits[OUTPUTS], *scratch;
+static float image[INPUTS], logits[OUTPUTS];
 static double step_seconds[STEPS], last_stamp;
 
 void calibrate_step(size_t place)
@@ -78,49 +77,29 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-static void *aligned(size_t bytes)
-{
-    unsigned char *const memory = calloc(bytes + ALIGNMENT, 1);
-    if (memory == NULL) {
-        fputs("there is not enough memory for all variants of the network\n", stderr);
-        exit(1);
-    }
-    return memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT);
-}
-
-static void predict(const struct run *run, size_t count)
-{
-    size_t done;
-    for (done = 0; done < count; done++) {
-        last_stamp = stopwatch_now();
-        run->variant->predict(run->tables, scratch, image, logits);
-    }
-}
-
-/* Seconds of so many predictions, without time stamps between them unless the variant takes them. */
-static double timed_predictions(const struct run *run, size_t count)
+/* Seconds of one of so many predictions. */
+static double predict(size_t variant, size_t count)
 {
     size_t done;
     const double began = stopwatch_now();
     for (done = 0; done < count; done++) {
-        run->variant->predict(run->tables, scratch, image, logits);
+        last_stamp = calibrate_stamps ? stopwatch_now() : 0.0;
+        variants[variant](image, logits);
     }
-    return stopwatch_now() - began;
+    return (stopwatch_now() - began) / (double)count;
 }
 
-static void count_predictions(struct run *run)
+static void count_predictions(size_t variant)
 {
-    double once;
+    double once = predict(variant, 1); /* which also expands the weights */
     int tries;
-    timed_predictions(run, 1);
-    once = timed_predictions(run, 1);
-    for (tries = 0; tries < 2; tries++) {
-        const double again = timed_predictions(run, 1);
+    for (tries = 0; tries < 3; tries++) {
+        const double again = predict(variant, 1);
         once = again < once ? again : once;
     }
     once = larger(once, 1e-8);
-    run->warm = 1 + (size_t)(WARM_SECONDS / once);
-    run->count = 1 + (size_t)(SAMPLE_SECONDS / once);
+    counts[variant].warm = 1 + (size_t)(WARM_SECONDS / once);
+    counts[variant].sample = 1 + (size_t)(SAMPLE_SECONDS / once);
 }
 
 /* Noise that is normal once it is normalised, or nearly so: the sum of twelve numbers between 0 and 1, less 6. How many
@@ -138,26 +117,6 @@ static void draw_image(void)
             sum += (double)(state >> 8) / 16777216.0;
         }
         image[i] = (float)(channel[0] + channel[1] * sum);
-    }
-}
-
-static void prepare(void)
-{
-    const struct variant *const *const kinds[KINDS] = {plain, timed};
-    size_t variant, kind, floats = 0;
-    draw_image();
-    for (variant = 0; variant < VARIANTS; variant++) {
-        floats = plain[variant]->scratch > floats ? plain[variant]->scratch : floats;
-    }
-    scratch = aligned(floats * sizeof *scratch);
-    for (variant = 0; variant < VARIANTS; variant++) {
-        void *const tables = aligned(plain[variant]->tables);
-        plain[variant]->init(tables);
-        for (kind = 0; kind < KINDS; kind++) {
-            runs[variant][kind].variant = kinds[kind][variant];
-            runs[variant][kind].tables = tables;
-            count_predictions(&runs[variant][kind]);
-        }
     }
 }
 
@@ -183,26 +142,31 @@ static void take_loops(double loops[2])
     loops[1] = larger(loops[1], stopwatch_width(LOOPS));
 }
 
-static void take_sample(const struct run *run, struct sample *sample, int kind)
+static void take_sample(size_t variant, struct sample *sample, int kind)
 {
-    double began, worked, passed;
+    const size_t count = counts[variant].sample;
+    double began, worked, passed, whole;
     size_t step;
-    timed_predictions(run, run->warm);
-    memset(step_seconds, 0, sizeof step_seconds);
+    predict(variant, counts[variant].warm);
+    for (step = 0; step < STEPS; step++) {
+        step_seconds[step] = 0.0;
+    }
     take_loops(sample->loops[kind]);
+    calibrate_stamps = kind == TIMED;
     worked = working();
     began = stopwatch_now();
-    if (kind == PLAIN) {
-        sample->seconds[WHOLE] = timed_predictions(run, run->count) / (double)run->count;
-    } else {
-        predict(run, run->count);
-    }
+    whole = predict(variant, count);
     passed = stopwatch_now() - began;
     worked = working() - worked;
+    calibrate_stamps = 0;
     take_loops(sample->loops[kind]);
     sample->interrupted[kind] = passed > INTERRUPTED * worked;
-    for (step = 0; step < STEPS && kind == TIMED; step++) {
-        sample->seconds[step] = larger(0.0, step_seconds[step] / (double)run->count - stamp_seconds);
+    if (kind == PLAIN) {
+        sample->seconds[WHOLE] = whole;
+        return;
+    }
+    for (step = 0; step < STEPS; step++) {
+        sample->seconds[step] = larger(0.0, step_seconds[step] / (double)count - stamp_seconds);
     }
 }
 
@@ -213,7 +177,7 @@ static void take_round(void)
         const size_t variant = (turn + rounds) % VARIANTS; /* so that nobody always follows the same one */
         struct sample *const sample = &samples[rounds][variant];
         for (kind = 0; kind < KINDS; kind++) {
-            take_sample(&runs[variant][kind], sample, (int)kind);
+            take_sample(variant, sample, (int)kind);
             for (loop = 0; loop < 2; loop++) {
                 const double seconds = sample->loops[kind][loop];
                 fastest[loop] = fastest[loop] == 0.0 || seconds < fastest[loop] ? seconds : fastest[loop];
@@ -367,12 +331,16 @@ int main(int arguments, char **given)
 {
     const double seconds = arguments > 1 ? atof(given[1]) : 15.0;
     double began;
+    size_t variant;
     if (!(seconds > 0.0 && seconds < 1e6)) {
         fprintf(stderr, "the time must be a number of seconds above 0, got %s\n", given[1]);
         return 2;
     }
     fprintf(stderr, "timing %d variants of the network, for at most %g s\n", VARIANTS, seconds);
-    prepare();
+    draw_image();
+    for (variant = 0; variant < VARIANTS; variant++) {
+        count_predictions(variant);
+    }
     time_stamps();
     began = stopwatch_now();
     do {

@@ -1,15 +1,12 @@
-/* What the program that times a network knows of each variant of it, and what a variant tells the program. */
+/* What a variant of the network tells the program that times it. */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
 
 #include <stddef.h>
 
-struct variant {
-    size_t tables;  /* bytes */
-    size_t scratch; /* floats */
-    void (*init)(void *tables);
-    void (*predict)(const void *tables, float *scratch, const float *in, float *out);
-};
+/* Whether steps are timed. Asked between the steps, at a cost far below a time stamp's; volatile, so that the compiler
+ * does not make two functions of one. */
+extern volatile int calibrate_stamps;
 
 /* The step at this place of a prediction is done. */
 void calibrate_step(size_t place);
