@@ -175,3 +175,69 @@ def test_budget_that_needs_no_zeros_says_so(tmp_path: Path) -> None:
     done = sca_search(*TINY, "--max-kb", "9", "--no-grid", "--name", "roomy", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "The size of the packed weights stays within its budget with no zeros at all." in done.stdout
+
+
+@pytest.fixture(scope="module")
+def latencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration of the embedded default's network."""
+    folder = tmp_path_factory.mktemp("latency")
+    done = sca_search("calibrate", "--seconds", "1", "--json", "table.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "table.json"
+
+
+def middle_ms(table: Path) -> float:
+    """Half-way between the fastest and the slowest variant that was timed."""
+    variants = json.loads(table.read_text())["variants"]
+    times = [variant["low_us"] for variant in variants]
+    return (min(times) + max(times)) / 2000
+
+
+@pytest.mark.slow
+def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(latencies: Path, tmp_path: Path) -> None:
+    budget = middle_ms(latencies)
+    flags = (*TINY, "--max-latency-ms", f"{budget}", "--latency-table", str(latencies), "--no-grid", "--name", "device")
+    done = sca_search(*flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "runs/device/summary.json").read_text())
+    assert summary["chosen"]["latency_ms"] <= budget
+    assert "latency_spread_ms" not in summary["chosen"]
+    assert "by the table of its device" in " ".join(done.stdout.split())
+    trials = pd.read_csv(tmp_path / "runs/device/trials.csv")
+    # Trials use the budget up but for the margin of 2 %; counts are whole, and layers may drop to their floors.
+    assert trials["latency_ms"].between(0.93 * budget, budget).all()
+    assert trials["predicted_latency_ms"].to_numpy() == pytest.approx(trials["latency_ms"].to_numpy(), rel=0.02)
+
+
+@pytest.mark.slow
+def test_study_is_timed_where_the_budget_is_this_machines(latencies: Path, tmp_path: Path) -> None:
+    budget = middle_ms(latencies)
+    done = sca_search(*TINY, "--max-latency-ms", f"{budget}", "--name", "here", cwd=tmp_path)
+    trials = pd.read_csv(tmp_path / "runs/here/trials.csv")
+    assert (trials[["latency_ms", "latency_spread_ms", "predicted_latency_ms"]] > 0).all(axis=None)
+    chosen = json.loads((tmp_path / "runs/here/summary.json").read_text())["chosen"]
+    # A busy machine may leave nothing within the budget; then the command says so.
+    assert done.returncode == (0 if chosen else 1), done.stderr
+    assert chosen is None or chosen["latency_ms"] <= budget
+    assert chosen is not None or "No trial meets the goal" in done.stderr
+
+
+@pytest.mark.slow
+def test_table_of_another_network_is_refused_before_anything_is_written(latencies: Path, tmp_path: Path) -> None:
+    flags = ("--max-latency-ms", "1", "--model", "lenet-medium", "--latency-table", str(latencies))
+    done = sca_search(*TINY, *flags, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the latency table must be of this study's network" in " ".join(done.stderr.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_compiler_a_budget_of_milliseconds_is_refused(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("sca_search.export.c_build.zig_compiler", lambda: None)
+    done = run(*TINY, "--max-latency-ms", "1")
+    assert done.returncode == 2
+    assert "[cross]" in done.stderr
+    assert not (tmp_path / "runs").exists()
