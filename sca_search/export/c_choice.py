@@ -17,7 +17,7 @@ _LAY, _LAY_COMBINED, _ADD, _OUTPUT = 2.5, 1.5, 0.6, 25.0
 # often; and what each KB adds by which what a tile reads exceeds a first-level cache of so many.
 _ADD_IN_PLACE, _ASKEW, _GROWTH, _CACHE_KB = 0.7, 0.2, 0.007, 32
 # Cycles of a listed input, of 64 coded weights, and the share of inputs that are not zero.
-_LISTED, _CODED, _INPUTS = 0.65, 10.0, 0.9
+_LISTED, _CODED, _INPUTS = 0.8, 10.0, 0.9
 
 
 def choose_tiles(name: str, weight: Trits, kinds: dict[str, Tiles], options: COptions) -> Tiles:
