@@ -37,7 +37,8 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
         return GRID[candidate % len(GRID)]
     if candidate % 2 == 0 or not goal.grid:
         return None if goal.budgets else goal.target_sparsity
-    grid = [sparsity for sparsity in GRID if abs(sparsity - (goal.target_sparsity or -1.0)) > 0.005]
+    target = math.inf if goal.target_sparsity is None else goal.target_sparsity
+    grid = [sparsity for sparsity in GRID if abs(sparsity - target) > 0.005]
     return grid[candidate // 2 % len(grid)]
 
 
