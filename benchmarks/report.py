@@ -7,8 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from sca_search.provenance import processor, usable_cores
 from sca_search.versions import versions
-from sca_search.workers import usable_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -32,17 +32,9 @@ def provenance() -> str:
     arguments = ["PATH" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
     return (
-        f"`{command}`  \n{datetime.date.today()}, {_processor()}, {usable_cores()} cores, "
+        f"`{command}`  \n{datetime.date.today()}, {processor()}, {usable_cores()} cores, "
         f"Python {platform.python_version()}, {used}"
     )
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it."""
-    known = Path("/proc/cpuinfo")
-    if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
-        return match[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:

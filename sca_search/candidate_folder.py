@@ -1,21 +1,33 @@
-"""A candidate's folder, written and read: its model, its history and its record; refits lie in folders below it."""
+"""A candidate's folder, written: its model, its history and its record; refits lie in folders below it."""
 
 import csv
 import dataclasses
 import io
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from sca_search.candidate import Candidate
-from sca_search.errors import RunError
-from sca_search.export.plain import count_zeros, save_plain
+from sca_search.candidate_record import DISTRIBUTION, HISTORY, RECORD
+from sca_search.distribution import Snapshot
+from sca_search.export.plain import load_plain, save_plain
+from sca_search.export.trit_code import encode_trits
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.run_folder import RunFolder
 from sca_search.task import Epoch, Settled, Task
-from sca_search.ternary import total
+from sca_search.ternary import total, zero_counts
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted in the file written."""
+
+    sparsity: float
+    size_bytes: int  # of the ternary weights in the packed format's code
+    layer_bytes: dict[str, int]
 
 
 def facts(settled: Settled) -> dict[str, float]:
@@ -37,12 +49,13 @@ def keep(
     task: Task,
     taken: Mapping[str, float],
     refit: int = 0,
-) -> float:
-    """Writes a candidate's folder, with what was measured that the network takes, and gives its sparsity, counted in
-    the file written."""
+) -> Counted:
+    """Writes a candidate's folder, with what was measured that the network takes, and gives what was counted in the
+    file written."""
     folder = run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(folder / "history.csv", history_csv(settled.history))
+    write_text_atomic(folder / HISTORY, history_csv(settled.history))
+    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
     model_file = folder / "model.safetensors"
     about = {
         "input_shape": task.data.input_shape,
@@ -51,21 +64,25 @@ def keep(
         "std": task.data.std,
     }
     save_plain(model_file, settled.model, task.ternary_layers, about)
-    counted = total(count_zeros(model_file)).sparsity
+    counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),
         "accuracy": settled.score.accuracy,
-        "sparsity": counted,
+        "sparsity": counted.sparsity,
+        "size_bytes": counted.size_bytes,
         **facts(settled),
         **taken,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
-        "layers": {name: dataclasses.asdict(count) for name, count in settled.counts.items()},
+        "layers": {
+            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]}
+            for name, count in settled.counts.items()
+        },
     }
     # The record comes last: where it is, the candidate is whole.
-    write_json_atomic(_record_file(folder), record)
+    write_json_atomic(folder / RECORD, record)
     return counted
 
 
@@ -78,32 +95,14 @@ def history_csv(history: tuple[Epoch, ...]) -> str:
     return text.getvalue()
 
 
-def records_of(run: RunFolder, number: int) -> list[dict[str, Any]]:
-    """The records of a candidate and of its refits, each with its `folder`; a refit that was cut short has none."""
-    home = run.candidate(number)
-    found = [_record(folder) for folder in (home, *sorted(home.glob("refit-*"))) if _record_file(folder).is_file()]
-    if not found:
-        raise RunError(f"{home}: the candidate's files are missing")
-    return found
+def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
+    """One line an epoch: the counts are read by programs, and a line a number would take three times the room."""
+    lines = [json.dumps(dataclasses.asdict(each), allow_nan=False) for each in snapshots]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def best_of(records: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
-    """The best on validation: the record whose model is exported.
-
-    A refit of a candidate that is within all limits may be a little above one: then it is not taken.
-    """
-    within = [each for each in records if all(each.get(column, math.inf) <= most for column, most in limits.items())]
-    return max(within or records, key=lambda record: (record["accuracy"], -record["loss"]))
-
-
-def _record_file(folder: Path) -> Path:
-    return folder / "candidate.json"
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    path = _record_file(folder)
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {"folder": folder, "loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+def _counted(model_file: Path) -> Counted:
+    state, layers, _ = load_plain(model_file)
+    trits = {name: state[f"{name}.weight"] for name in layers}
+    sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
+    return Counted(total(zero_counts(trits)).sparsity, sum(sizes.values()), sizes)

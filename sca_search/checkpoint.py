@@ -1,12 +1,12 @@
 """A training that pauses: everything it needs to go on, in one safetensors file.
 
 Tensors: the network's state (Θ, float weights, normalisation), the optimizer's memory, the random state. Facts, as JSON
-in the file's metadata: the epoch, λ's unit, α a layer and the history so far. No pickle: a run folder may come from
-somebody else.
+in the file's metadata: the epoch, λ's unit, α a layer, the history and the weights' distributions so far. No pickle: a
+run folder may come from somebody else.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Checkpoint:
     model: dict[str, Tensor]
     memory: dict[str, Tensor]  # the optimizer's
     random: Tensor  # torch's generator, as bytes
+    snapshots: list[dict[str, Any]] = field(default_factory=list)  # older files have none
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -55,6 +56,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "unit": checkpoint.unit,
         "alphas": checkpoint.alphas,
         "history": checkpoint.history,
+        "snapshots": checkpoint.snapshots,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
@@ -81,6 +83,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             model=groups["model"],
             memory=groups["memory"],
             random=groups["random"]["torch"],
+            snapshots=[dict(each) for each in facts.get("snapshots", [])],
         )
     except _UNREADABLE as error:
         raise RunError(f"{path}: is no checkpoint that can be read: {error}") from error

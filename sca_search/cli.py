@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from sca_search.dashboard_commands import dashboard_command, features_command
 from sca_search.errors import ScaError
 from sca_search.spec import StudySpec, resolve
 
@@ -150,6 +151,10 @@ def run_command(
 
     `sca-search show RUN` prints a finished or running study
 
+    `sca-search dashboard RUN` opens its page; several runs are compared, and with `--live` it follows a running study
+
+    `sca-search features RUN` draws a trial's feature maps beside the dense network's
+
     `sca-search export RUN` writes the chosen model, or any trial, as packed, C, ONNX and torch files, and verifies them
 
     `sca-search verify DIR` verifies an export again
@@ -172,6 +177,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     _out.print("[dim]loading torch, data and network …[/dim]") if _out.is_terminal else None
     from sca_search.display import StudyDisplay
     from sca_search.goal import unmet
+    from sca_search.provenance import note_command
     from sca_search.results import read_csv
     from sca_search.run_folder import new_run, resumed_run
     from sca_search.study import Audience, make_task, prepare_budgets, run_study
@@ -182,6 +188,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     for budget in prepared.met_without_zeros:
         _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)
+    note_command(run, sys.argv[1:])
     display = StudyDisplay(spec, _out)
     with _stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
@@ -422,6 +429,10 @@ def calibrate_command(
     _out.print(latency_table(latency))
     for line in latency_lines(latency, calibration, {shape.name: shape.least_nonzeros for shape in task.layer_shapes}):
         _out.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+app.command("dashboard")(dashboard_command)
+app.command("features")(features_command)
 
 
 def _say(line: str) -> None:

@@ -45,11 +45,16 @@ def reached_for(observations: Sequence[Observation], strength: float) -> NDArray
 
 def asked_for(observations: Sequence[Observation], sparsity: float, strength: float) -> float:
     """What to ask for so that one layer reaches a sparsity: the plan itself while the fit is not trusted."""
+    return asked_for_all(observations, [sparsity], strength)[0]
+
+
+def asked_for_all(observations: Sequence[Observation], sparsities: Sequence[float], strength: float) -> list[float]:
+    """`asked_for` of several sparsities; the fit is made once."""
     if not trusted(observations):
-        return sparsity
+        return list(sparsities)
     reached = reached_for(observations, strength)
     # A stretch that is flat has many answers; the slightest slope picks its middle and keeps the map one to one.
-    return float(np.interp(sparsity, reached + 1e-9 * _GRID, _GRID))
+    return [float(asked) for asked in np.interp(sparsities, reached + 1e-9 * _GRID, _GRID)]
 
 
 def trusted(observations: Sequence[Observation]) -> bool:

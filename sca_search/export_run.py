@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
-from sca_search.candidate_folder import best_of, records_of
+from sca_search.candidate_record import best_of, records_of
 from sca_search.data import AnySplit, DataSet, load_data
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
@@ -32,7 +32,7 @@ def export_run(path: Path, trial: int | None, out: Path | None, options: ExportO
     """Exports one trial of a run, by default the chosen one, into `out` or the run's own folder of exports."""
     run = RunFolder(path)
     spec = run.spec()
-    row = _row(run, spec, trial)
+    row = trial_row(run, spec, trial)
     folder = out or run.path / "exports" / f"trial-{row['trial']:03d}"
     check_target(folder, replaced=options.replace)  # before the data is read, which may take a while
     options.say("reading the data")
@@ -77,7 +77,7 @@ def _labels(split: AnySplit) -> NDArray[np.int64]:
     return np.concatenate([labels.numpy() for _, labels, *_ in split.batches(EVALUATION_BATCH)])
 
 
-def _row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, Any]:
+def trial_row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, Any]:
     """The trial's line in the table of trials; a sentence if there is none, or none to export."""
     if not run.trials_file.is_file():
         raise RunError(f"{run.path}: no trial has finished yet, there is nothing to export")

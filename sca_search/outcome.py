@@ -1,4 +1,4 @@
-"""The end of a study: tables, choice, refit of the chosen candidate, the test split, summary and page."""
+"""The end of a study: tables, choice, refit of the chosen candidate, the test split, features and summary."""
 
 import json
 import shutil
@@ -8,15 +8,16 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sca_search.candidate import Candidate
-from sca_search.candidate_folder import best_of, keep, records_of
-from sca_search.dashboard import LayerRow, dashboard_data, write_dashboard
+from sca_search.candidate_folder import keep
+from sca_search.candidate_record import FEATURES, best_of, records_of
 from sca_search.export.plain import count_zeros, load_plain
+from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
 from sca_search.gauge import TAKEN, Gauge
 from sca_search.goal import chosen_trial, described, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.results import expected_accuracy, hypervolume, measured, pareto_front, write_csv
+from sca_search.results import front_area, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.spec import StudySpec
@@ -29,13 +30,12 @@ from sca_search.versions import versions
 _REFIT = 1_000_000
 
 
-def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_accuracy: float | None) -> None:
-    """trials.csv, front.csv and the page, as far as the study has come."""
+def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
+    """trials.csv and front.csv, as far as the study has come."""
     chosen = chosen_trial(frame, spec.goal)
     front = pareto_front(frame)
     write_csv(frame, run.trials_file)
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
-    write_page(run, spec, frame, dense_accuracy, {})
 
 
 def refit(
@@ -75,7 +75,7 @@ def summarize(
         "failed": int((frame["state"] == "failed").sum()),
         "paused": int((frame["state"] == "paused").sum()),
         "rungs": _rungs(spec, frame),
-        "hypervolume": hypervolume(pareto_front(frame), accuracy=start.score.accuracy - 0.05, sparsity=0.3),
+        "hypervolume": front_area(pareto_front(frame), start.score.accuracy),
         "seconds": round(seconds, 1),
         "versions": versions(),
         "dense": {"accuracy": start.score.accuracy},
@@ -110,8 +110,11 @@ def _chosen(
     counts = count_zeros(run.chosen_file)
     test = task.data.read_test()
     batches = test.batches(EVALUATION_BATCH)
-    dense = score(task.model_with(start.state), batches)
-    ours = score(task.model_with(load_plain(run.chosen_file)[0]), batches)
+    networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
+    dense, ours = (score(network, batches) for network in networks)
+    validation = task.data.val.batches(EVALUATION_BATCH)
+    features = compare_features(*networks, validation, task.data.classes, task.ternary_layers)
+    write_json_atomic(run.candidate(number) / FEATURES, features.as_json())
     accuracies = [record["accuracy"] for record in records]
     return {
         "dense": {"accuracy": start.score.accuracy, "test_accuracy": dense.accuracy},
@@ -137,40 +140,3 @@ def _chosen(
             "size_bytes": run.chosen_file.stat().st_size,
         },
     }
-
-
-def write_page(
-    run: RunFolder, spec: StudySpec, frame: pd.DataFrame, dense_accuracy: float | None, summary: dict[str, object]
-) -> None:
-    """dashboard.html."""
-    chosen = summary.get("chosen")
-    layers = chosen["layers"] if isinstance(chosen, dict) else {}
-    data = dashboard_data(
-        frame,
-        title=run.path.name,
-        target_sparsity=spec.goal.target_sparsity,
-        dense_accuracy=dense_accuracy,
-        chosen_trial=chosen_trial(frame, spec.goal),
-        summary=page_facts(spec, summary),
-        layers=tuple(LayerRow(name, layer["weights"], layer["sparsity"]) for name, layer in layers.items()),
-    )
-    write_dashboard(run.dashboard_file, data)
-
-
-def page_facts(spec: StudySpec, summary: dict[str, object]) -> tuple[tuple[str, str], ...]:
-    """What the page says in words beside its figures."""
-    facts = [
-        ("Data", spec.data.name),
-        ("Network", spec.model.name),
-        ("Form", spec.search.form),
-        ("Goal", described(spec.goal)),
-    ]
-    chosen, dense = summary.get("chosen"), summary.get("dense")
-    if isinstance(chosen, dict) and isinstance(dense, dict):
-        facts += [
-            ("Sparsity, counted in the file", f"{chosen['sparsity']:.3%}"),
-            ("Test accuracy", f"{chosen['test_accuracy']:.2%} (dense {dense['test_accuracy']:.2%})"),
-            ("Validation accuracy", expected_accuracy(chosen)),
-            ("Exported model", str(chosen["file"])),
-        ]
-    return tuple(facts)

@@ -29,6 +29,21 @@ COLUMNS = (
     "seconds",
     "reason",
 )
+# What a trial may tell beside these; whatever else is in a table of trials was searched.
+FACTS = (
+    "candidate",
+    "epochs",
+    "images",  # of the validation split
+    "sparsity_before",
+    "rung_accuracy",  # at the last rung, as if training had ended there
+    "size_bytes",  # of the ternary weights in the packed format's code
+    "latency_ms",
+    "latency_spread_ms",
+    "packed_bytes",
+    "file_bytes",
+    "worker",  # 1, 2, …
+    "started",  # UTC, ISO 8601
+)
 _TEXT = ("state", "reason")
 _NUMBER_TYPES = {
     name: "int64" if name == "trial" else "float64" for name in COLUMNS if name not in {"off_target", *_TEXT}
@@ -52,17 +67,18 @@ def trial_frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
     return _with_text(frame).sort_values("trial", kind="stable", ignore_index=True)
 
 
-def pareto_front(frame: pd.DataFrame) -> pd.DataFrame:
-    """The complete trials that no other beats in accuracy and sparsity, sorted by sparsity.
+def pareto_front(frame: pd.DataFrame, measure: str = "sparsity", *, more_is_better: bool = True) -> pd.DataFrame:
+    """The complete trials that no other beats in accuracy and sparsity (or another measure), sorted by it.
 
     Of trials equal in both, the one with the lowest loss stays, then the earliest.
     """
-    ranked = measured(frame).sort_values(
-        ["sparsity", "accuracy", "loss", "trial"], ascending=[False, False, True, True]
+    known = measured(frame)
+    ranked = known[known[measure].abs() < math.inf].sort_values(
+        [measure, "accuracy", "loss", "trial"], ascending=[not more_is_better, False, True, True]
     )
     # From the sparsest down, a trial is on the front where it is more accurate than all before it.
     best_before = ranked["accuracy"].cummax().shift(fill_value=-math.inf)
-    return ranked[ranked["accuracy"] > best_before].sort_values("sparsity", ignore_index=True)
+    return ranked[ranked["accuracy"] > best_before].sort_values(measure, ignore_index=True)
 
 
 def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> float:
@@ -74,6 +90,17 @@ def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> flo
     return math.fsum(
         (right - left) * height for (right, left), height in zip(pairwise(edges), heights.tolist(), strict=True)
     )
+
+
+def front_area(front: pd.DataFrame, dense_accuracy: float) -> float:
+    """The hypervolume that studies report: above five points below the dense network, and three zeros in ten."""
+    accuracy, sparsity = area_reference(dense_accuracy)
+    return hypervolume(front, accuracy=accuracy, sparsity=sparsity)
+
+
+def area_reference(dense_accuracy: float) -> tuple[float, float]:
+    """The accuracy and sparsity that count for nothing."""
+    return dense_accuracy - 0.05, 0.3
 
 
 def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:

@@ -4,12 +4,16 @@ runs/<name>/
   study.toml            the resolved spec
   study.db              the Optuna study (SQLite)
   dense.safetensors     the warm start; dense.json: its scores
-  candidates/007/       model.safetensors, candidate.json, history.csv; refit-1/ … of the chosen one;
+  candidates/007/       model.safetensors, candidate.json, history.csv, distribution.json (tanh Θ over epochs),
+                        features.json (maps beside the dense network's); refit-1/ … of the chosen one;
                         checkpoint.safetensors of one that is not finished
   prior.json            asked and reached sparsity; given-prior.json: the one that the study started from
+  closed-form.json      the prior's α against sparsity, a layer, on the warm start
   sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
   latency.json          the calibration, where the goal is in milliseconds
   trials.csv front.csv summary.json dashboard.html
+  about.json            commands, machine, versions
+  progress.json         what is being trained now; gone when nothing is
   chosen.safetensors    the exported model
 """
 
@@ -80,6 +84,18 @@ class RunFolder:
     @property
     def given_prior_file(self) -> Path:
         return self.path / "given-prior.json"
+
+    @property
+    def closed_form_file(self) -> Path:
+        return self.path / "closed-form.json"
+
+    @property
+    def about_file(self) -> Path:
+        return self.path / "about.json"
+
+    @property
+    def progress_file(self) -> Path:
+        return self.path / "progress.json"
 
     def checkpoint(self, number: int) -> Path:
         return self.candidate(number) / "checkpoint.safetensors"

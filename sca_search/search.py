@@ -52,6 +52,7 @@ class Objective:
     listener: Listener
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
     gauge: Gauge | None = None  # measures what the goal limits
+    worker: int = 1  # which of the processes that share the study
 
     @property
     def spec(self) -> StudySpec:
@@ -59,6 +60,7 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number = trial.user_attrs["candidate"]
+        trial.set_user_attr("worker", self.worker)
         candidate = self._candidate(trial, number)
         sparsity = candidate.sparsity
         self.listener.on_start(trial.number, sparsity)
@@ -89,11 +91,11 @@ class Objective:
         taken = self.gauge(settled.model, self.task) if self.gauge else {}
         counted = keep(self.run, number, candidate, settled, self.task, taken)
         self.run.checkpoint(number).unlink(missing_ok=True)
-        for name, value in (facts(settled) | taken).items():
+        for name, value in (facts(settled) | {"size_bytes": counted.size_bytes} | taken).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         trial.set_user_attr("observed", observed(candidate, settled))
-        return settled.score.accuracy, counted
+        return settled.score.accuracy, counted.sparsity
 
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
         """The trial's values as a candidate of the sparsity that was planned when it was queued; else of one that
@@ -142,6 +144,7 @@ class Objective:
     def _rungs(self, trial: optuna.Trial, number: int, sparsity: float) -> Rungs:
         def passes(epoch: int, score: Score) -> bool:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
+            trial.set_user_attr("rung_accuracy", score.accuracy)
             mine = RungScore(number, sparsity, score.loss)
             return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
 
@@ -149,10 +152,13 @@ class Objective:
         return Rungs(epochs, passes, self.run.checkpoint(number))
 
 
-def make_objective(run: RunFolder, space: Space, task: Task, start: WarmStart, listener: Listener) -> Objective:
+def make_objective(
+    run: RunFolder, space: Space, task: Task, start: WarmStart, listener: Listener, worker: int = 1
+) -> Objective:
     """With the prior that the study began with, and what measures what its goal limits."""
     spec = space.spec
-    return Objective(run, space, task, start, listener, given_prior(run, spec, task), make_gauge(run, spec, task))
+    gauge = make_gauge(run, spec, task)
+    return Objective(run, space, task, start, listener, given_prior(run, spec, task), gauge, worker)
 
 
 @dataclass

@@ -1,20 +1,23 @@
 """A whole study, from its spec to the summary: warm start, trials, tables, refits, test."""
 
+import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import optuna
 import torch
 
+from sca_search.dashboard import PageWriter
 from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
-from sca_search.outcome import refit, summarize, write_page, write_tables
+from sca_search.outcome import refit, summarize, write_tables
 from sca_search.prior_file import write_prior
+from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.search import Clock, Listener, make_objective, work
@@ -23,7 +26,15 @@ from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.trials import fill_queue, has_waiting, observations, open_study, queue_another, rows, storage_errors
 from sca_search.workers import run_processes, threads_of
-from sca_search.workshop import make_gauge, make_space, make_task, prepare_budgets, take_prior, warm_start
+from sca_search.workshop import (
+    make_gauge,
+    make_space,
+    make_task,
+    prepare_budgets,
+    take_prior,
+    warm_start,
+    write_closed_form,
+)
 
 # Trials beyond those asked for, where none of these was measured to be within the budgets.
 _MOST_MORE = 3
@@ -56,32 +67,65 @@ def run_study(
     """Runs what is missing of a study. A stop leaves the front so far, written down."""
     began = time.monotonic()
     torch.set_num_threads(threads_of(spec, task))
-    with run.locked():
+    progress = ProgressFile(run.progress_file)
+    with run.locked(), contextlib.closing(progress):
+        audience = _with_progress(audience, progress)
         write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
         if calibration is not None:
             write_calibration(run.latency_file, calibration)
+        pages = PageWriter(run)
+        progress.note("dense warm start", 0, spec.train.dense_epochs)
+        pages.write()
         try:
             start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
         except StopRequestedError:
+            progress.close()
+            pages.write()
             return Finished({}, stopped=True)
         take_prior(run, spec, task)
+        write_closed_form(run, spec, task, start)
         space = make_space(run, spec, task, start)
         study = open_study(run, space)
         stopped = False
         try:
-            _run_trials(run, space, task, start, study, audience)
+            _run_trials(run, space, task, start, study, audience, pages)
             _run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
         frame = trial_frame(rows(study))
-        write_tables(run, spec, frame, start.score.accuracy)
+        write_tables(run, spec, frame)
         summary = summarize(run, spec, frame, task, start, time.monotonic() - began)
-        write_page(run, spec, frame, start.score.accuracy, summary)
+        progress.close()
+        pages.write()
         return Finished(summary, stopped)
 
 
+def _with_progress(audience: Audience, progress: ProgressFile) -> Audience:
+    """The audience, and beside it a file for those who watch from elsewhere."""
+
+    def dense(epoch: Epoch) -> None:
+        progress.note("dense warm start", epoch.epoch, epoch.epochs)
+        audience.on_dense_epoch(epoch)
+
+    def trial(number: int, epoch: Epoch) -> None:
+        progress.note(f"trial {number}", epoch.epoch, epoch.epochs)
+        audience.on_trial_epoch(number, epoch)
+
+    def refitted(index: int, epoch: Epoch) -> None:
+        progress.note(f"refit {index} of the chosen one", epoch.epoch, epoch.epochs)
+        audience.on_refit_epoch(index, epoch)
+
+    return replace(audience, on_dense_epoch=dense, on_trial_epoch=trial, on_refit_epoch=refitted)
+
+
 def _run_trials(
-    run: RunFolder, space: Space, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
+    run: RunFolder,
+    space: Space,
+    task: Task,
+    start: WarmStart,
+    study: optuna.Study,
+    audience: Audience,
+    pages: PageWriter,
 ) -> None:
     spec = space.spec
     with storage_errors(run):
@@ -91,8 +135,9 @@ def _run_trials(
 
     def on_end(number: int) -> None:
         told = rows(study)
-        write_tables(run, spec, trial_frame(told), start.score.accuracy)
+        write_tables(run, spec, trial_frame(told))
         write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
+        pages.write_if_due()
         audience.on_trial_end(next(row for row in told if row["trial"] == number))
 
     listener = Listener(audience.on_trial_start, audience.on_trial_epoch, on_end, audience.stop_requested)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sca_search.allocation import LayerShape
 from sca_search.data import DataSet
+from sca_search.distribution import Snapshot
 from sca_search.exact import Floor
 from sca_search.layers import LayerChoice
 from sca_search.measure import EVALUATION_BATCH, Score, score
@@ -132,3 +133,4 @@ class Settled:
     unit: float  # λ for a strength of 1
     alphas: dict[str, float]
     history: tuple[Epoch, ...]
+    snapshots: tuple[Snapshot, ...] = ()

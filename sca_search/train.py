@@ -17,6 +17,7 @@ from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.control import SparsityControl, strength_unit
 from sca_search.data import AnySplit, TaughtSplit
+from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import ExactTrits, exact_trits, rounded_trits
 from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
@@ -105,14 +106,17 @@ class _Training:
         if not candidate.strength_is_lambda:
             self.control.unit = self._strength_unit()
         self.history: list[Epoch] = []
+        self.snapshots: list[Snapshot] = []
 
     def run(self, rungs: Rungs) -> Settled:
         candidate = self.candidate
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
         first, memory = self._go_on(rungs.checkpoint)
+        if not first:
+            self.snapshots.append(snapshot(self.model, 0))
         # A training that goes on from a rung is looked at there once more: it may have been killed before it was.
         for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
-            memory = self._fit(plan, self._look, self.control, candidate.seed, Leg(first, last, memory))
+            memory = self._fit(plan, self._look_and_keep, self.control, candidate.seed, Leg(first, last, memory))
             first = last
             if last < candidate.epochs:
                 self._keep(rungs.checkpoint, last, memory)
@@ -133,6 +137,7 @@ class _Training:
             self.model.load_state_dict(kept.model)
             self.control.go_on(kept.unit, kept.alphas, steps)
             self.history = [Epoch(**epoch) for epoch in kept.history]
+            self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
             torch.set_rng_state(kept.random)
         except (RuntimeError, KeyError, TypeError) as error:
             sentence = str(error).splitlines()[0]
@@ -147,6 +152,7 @@ class _Training:
                 unit=self.control.unit,
                 alphas=self.control.alphas(),
                 history=[asdict(each) for each in self.history],
+                snapshots=[asdict(each) for each in self.snapshots],
                 model=state,
                 memory=memory,
                 random=torch.get_rng_state(),
@@ -186,6 +192,11 @@ class _Training:
         batches = self.train_split.batches(self.task.batch, seed=seed)
         watch = Watch(after_epoch, self.progress.stop_requested)
         return fit(self.model, batches, plan, watch, control, self.loss, leg)
+
+    def _look_and_keep(self, epoch: int) -> Epoch:
+        if is_kept(epoch, self.candidate.epochs):
+            self.snapshots.append(snapshot(self.model, epoch))
+        return self._look(epoch)
 
     def _look(self, epoch: int) -> Epoch:
         """The network now, soft and as rounding would leave it."""
@@ -228,6 +239,7 @@ class _Training:
             unit=self.control.unit,
             alphas=self.control.alphas(),
             history=tuple(self.history),
+            snapshots=tuple(self.snapshots),
         )
 
     def _exact_trits(self) -> ExactTrits:

@@ -6,6 +6,7 @@ that is known ahead: workers take the next, a killed one is put back, and a fini
 
 import contextlib
 from collections.abc import Iterator
+from datetime import UTC
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -16,6 +17,7 @@ from sca_search.correction import Observation
 from sca_search.errors import StorageError
 from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.results import FACTS
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
 from sca_search.space import Space
@@ -30,21 +32,7 @@ _STATES = {
     TrialState.WAITING: "waiting",
 }
 # What a trial tells of itself beside its two objectives.
-_FACTS = (
-    "loss",
-    "soft_accuracy",
-    "rounded_accuracy",
-    "moved_share",
-    "sparsity_before",
-    "epochs",
-    "reason",
-    "candidate",
-    "images",
-    "latency_ms",
-    "latency_spread_ms",
-    "packed_bytes",
-    "file_bytes",
-)
+_FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
 
 
 def open_study(run: RunFolder, space: Space) -> optuna.Study:
@@ -192,6 +180,13 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "sparsity": sparsity,
         "accuracy": accuracy,
         "seconds": seconds,
+        "started": _started(trial),
         **told,
         **trial.params,
     }
+
+
+def _started(trial: FrozenTrial) -> str | None:
+    """Optuna keeps local time without saying so."""
+    began = trial.datetime_start
+    return began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None

@@ -4,7 +4,6 @@ Every worker is told by tickets how many trials it may take, so that together th
 """
 
 import multiprocessing
-import os
 import queue
 import signal
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 
 from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
+from sca_search.provenance import usable_cores
 from sca_search.run_folder import RunFolder
 from sca_search.search import Listener, make_objective, work
 from sca_search.spec import StudySpec
@@ -37,11 +37,6 @@ def threads_of(spec: StudySpec, task: Task) -> int:
     return max(1, usable_cores() // spec.search.workers)
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on, which a container may have fewer of than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class _Line:
     """What connects a worker process with the one that started it."""
@@ -58,8 +53,8 @@ def run_processes(
     context = multiprocessing.get_context("spawn")  # a forked torch may hang on its threads' locks
     line = _Line(context.Queue(), context.Semaphore(trials), context.Event())
     processes = [
-        context.Process(target=_worker, args=(run, spec, line), daemon=True)
-        for _ in range(min(trials, spec.search.workers))
+        context.Process(target=_worker, args=(run, spec, line, number), daemon=True)
+        for number in range(1, 1 + min(trials, spec.search.workers))
     ]
     for process in processes:
         process.start()
@@ -102,7 +97,7 @@ def _give(tickets: Semaphore, more: int) -> None:
         tickets.release()
 
 
-def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
+def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
     parent = multiprocessing.parent_process()
 
@@ -118,7 +113,7 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line) -> None:
         torch.set_num_threads(threads_of(spec, task))
         start = warm_start(run, spec, task, Progress())
         space = make_space(run, spec, task, start)
-        objective = make_objective(run, space, task, start, listener)
+        objective = make_objective(run, space, task, start, listener, number)
         study = open_study(run, space)
         work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
     except StopRequestedError:

@@ -32,8 +32,10 @@ from sca_search.task import Progress, Task, WarmStart
 from sca_search.ternary import latents, ternarize
 from sca_search.train import train_dense
 
+# Where the closed form is written down: close where α changes most.
+_SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
 # Beside the dense weights, under a name that no module can have: its logits on the training split.
-_ANSWERS = "(answers)"
+ANSWERS = "(answers)"
 
 
 def make_task(spec: StudySpec) -> Task:
@@ -90,7 +92,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
             seed=spec.seed,
             progress=progress,
         )
-        tensors = start.state | {_ANSWERS: start.answers}
+        tensors = start.state | {ANSWERS: start.answers}
         with atomic_path(run.dense_file) as temporary:
             save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
         # The scores come last: where they are, the weights are whole.
@@ -101,7 +103,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
 def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
     known = json.loads(scores.read_text())
     state = load_file(weights)
-    answers = state.pop(_ANSWERS)
+    answers = state.pop(ANSWERS)
     return WarmStart(state, Score(known["accuracy"], known["loss"]), answers)
 
 
@@ -171,6 +173,20 @@ def make_gauge(run: RunFolder, spec: StudySpec, task: Task) -> Gauge | None:
     return Gauge(
         columns_of(spec.goal), read_latency_table(run.latency_file, calibration_graph(task)) if is_elsewhere else None
     )
+
+
+def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:
+    """The prior's α a layer on the warm start, for the spread that the study tries first: written once a run."""
+    if run.closed_form_file.exists():
+        return
+    model = task.model_with(start.state)
+    spread = Space(spec).first_guess()["spread"]
+    ternarize(model, task.spreads(spread))
+    alphas = {
+        name: [alpha_for_sparsity(latent, sparsity) for sparsity in _SPARSITIES]
+        for name, latent in latents(model).items()
+    }
+    write_json_atomic(run.closed_form_file, {"spread": spread, "sparsity": _SPARSITIES, "alpha": alphas})
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:

@@ -1,297 +1,458 @@
+"""What the page shows, as values: each expected by hand, or from an independent restatement."""
+
 import json
 import math
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sca_search.dashboard import (
-    DashboardData,
-    FrontPoint,
-    LayerRow,
-    dashboard_data,
-    render_page,
-    write_dashboard,
-)
-from sca_search.dashboard.data import FrontView, front_outline, front_view, table_rows
-from sca_search.dashboard.figures import front_figure, layers_figure
-from sca_search.dashboard.page import lead
+from sca_search.correction import Observation, asked_for
+from sca_search.dashboard import render_page
+from sca_search.dashboard.choices import importance, parallel, searched
+from sca_search.dashboard.course import growth, timeline
+from sca_search.dashboard.detail import MOST_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.dashboard.front import MEASURES, fronts, outline
+from sca_search.dashboard.page import embedded
+from sca_search.dashboard.paper import PAPER, paper_figures
+from sca_search.dashboard.prior_view import corrected, mean_drift, prior_view
+from sca_search.dashboard.reading import DETAILED, RunFiles, detailed_trials
+from sca_search.dashboard.study_data import compact, sensitivity, study_document
+from sca_search.dashboard.words import growth_headline, lead, status, tiles
+from sca_search.progress_file import Now
 from sca_search.results import trial_frame
-
-DENSE = FrontPoint(0, 0.5, 0.95, 0.5)
-MIDDLE = FrontPoint(2, 0.75, 0.875, 0.75)
-BEATEN = FrontPoint(3, 0.75, 0.85, 0.75)
-SPARSE = FrontPoint(4, 0.9, 0.8, 0.91)
-LAYERS = (LayerRow("conv1", 1000, 0.7), LayerRow("conv2", 4000, 0.95))
-DATA = DashboardData(
-    title="digits",
-    target_sparsity=0.75,
-    dense_accuracy=0.97,
-    points=(DENSE, MIDDLE, BEATEN, SPARSE),
-    front=(DENSE, MIDDLE, SPARSE),
-    chosen=MIDDLE,
-    summary=(("network", "convnet"), ("seed", "0")),
-    layers=LAYERS,
-)
-EMPTY = DashboardData("digits", 0.9, None, (), (), None, (), ())
+from sca_search.run_folder import RunFolder
+from sca_search.spec import resolve
 
 
-def row(point, state="complete"):
-    return {
-        "trial": point.trial,
-        "state": state,
-        "sparsity": point.sparsity,
-        "accuracy": point.accuracy,
-        "planned_sparsity": point.planned_sparsity,
-        "loss": 0.5,
+def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[str, object]:
+    known = {"trial": trial, "state": "complete", "sparsity": sparsity, "accuracy": accuracy, "loss": 0.5}
+    return known | {"planned_sparsity": sparsity} | more
+
+
+ROWS = [
+    row(0, 0.5, 0.95, size_bytes=400),
+    row(1, 0.75, 0.85, size_bytes=300),
+    row(2, 0.75, 0.875, size_bytes=250),
+    row(3, 0.9, 0.8, size_bytes=100),
+    {"trial": 4, "state": "failed", "planned_sparsity": 0.9, "reason": "the loss became nan in epoch 1"},
+]
+
+
+def files_of(rows: list[dict[str, object]], path: Path = Path("runs/digits"), **changes: object) -> RunFiles:
+    spec = resolve(None, {"target_sparsity": 0.75, "trials": max(1, len(rows))})
+    known = {
+        "run": RunFolder(path),
+        "spec": spec,
+        "frame": trial_frame(rows),
+        "dense_accuracy": 0.97,
+        "summary": {},
+        "about": {},
+        "prior": {},
+        "closed_form": {},
+        "sensitivity": [],
+        "now": None,
     }
+    return RunFiles(**known | changes)
+
+
+def said(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+# The front ------------------------------------------------------------------------------------------------------------
+
+
+def test_fronts_hold_what_no_other_trial_beats() -> None:
+    by_sparsity, by_size = fronts(trial_frame(ROWS), [0.97], 0.75)
+    assert (by_sparsity.measure.key, by_sparsity.trials) == ("sparsity", (0, 2, 3))
+    assert (by_size.measure.key, by_size.trials) == ("size_bytes", (3, 2, 0))
+
+
+def test_a_measure_is_offered_only_where_a_complete_trial_has_it() -> None:
+    frame = trial_frame([row(0, 0.5, 0.9, latency_ms=1.5), {"trial": 1, "state": "failed", "size_bytes": 3}])
+    assert [front.measure.key for front in fronts(frame, [], None)] == ["sparsity", "latency_ms"]
+    assert [front.measure.key for front in fronts(trial_frame([]), [], None)] == ["sparsity"]
+
+
+def test_outline_falls_where_more_is_better() -> None:
+    points = [(0.5, 0.95), (0.75, 0.875), (0.9, 0.8)]
+    assert outline(points, True, (0.2, 1.0)) == (
+        (0.2, 0.95),
+        (0.5, 0.95),
+        (0.5, 0.875),
+        (0.75, 0.875),
+        (0.75, 0.8),
+        (0.9, 0.8),
+    )
+
+
+def test_outline_rises_where_less_is_better() -> None:
+    points = [(100.0, 0.8), (250.0, 0.875), (400.0, 0.95)]
+    assert outline(points, False, (0.0, 500.0)) == (
+        (100.0, 0.8),
+        (250.0, 0.8),
+        (250.0, 0.875),
+        (400.0, 0.875),
+        (400.0, 0.95),
+        (500.0, 0.95),
+    )
+    assert outline([], False, (0.0, 1.0)) == ()
+
+
+def test_outline_is_the_best_accuracy_with_at_least_a_sparsity() -> None:
+    (front, _) = fronts(trial_frame(ROWS), [], None)
+    for (left, level), (right, end) in zip(front.outline[::2], front.outline[1::2], strict=True):
+        assert level == end == max(each["accuracy"] for each in ROWS[:4] if each["sparsity"] >= (left + right) / 2)
+
+
+def test_view_fits_goal_dense_accuracy_and_trials() -> None:
+    # sparsity 50..90 with 8 % of 40 around, accuracy 80..97 with 8 % of 17
+    view = fronts(trial_frame(ROWS), [0.97], 0.75)[0].view
+    assert view.x == pytest.approx((0.468, 0.932))
+    assert view.accuracy == pytest.approx((0.7864, 0.9836))
+    assert view.below == 0
+    assert fronts(trial_frame(ROWS), [0.97], 0.4)[0].view.x == pytest.approx((0.36, 0.94))
+
+
+def test_view_leaves_far_trials_below() -> None:
+    # The front and the dense accuracy span 17 points: 80 - 17 = 63 is the floor.
+    view = fronts(trial_frame([*ROWS, row(5, 0.2, 0.62), row(6, 0.6, 0.64)]), [0.97], 0.75)[0].view
+    assert view.below == 1
+    assert view.accuracy == pytest.approx((0.64 - 0.08 * 0.33, 0.97 + 0.08 * 0.33))
+
+
+def test_view_of_nothing_and_of_one_trial_has_an_extent() -> None:
+    assert fronts(trial_frame([]), [], None)[0].view.x == (0.0, 1.0)
+    one = fronts(trial_frame([row(0, 1.0, 1.0)]), [], None)[0].view
+    assert one.x[0] < 1.0 < one.x[1] < 1.01
+    size = fronts(trial_frame([row(0, 0.5, 0.9, size_bytes=100)]), [], None)[1].view
+    assert size.x == pytest.approx((90, 110))
+
+
+def test_paper_figures_are_those_of_the_same_network() -> None:
+    assert paper_figures("mnist", "lenet-medium") is None
+    found = paper_figures("mnist", "lenet")
+    assert found is not None
+    assert (0.9744, 0.9942) in [(round(x, 6), round(y, 6)) for x, y in found.points]
+    assert len(found.points) == 24  # eight α by three λ
+    assert len(PAPER["cifar10", "vgg-s"].points) == 27
+    assert all(0 <= x <= 1 and 0.5 < y < 1 for each in PAPER.values() for x, y in each.points)
+
+
+# A trial --------------------------------------------------------------------------------------------------------------
+
+
+def test_layer_rows_hold_zeros_plan_and_bytes() -> None:
+    record = {
+        "candidate": {"sparsity": 0.5, "split": {"conv2": 0.25}},
+        "layers": {"conv2": {"zeros": 30, "weights": 120, "size_bytes": 9}, "fc1": {"zeros": 6, "weights": 8}},
+    }
+    assert layer_rows(record) == [
+        {"name": "conv2", "weights": 120, "sparsity": 0.25, "planned": 0.25, "size_bytes": 9, "latency_ms": None},
+        {"name": "fc1", "weights": 8, "sparsity": 0.75, "planned": 0.5, "size_bytes": None, "latency_ms": None},
+    ]
+
+
+def test_course_numbers_frozen_epochs_after_the_ternary_ones() -> None:
+    history = [
+        {"phase": "ternary", "epoch": 1.0},
+        {"phase": "ternary", "epoch": 2.0},
+        {"phase": "frozen", "epoch": 1.0},
+    ]
+    assert course(history)["epoch"] == [1, 2, 3]
+    assert course([])["epoch"] == []
+
+
+def test_long_histories_are_thinned_to_their_ends() -> None:
+    history = [{"epoch": number} for number in range(1000)]
+    kept = thinned(history)
+    assert len(kept) == MOST_EPOCHS
+    assert (kept[0]["epoch"], kept[-1]["epoch"]) == (0, 999)
+
+
+def test_distribution_is_shares_and_says_where_both_are_the_same() -> None:
+    paper = [{"epoch": 0, "tanh": [1, 2, 1], "soft": [1, 2, 1], "alphas": {"fc1": 0.5}}]
+    assert distribution(paper) == {
+        "epoch": [0],
+        "tanh": [[2500, 5000, 2500]],
+        "soft": None,
+        "alphas": {"fc1": [0.5]},
+    }
+    sharpened = [paper[0] | {"soft": [2, 1, 1]}]
+    assert distribution(sharpened)["soft"] == [[5000, 2500, 2500]]
+    assert distribution([]) is None
+
+
+def test_details_are_kept_of_the_front_and_the_newest() -> None:
+    rows = [row(0, 0.9, 0.99), *(row(number, 0.5, 0.9 - number / 10000) for number in range(1, 101))]
+    assert detailed_trials(trial_frame(rows)) == [0, *range(101 - DETAILED, 101)]
+
+
+# The prior ------------------------------------------------------------------------------------------------------------
+
+CLOSED = {"spread": 0.6, "sparsity": [0.0, 0.5, 0.99], "alpha": {"fc1": [0.0, 0.4, 1.6]}}
+
+
+def drifting(asked: float) -> dict[str, object]:
+    return {"layer": "fc1", "asked": asked, "reached": asked - 0.1, "strength": 10.0}
+
+
+def test_prior_view_holds_asked_and_reached() -> None:
+    prior = {"layers": {"fc1": [4, 4]}, "observations": [drifting(0.5), drifting(0.7)]}
+    ended = {7: {"reached": {"fc1": 0.4}, "alphas": {"fc1": 0.35}}}
+    view = prior_view(prior, CLOSED, ended)
+    assert view["asked"] == {"fc1": [(0.5, 0.4), (0.7, pytest.approx(0.6))]}
+    assert view["ended"] == {"fc1": [(7, 0.4, 0.35)]}
+    assert view["drift"] == pytest.approx(0.1)
+    assert view["corrected"] == {}  # two observations are too few
+
+
+def test_correction_asks_for_more_where_layers_fall_short() -> None:
+    seen = [Observation(**drifting(asked)) for asked in (0.3, 0.5, 0.6, 0.7, 0.8)]
+    found = corrected(CLOSED, "fc1", seen)
+    asked = asked_for(seen, 0.5, 10.0)
+    assert asked > 0.5
+    assert found is not None
+    assert found[1] == pytest.approx(0.4 + (asked - 0.5) / 0.49 * 1.2)  # on the line from (0.5, 0.4) to (0.99, 1.6)
+
+
+def test_prior_of_nothing_is_empty() -> None:
+    view = prior_view({}, {}, {})
+    assert (view["layers"], view["closed"], view["drift"]) == ([], None, None)
+    assert mean_drift([]) is None
+
+
+# The study ------------------------------------------------------------------------------------------------------------
+
+
+def test_timeline_counts_from_the_first_start() -> None:
+    rows = [
+        row(0, 0.5, 0.9, started="2026-01-01T10:00:05+00:00", seconds=4.0, worker=2),
+        row(1, 0.5, 0.9, started="2026-01-01T10:00:00+00:00", seconds=3.0),
+        {"trial": 2, "state": "waiting"},
+    ]
+    assert timeline(rows) == [
+        {"trial": 0, "state": "complete", "worker": 2, "start": 5.0, "seconds": 4.0},
+        {"trial": 1, "state": "complete", "worker": 1, "start": 0.0, "seconds": 3.0},
+    ]
+
+
+def test_growth_is_the_area_after_each_trial_in_the_order_of_their_ends() -> None:
+    rows = [
+        row(0, 0.8, 0.95, epochs=10, started="2026-01-01T10:00:00+00:00", seconds=60.0),
+        row(1, 0.5, 0.97, epochs=10, started="2026-01-01T10:00:00+00:00", seconds=30.0),
+        row(2, 0.4, 0.90, epochs=5, started="2026-01-01T10:02:00+00:00", seconds=30.0),
+    ]
+    found = growth(trial_frame(rows), 0.97)
+    # above 0.92 and 0.3: 0.2 by 0.05; then 0.3 more wide by 0.03 high
+    assert found["trial"] == [1, 0, 2]
+    assert found["area"] == pytest.approx([0.01, 0.019, 0.019])
+    assert found["epochs"] == [10, 20, 25]
+    assert found["reference"] == {"accuracy": pytest.approx(0.92), "sparsity": 0.3}
+
+
+def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
+    found = growth(trial_frame([row(0, 0.5, 0.4)]), 0.97)
+    assert found["reference"] == {"accuracy": 0.0, "sparsity": 0.0}
+    assert found["area"] == pytest.approx([0.2])
+
+
+def test_searched_are_the_columns_that_are_no_facts() -> None:
+    assert searched(["trial", "loss", "rung.5", "worker", "size_bytes", "spread", "growth"]) == ["spread", "growth"]
+
+
+def trials_where(matters: str, count: int = 40) -> list[dict[str, object]]:
+    """Trials whose loss depends on one of three values alone."""
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        values = {name: float(random.uniform(0.1, 0.9)) for name in ("one", "two", "three")}
+        rows.append(row(number, 0.5, 0.9, **values) | {"loss": 0.1 + abs(values[matters] - 0.2)})
+    return rows
+
+
+@pytest.mark.parametrize("matters", ["one", "two", "three"])
+def test_importance_finds_the_value_that_matters(matters: str) -> None:
+    ranked = importance(trials_where(matters), ["one", "two", "three"])
+    assert ranked[0][0] == matters
+    assert ranked[0][1] > 0.6
+    assert math.fsum(share for _, share in ranked) == pytest.approx(1.0)
+
+
+def test_importance_of_few_or_equal_trials_is_not_told() -> None:
+    assert importance(trials_where("one", 9), ["one", "two", "three"]) == []
+    assert importance([row(number, 0.5, 0.9, one=0.3) for number in range(30)], ["one"]) == []
+
+
+def test_parallel_lines_cross_the_most_important_values_first() -> None:
+    rows = [
+        row(0, 0.5, 0.9, spread=0.3, growth="step", fixed=1.0),
+        row(1, 0.6, 0.8, spread=0.6, growth="linear", fixed=1.0),
+    ]
+    found = parallel(rows, ["fixed", "growth", "spread"], [("spread", 0.7), ("growth", 0.3)])
+    assert found["axes"] == [
+        {"name": "spread", "kind": "log", "low": 0.3, "high": 0.6},
+        {"name": "growth", "kind": "names", "names": ["linear", "step"]},
+        {"name": "sparsity", "kind": "even", "low": 0.5, "high": 0.6},
+        {"name": "accuracy", "kind": "even", "low": 0.8, "high": 0.9},
+    ]
+    assert found["lines"] == [[0.3, "step", 0.5, 0.9], [0.6, "linear", 0.6, 0.8]]
+
+
+def test_sensitivity_is_a_table_of_layers_by_sparsities() -> None:
+    costs = [
+        {"layer": "conv2", "sparsity": 0.5, "loss": 0.1, "accuracy": 0.0},
+        {"layer": "conv2", "sparsity": 0.9, "loss": 0.4, "accuracy": 0.0},
+        {"layer": "fc1", "sparsity": 0.5, "loss": 0.2, "accuracy": 0.0},
+    ]
+    found = sensitivity(costs)
+    assert found is not None
+    assert found["loss"] == [[0.1, 0.4], [0.2, None]]
+    assert found["headline"] == "conv2 is the most sensitive layer"
+    assert sensitivity([]) is None
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def test_lead_says_the_result() -> None:
+    files = files_of(ROWS)
+    assert said(lead(files, files.rows)) == (
+        "Trial 2 reaches 87.50 % validation accuracy with 75.00 % of its weights at zero, "
+        "9.50 points below the dense network. Goal: target sparsity 0.75."
+    )
+    same = files_of(ROWS, dense_accuracy=0.875)
+    assert "as accurate as the dense network" in lead(same, same.rows)
+    missed = files_of(ROWS[:1])
+    assert said(lead(missed, missed.rows)).startswith("1 trial has finished; none meets the goal yet.")
+    assert lead(files_of([]), []).startswith("No trial has finished yet.")
+
+
+def test_status_tells_running_finished_stopped_and_failed_apart() -> None:
+    now = Now("trial 3", 2, 20, 0.0, 1.0)
+    running = files_of(ROWS, now=now)
+    assert status(running, running.rows) == {
+        "kind": "running",
+        "text": "Running: 5 of 5 trials · trial 3, epoch 2 of 20",
+    }
+    finished = files_of(ROWS, summary={"chosen": None})
+    assert status(finished, finished.rows) == {"kind": "finished", "text": "Finished: 5 trials"}
+    stopped = files_of([*ROWS, {"trial": 5, "state": "waiting"}])
+    assert status(stopped, stopped.rows) == {"kind": "stopped", "text": "Stopped: 5 of 6 trials"}
+    failed = files_of(ROWS[4:], summary={"chosen": None})
+    assert status(failed, failed.rows) == {"kind": "failed", "text": "The only trial failed"}
+
+
+def test_tiles_give_the_test_figures_once_they_are_known() -> None:
+    before = files_of(ROWS)
+    assert tiles(before, before.rows)[0][0] == "Validation accuracy"
+    chosen = {
+        "trial": 2,
+        "test_accuracy": 0.86,
+        "accuracy_mean": 0.87,
+        "accuracy_spread": 0.01,
+        "seeds": 3,
+        "sparsity": 0.75,
+    }
+    after = files_of(ROWS, summary={"chosen": chosen, "dense": {"test_accuracy": 0.96}})
+    told = [tuple(map(said, tile)) for tile in tiles(after, after.rows)]
+    assert told[0] == ("Test accuracy", "86.00 %", "dense 96.00 %")
+    assert told[1] == ("Validation accuracy", "87.00 %", "± 1.00 % over 3 seeds")
+    assert told[-1] == ("Trials", "4", "complete, 1 failed")
+
+
+def test_growth_headline_names_the_trial_that_nearly_ended_it() -> None:
+    assert said(growth_headline([0.1, 0.995, 0.995, 1.0])) == "After 2 trials the front had 99 % of its final area"
+    assert growth_headline([]) == "How the front's area grows"
+
+
+# The page -------------------------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
     """Tags with their attributes, and the text outside of scripts and styles."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.scripts, self.words, self._inside = [], {}, [], None
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._inside: str | None = None
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        self._inside = dict(attrs).get("data-figure", tag) if tag in {"script", "style"} else None
+        self._inside = tag if tag in {"script", "style"} else None
 
-    def handle_endtag(self, tag):
-        if tag in {"script", "style"}:
-            self._inside = None
+    def handle_endtag(self, _tag):
+        self._inside = None
 
     def handle_data(self, data):
-        if self._inside is None:
-            self.words.append(data)
-        else:
-            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
+        (self.words if self._inside is None else self.scripts).append(data)
 
     @property
-    def text(self):
+    def text(self) -> str:
         return re.sub(r"\s+", " ", "".join(self.words))
 
-    def figure(self, name):
-        return json.loads(self.scripts[name])
+    @property
+    def data(self) -> dict:
+        return json.loads(next(script for script in self.scripts if script.startswith('{"studies"')))
 
 
-def named(figure, name):
-    return next(trace for trace in figure.data if trace.name == name)
-
-
-def test_dashboard_data_holds_points_front_and_chosen():
-    frame = trial_frame(
-        [row(DENSE), row(MIDDLE), row(BEATEN), row(SPARSE), row(FrontPoint(1, 0.99, 0.99, 0.99), "failed")]
-    )
-    data = dashboard_data(
-        frame,
-        title="digits",
-        target_sparsity=0.75,
-        dense_accuracy=0.97,
-        chosen_trial=2,
-        summary=[("network", "convnet"), ("seed", "0")],
-        layers=LAYERS,
-    )
-    assert data == DATA
-
-
-@pytest.mark.parametrize("chosen", [None, 1, 99])
-def test_dashboard_data_leaves_out_a_chosen_trial_that_is_not_complete(chosen):
-    frame = trial_frame([row(DENSE), {"trial": 1, "state": "running"}])
-    data = dashboard_data(
-        frame,
-        title="digits",
-        target_sparsity=None,
-        dense_accuracy=None,
-        chosen_trial=chosen,
-        summary=(),
-        layers=(),
-    )
-    assert data == DashboardData("digits", None, None, (DENSE,), (DENSE,), None, (), ())
-
-
-def test_front_outline_is_the_best_accuracy_with_at_least_a_sparsity():
-    assert front_outline(()) == ()
-    assert front_outline(DATA.front) == ((0.0, 0.95), (0.5, 0.95), (0.75, 0.875), (0.9, 0.8))
-
-    def best(sparsity):
-        return max(point.accuracy for point in DATA.points if point.sparsity >= sparsity)
-
-    # "vh" falls at a corner and runs level to the next: between two corners the later one's value holds.
-    corners = front_outline(DATA.front)
-    for (left, _), (right, level) in pairwise(corners):
-        assert best((left + right) / 2) == level
-    outline = front_figure(DATA).data[0]
-    assert (outline.line.shape, list(outline.x), list(outline.y)) == (
-        "vh",
-        [0, 50, 75, 90],
-        [95, 95, 87.5, 80],
-    )
-
-
-def test_front_view_fits_target_dense_accuracy_and_trials():
-    # sparsity 50..90 with 8 % of 40 around, accuracy 80..97 with 8 % of 17
-    view = front_view(DATA)
-    assert view.sparsity == pytest.approx((46.8, 93.2))
-    assert view.accuracy == pytest.approx((78.64, 98.36))
-    assert view.below == 0
-    assert front_view(replace(DATA, target_sparsity=0.4)).sparsity == pytest.approx((36.0, 94.0))
-    assert front_view(EMPTY) == FrontView((0.0, 100.0), (0.0, 100.0), 0)
-
-
-def test_front_view_leaves_far_trials_below():
-    # The front and the dense accuracy span 17 points: 80 - 17 = 63 is the floor.
-    far, near = FrontPoint(5, 0.2, 0.62, 0.2), FrontPoint(6, 0.6, 0.64, 0.6)
-    view = front_view(replace(DATA, points=(*DATA.points, far, near)))
-    assert view.below == 1
-    assert view.sparsity == pytest.approx((46.8, 93.2))
-    assert view.accuracy == pytest.approx((64 - 0.08 * 33, 97 + 0.08 * 33))
-
-
-def test_front_view_of_one_trial_has_an_extent_within_the_shares():
-    perfect = FrontPoint(0, 1.0, 1.0, 1.0)
-    data = replace(EMPTY, target_sparsity=None, points=(perfect,), front=(perfect,))
-    assert front_view(data) == FrontView((99.0, 101.0), (99.0, 101.0), 0)
-
-
-def test_table_rows_hold_the_front_and_the_chosen():
-    assert table_rows(DATA) == (DENSE, MIDDLE, SPARSE)
-    assert table_rows(replace(DATA, chosen=BEATEN)) == (DENSE, MIDDLE, BEATEN, SPARSE)
-    assert table_rows(EMPTY) == ()
-
-
-def test_front_figure_draws_trials_front_and_chosen():
-    figure = front_figure(DATA)
-    assert list(named(figure, "all trials").x) == [50, 75, 75, 90]
-    assert list(named(figure, "all trials").y) == [95, 87.5, 85, 80]
-    assert list(named(figure, "Pareto front").customdata) == [0, 2, 4]
-    star = named(figure, "chosen")
-    assert (star.marker.symbol, list(star.x), list(star.y)) == ("star", [75], [87.5])
-    labels = [note.text for note in figure.layout.annotations]
-    assert labels == ["<b>trial 2</b>", "target 75 %", "dense network 97.00 %"]
-    vertical, horizontal = figure.layout.shapes
-    assert (vertical.x0, vertical.x1, vertical.line.dash) == (75, 75, "dash")
-    assert (horizontal.y0, horizontal.y1, horizontal.line.dash) == (97, 97, "dot")
-
-
-def test_front_figure_of_nothing_can_be_drawn():
-    figure = front_figure(EMPTY)
-    assert all(not trace.x for trace in figure.data)
-    assert not layers_figure(EMPTY).data[0].x
-
-
-def test_layers_figure_has_a_bar_a_layer_from_the_top():
-    same_name = (LayerRow("conv", 1000, 0.25), LayerRow("conv", 4000, 0.5))
-    figure = layers_figure(replace(DATA, layers=same_name))
-    bars = figure.data[0]
-    assert (list(bars.y), list(bars.x), list(bars.text)) == ([0, 1], [25, 50], ["25.0 %", "50.0 %"])
-    assert figure.layout.yaxis.autorange == "reversed"
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (EMPTY, "No trial has finished yet (target 90.00 %)."),
-        (replace(DATA, chosen=None), "4 trials have finished; none is chosen yet (target 75.00 %)."),
-        (
-            DATA,
-            "Trial 2 reaches 87.50 % validation accuracy with 75.00 % of its weights at zero "
-            "(target 75.00 %), 9.50 points below the dense network.",
-        ),
-        (
-            replace(DATA, target_sparsity=None, dense_accuracy=0.875),
-            "Trial 2 reaches 87.50 % validation accuracy with 75.00 % of its weights at zero, "
-            "as much as the dense network.",
-        ),
-    ],
-)
-def test_lead_says_the_result(data, sentence):
-    assert lead(data).replace("\N{NO-BREAK SPACE}", " ") == sentence
-
-
-def test_page_shows_summary_table_and_figures():
-    page = Page(render_page(DATA))
-    assert "networkconvnet seed0" in page.text
-    assert "target 75.00 %" in page.text
-    assert page.text.count("★ chosen") == 1
-    assert [attrs for tag, attrs in page.tags if tag == "tr"] == [{}, {}, {"class": "chosen"}, {}]
-    assert [tag for tag, _ in page.tags].count("td") == 3 * 6
-    assert "−17.00" in page.text  # 80 against 97
-    assert page.figure("front") == json.loads(front_figure(DATA).to_json())
-    assert page.figure("layers") == json.loads(layers_figure(DATA).to_json())
-
-
-def test_page_marks_a_chosen_trial_off_the_front():
-    assert "★ chosen, not on the front" in Page(render_page(replace(DATA, chosen=BEATEN))).text
-
-
-def test_page_mentions_trials_outside_the_view():
-    far = FrontPoint(5, 0.2, 0.1, 0.2)
-    text = Page(render_page(replace(DATA, points=(*DATA.points, far)))).text
-    assert "1 trial lies far below the front" in text
-    assert "below the front" not in Page(render_page(DATA)).text
-
-
-def test_page_without_trials_says_so_and_is_small():
-    text = render_page(EMPTY)
-    assert "No trial has finished yet" in text
-    assert len(text) < 20_000
-    assert "<table" not in text
-
-
-def test_page_shows_a_missing_plan_as_a_dash():
-    unplanned = FrontPoint(0, 0.5, 0.9, math.nan)
-    text = render_page(replace(EMPTY, points=(unplanned,), front=(unplanned,)))
-    assert "<td>0</td><td>–</td><td>50.00\N{NO-BREAK SPACE}%</td>" in text
-
-
-def test_page_escapes_what_users_name():
-    evil = "</script><script>alert('x')</script><img src=x onerror=alert(1)>"
-
-    def page_named(name):
-        return Page(render_page(replace(DATA, title=name, summary=((name, name),), layers=(LayerRow(name, 1, 0.5),))))
-
-    plain, page = page_named("digits"), page_named(evil)
-    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
-    assert page.text.count(evil) == 4  # title, heading, and both halves of the summary
-    # plotly reads a label as markup of its own, so there it stays escaped once more.
-    label = page.figure("layers")["layout"]["yaxis"]["ticktext"][0]
-    assert "<" not in label
-    assert "&lt;/script&gt;" in label
-
-
-def test_page_substitutes_no_placeholder_from_users():
-    assert "$plotly ${title} $$" in Page(render_page(replace(DATA, title="$plotly ${title} $$"))).text
-
-
-def test_page_loads_nothing_from_elsewhere():
-    page = Page(render_page(DATA))
-    assert all({"src", "href", "srcset", "data"}.isdisjoint(attrs) for _, attrs in page.tags)
-    assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "embed", "base"})
-    assert not re.search(r"@import|url\(", page.scripts["style"])
-    policies = [attrs["content"] for tag, attrs in page.tags if "http-equiv" in attrs]
-    assert len(policies) == 1
-    assert policies[0].startswith("default-src 'none';")
-
-
-def test_page_offers_no_upload():
-    # Only the buttons listed here are drawn; plotly's own list has one that sends the figure to its cloud.
-    drawing = Page(render_page(DATA)).scripts["script"].rsplit("const config", 1)[1]
-    assert 'modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "autoScale2d", "resetScale2d"]]' in drawing
-
-
-def test_page_embeds_plotly_once():
-    text = render_page(DATA)
+def test_page_carries_the_document_and_one_copy_of_plotly() -> None:
+    document = study_document(files_of(ROWS))
+    text = render_page([document])
+    assert Page(text).data == {"studies": [json.loads(json.dumps(document))], "live": None}
     assert len(re.findall(r"plotly\.js v\d", text)) == 1
 
 
-def test_write_dashboard_writes_the_page(tmp_path):
-    path = tmp_path / "dashboard.html"
-    write_dashboard(path, EMPTY)
-    assert path.read_text(encoding="utf-8") == render_page(EMPTY)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["dashboard.html"]
+@pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[4:], ROWS], ids=["empty", "one", "failed", "several"])
+def test_any_study_becomes_a_document_without_holes(rows: list[dict[str, object]]) -> None:
+    document = study_document(files_of(rows))
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert document["fronts"][0]["measure"]["key"] == MEASURES[0].key
+    assert len(document["table"]["rows"]) == len(rows)
+
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize("name", [EVIL, "../../x", "</title><img src=x onerror=alert(1)>", "$plotly ${title} $$"])
+def test_names_are_shown_as_text(name: str) -> None:
+    document = study_document(files_of(ROWS)) | {"name": name}
+    plain, page = Page(render_page([document | {"name": "digits"}])), Page(render_page([document]))
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
+    assert page.text.count(name) == 2  # title and heading
+    assert page.data["studies"][0]["name"] == name
+
+
+def test_embedded_values_cannot_end_their_script() -> None:
+    assert "<" not in embedded({EVIL: ["<!--", EVIL]})
+    assert json.loads(embedded({EVIL: ["<!--", "\u2028"]})) == {EVIL: ["<!--", "\u2028"]}
+
+
+def test_page_loads_nothing_from_elsewhere_and_runs_only_its_own_scripts() -> None:
+    page = Page(render_page([study_document(files_of(ROWS))]))
+    assert all({"src", "srcset", "data"}.isdisjoint(attributes) for _, attributes in page.tags)
+    assert all((attributes.get("href") or "#").startswith("#") for _, attributes in page.tags)
+    assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "embed", "base"})
+    (policy,) = [attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src" not in policy
+    assert "unsafe-inline" not in policy.partition("style-src")[0]
+
+
+def test_live_page_may_ask_its_own_server() -> None:
+    page = Page(render_page([study_document(files_of(ROWS))], live={"token": "t"}))
+    (policy,) = [attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes]
+    assert policy.endswith("connect-src 'self'")
+    assert page.data["live"] == {"token": "t"}
+
+
+def test_compact_rounds_and_drops_what_is_no_number() -> None:
+    given = {"a": [0.123456789, math.nan, math.inf, np.float64(1 / 3), np.int64(4)], 5: (True, "x", None)}
+    assert compact(given) == {"a": [0.123457, None, None, 0.333333, 4], "5": [True, "x", None]}

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from sca_search.layers import LayerChoice, WeightLayer
+from sca_search.provenance import usable_cores
 from sca_search.spec import StudySpec
-from sca_search.workers import threads_of, usable_cores
+from sca_search.workers import threads_of
 from sca_search.workshop import make_task
 
 

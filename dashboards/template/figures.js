@@ -1,0 +1,59 @@
+// Every figure: a title that says what to see, a line of explanation, and a drawing made when it comes into sight.
+const figures = new Map();
+
+const sight = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) if (entry.isIntersecting) drawNow(figures.get(entry.target.dataset.figure));
+  },
+  { rootMargin: "300px" },
+);
+
+// `describe` gives { title, note, alt, traces, layout }, { title, note, empty } or null for no figure at all.
+function register(name, describe, onClick = null) {
+  const block = document.querySelector(`figure[data-figure="${name}"]`);
+  const caption = element("figcaption", {}, element("h3"), element("p"));
+  const plot = element("div", { class: "plot", role: "img", tabindex: onClick ? "0" : null });
+  const empty = element("p", { class: "empty", hidden: true });
+  block.prepend(caption);
+  block.append(plot, empty);
+  figures.set(name, { name, block, caption, plot, empty, describe, onClick, isDrawn: false, isStale: true });
+  sight.observe(block);
+}
+
+function update(name) {
+  const figure = figures.get(name);
+  figure.isStale = true;
+  const told = figure.describe();
+  figure.block.hidden = told === null;
+  if (told === null) return;
+  figure.caption.children[0].textContent = told.title;
+  figure.caption.children[1].textContent = told.note ?? "";
+  figure.empty.textContent = told.empty ?? "";
+  figure.empty.hidden = !told.empty;
+  figure.plot.hidden = Boolean(told.empty);
+  figure.plot.setAttribute("aria-label", told.alt ?? told.title);
+  figure.told = told.empty ? null : told;
+  figure.plot.style.minHeight = told.empty ? "" : `${told.layout.height}px`;
+  const place = figure.block.getBoundingClientRect();
+  if (place.top < window.innerHeight + 300 && place.bottom > -300) drawNow(figure);
+}
+
+function drawNow(figure) {
+  if (!figure || !figure.isStale || !figure.told || figure.block.hidden) return;
+  figure.isStale = false;
+  Plotly.react(figure.plot, figure.told.traces, figure.told.layout, config());
+  if (!figure.isDrawn && figure.onClick) figure.plot.on("plotly_click", (event) => figure.onClick(event.points[0]));
+  figure.isDrawn = true;
+}
+
+const updateAll = (names = [...figures.keys()]) => names.forEach(update);
+const drawAll = () => figures.forEach(drawNow);
+
+// A group of radio buttons as one switch.
+function showSwitch(parent, name, options, chosen, onChange) {
+  parent.hidden = options.length < 2;
+  const before = parent.querySelector(":focus")?.value;
+  fill(parent, ...options.map(([value, text]) => element("label", {},
+    element("input", { type: "radio", name, value, checked: value === chosen, onchange: () => onChange(value) }), text)));
+  if (before) parent.querySelector(`input[value="${CSS.escape(before)}"]`)?.focus();
+}

@@ -1,0 +1,67 @@
+// The page's values and small ways to show them. Text from a study only ever becomes text, never markup.
+const page = JSON.parse(document.getElementById("data").textContent);
+
+const state = { study: 0, axis: "sparsity", growthAxis: "trials", trial: null, layer: null };
+
+const byId = (id) => document.getElementById(id);
+const study = () => page.studies[state.study];
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function fill(parent, ...children) {
+  parent.replaceChildren(...children);
+}
+
+// plotly reads labels as a small HTML; a name is only a name.
+const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
+
+function size(bytes) {
+  if (!isNumber(bytes)) return "–";
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)}\u00a0KB` : `${(bytes / 1e6).toFixed(2)}\u00a0MB`;
+}
+
+function short(value) {
+  if (!isNumber(value)) return value === null || value === undefined ? "" : String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
+  const magnitude = Math.abs(value);
+  return magnitude !== 0 && (magnitude < 1e-3 || magnitude >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+function clock(seconds) {
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${seconds < 10 ? seconds.toFixed(1) : whole}\u00a0s`;
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes}\u00a0min ${whole % 60}\u00a0s` : `${Math.floor(minutes / 60)}\u00a0h ${minutes % 60}\u00a0min`;
+}
+
+// The trials of a study as objects by column, made once a document.
+const trialsOf = (() => {
+  const known = new WeakMap();
+  return (given) => {
+    if (!known.has(given)) {
+      const { columns, rows } = given.table;
+      known.set(given, rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]]))));
+    }
+    return known.get(given);
+  };
+})();
+
+const trials = () => trialsOf(study());
+const trialOf = (number) => trials().find((row) => row.trial === number) ?? null;
+const isComplete = (row) => row.state === "complete" && isNumber(row.accuracy) && isNumber(row.sparsity);
+const frontBy = (key) => study().fronts.find((front) => front.measure.key === key) ?? study().fronts[0];
+const currentFront = () => frontBy(state.axis);
+const detailOf = (number) => study().details[String(number)] ?? null;
+const counted = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;

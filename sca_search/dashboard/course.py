@@ -1,0 +1,75 @@
+"""A study over time: who trained what and when, and how the front's area grew with trials and with epochs."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from sca_search.results import area_reference, hypervolume, measured, pareto_front
+
+
+def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A bar a trial: its worker, its start in seconds since the first one's, and how long it took."""
+    begun = [(row, _seconds(row["started"])) for row in rows if "started" in row and "seconds" in row]
+    first = min((start for _, start in begun), default=0.0)
+    return [
+        {
+            "trial": row["trial"],
+            "state": row["state"],
+            "worker": int(row.get("worker", 1)),
+            "start": start - first,
+            "seconds": row["seconds"],
+        }
+        for row, start in begun
+    ]
+
+
+def growth(frame: pd.DataFrame, dense_accuracy: float | None) -> dict[str, Any]:
+    """The front's area after each finished trial, with the epochs spent until then.
+
+    The reference is the summary's; where nothing is better than that, it is the plane's corner.
+    """
+    finished = _by_end(frame[frame["state"].isin(["complete", "paused", "failed"])])
+    reference = area_reference(dense_accuracy or 0.0)
+    areas = _areas(finished, *reference)
+    if not any(areas):
+        reference = (0.0, 0.0)
+        areas = _areas(finished, *reference)
+    epochs = finished["epochs"].fillna(0).cumsum() if "epochs" in finished else pd.Series(dtype=float)
+    return {
+        "area": areas,
+        "trial": [int(trial) for trial in finished["trial"]],
+        "epochs": [int(count) for count in epochs],
+        "reference": {"accuracy": reference[0], "sparsity": reference[1]},
+    }
+
+
+def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[float]:
+    """The area only changes with a trial that no earlier one beats, which is rare in a long study."""
+    finished = finished[["trial", "state", "accuracy", "sparsity", "loss"]]
+    usable = set(measured(finished)["trial"])
+    areas: list[float] = []
+    front: list[tuple[float, float]] = []
+    columns = (finished[name] for name in ("trial", "accuracy", "sparsity"))
+    for count, (trial, accurate, sparse) in enumerate(zip(*columns, strict=True), 1):
+        is_better = trial in usable and not any(a >= accurate and s >= sparse for a, s in front)
+        if is_better:
+            best = pareto_front(finished.iloc[:count])
+            front = list(zip(best["accuracy"], best["sparsity"], strict=True))
+            areas.append(hypervolume(best, accuracy=accuracy, sparsity=sparsity))
+        else:
+            areas.append(areas[-1] if areas else 0.0)
+    return areas
+
+
+def _by_end(frame: pd.DataFrame) -> pd.DataFrame:
+    """In the order in which they ended, where that is known."""
+    if "started" not in frame or frame["started"].isna().any():
+        return frame
+    ends = [_seconds(start) + float(took) for start, took in zip(frame["started"], frame["seconds"], strict=True)]
+    return frame.assign(_end=ends).sort_values("_end", kind="stable")
+
+
+def _seconds(started: str) -> float:
+    return datetime.fromisoformat(str(started)).timestamp()

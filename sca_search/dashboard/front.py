@@ -1,0 +1,119 @@
+"""Accuracy against sparsity, bytes or milliseconds: which trials are on the front, its line, and what to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+
+from sca_search.results import measured, pareto_front
+
+Corner = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What accuracy is weighed against; a value times `factor` is in `unit`."""
+
+    key: str
+    name: str
+    title: str
+    unit: str
+    factor: float
+    more_is_better: bool
+
+
+MEASURES = (
+    Measure("sparsity", "sparsity", "sparsity: share of zero weights", "%", 100.0, True),
+    Measure("latency_ms", "latency", "latency: one image, one thread", "ms", 1.0, False),
+    Measure("size_bytes", "size", "size: ternary weights, packed", "KB", 0.001, False),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """The part of the plane that a figure opens with, and how many trials lie below it."""
+
+    x: tuple[float, float]
+    accuracy: tuple[float, float]
+    below: int
+
+
+@dataclass(frozen=True)
+class Front:
+    """One way to look at a study; everything in the trials' own units."""
+
+    measure: Measure
+    trials: tuple[int, ...]  # from the worst of the measure to the best
+    outline: tuple[Corner, ...]
+    view: View
+
+
+def fronts(frame: pd.DataFrame, levels: Sequence[float], target_sparsity: float | None) -> tuple[Front, ...]:
+    """One a measure that the trials have. `levels` are accuracies to keep in view, `target_sparsity` a goal."""
+    return tuple(
+        _front(frame, measure, levels, target_sparsity if measure.key == "sparsity" else None)
+        for measure in MEASURES
+        if measure.key == "sparsity" or _has(frame, measure.key)
+    )
+
+
+def _has(frame: pd.DataFrame, key: str) -> bool:
+    return key in frame.columns and bool(measured(frame)[key].notna().any())
+
+
+def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None) -> Front:
+    best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
+    points = list(zip(best[measure.key].astype(float), best["accuracy"].astype(float), strict=True))
+    seen = view(frame, measure, [accuracy for _, accuracy in points], levels, goal)
+    trials = tuple(int(trial) for trial in best["trial"])
+    return Front(measure, trials, outline(points, measure.more_is_better, seen.x), seen)
+
+
+def outline(points: Sequence[Corner], more_is_better: bool, ends: tuple[float, float]) -> tuple[Corner, ...]:
+    """The corners of "the best accuracy with at least this sparsity", or with at most this size.
+
+    Points rise in the measure. Where more is better the line runs level up to a point and falls there to the next,
+    beginning at the view's left end; else it runs level from a point and rises at the next, up to the right end.
+    """
+    if not points:
+        return ()
+    if more_is_better:
+        inner = [(left, below) for (left, _), (_, below) in pairwise(points)]
+        merged = [corner for pair in zip(points, [*inner, points[-1]], strict=True) for corner in pair]
+        return ((min(ends[0], points[0][0]), points[0][1]), *merged[:-1])
+    inner = [(right, level) for (_, level), (right, _) in pairwise(points)]
+    end = (max(ends[1], points[-1][0]), points[-1][1])
+    return tuple(corner for pair in zip(points, [*inner, end], strict=True) for corner in pair)
+
+
+def view(
+    frame: pd.DataFrame, measure: Measure, front: Sequence[float], levels: Sequence[float], goal: float | None
+) -> View:
+    """Fits the front, the goal and the levels; a few trials far below do not flatten the rest."""
+    known = measured(frame)
+    known = known[known[measure.key].notna()]
+    whole = 1.0 if measure.key == "sparsity" else None
+    if known.empty:
+        return View((0.0, whole or 1.0), (0.0, 1.0), 0)
+    top = max([float(known["accuracy"].max()), *levels])
+    # As much room below the front as it spans itself, but at least five points of accuracy.
+    floor = min(front) - max(top - min(front), 0.05)
+    shown = known[known["accuracy"] >= floor]
+    values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
+    return View(
+        _padded(min(values), max(values), 0.01, whole),
+        _padded(float(shown["accuracy"].min()), top, 0.01, 1.0),
+        len(known) - len(shown),
+    )
+
+
+def _padded(low: float, high: float, least: float, whole: float | None) -> tuple[float, float]:
+    """Eight percent keep the outermost markers off the border; something is left where all values are equal."""
+    if whole is None:
+        margin = 0.08 * (high - low) or 0.1 * high or 1.0
+        return max(low - margin, 0.0), high + margin
+    margin = max(0.08 * (high - low), least)
+    # No share is outside 0..1; a little more shows a marker on that border whole.
+    beyond = 0.04 * (high - low + margin)
+    return max(low - margin, -beyond), min(high + margin, whole + beyond)

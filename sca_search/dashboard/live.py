@@ -1,0 +1,193 @@
+"""The live page: the same page on this machine's own address, with its document beside it, and one action.
+
+Reading needs the right host name, so that no foreign page can reach in by a name that it made point here. Exporting
+needs, on top of that, the token that only our own page was given, and no foreign origin.
+"""
+
+import hashlib
+import ipaddress
+import json
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from sca_search.dashboard.page import embedded, render_page
+from sca_search.dashboard.reading import read_run
+from sca_search.dashboard.study_data import one_detail
+from sca_search.dashboard.words import status
+from sca_search.dashboard.writing import document_of
+from sca_search.errors import RunError, ScaError
+
+Export = Callable[[Path, int], dict[str, Any]]
+_FRESH = {"Cache-Control": "no-store"}
+_LOCAL = {"127.0.0.1", "localhost", "::1"}
+
+
+@dataclass
+class _Seen:
+    """The documents as last made: nothing is made twice."""
+
+    version: str = ""
+    body: bytes = b""
+
+
+class LiveStudies:
+    """What the server knows: the runs, the token, and how to export."""
+
+    def __init__(self, runs: Sequence[Path], export: Export, token: str | None = None) -> None:
+        self.runs = list(runs)
+        self.export = export
+        self.token = token or secrets.token_urlsafe(32)
+        self._seen = _Seen()
+        self._is_exporting = False
+
+    def page(self) -> str:
+        documents = [document_of(run) for run in self.runs]
+        return render_page(documents, live={"token": self.token, "version": self.version()})
+
+    def version(self) -> str:
+        """Changes when there is something new to draw."""
+        return hashlib.sha256(repr([_stamps(run) for run in self.runs]).encode()).hexdigest()[:32]
+
+    def status(self) -> dict[str, Any]:
+        """What is asked for all the time, and so must be cheap: whether to fetch anew, and what is under way."""
+        files = [read_run(run) for run in self.runs]
+        return {"version": self.version(), "status": [status(each, each.rows) for each in files]}
+
+    def data(self) -> bytes:
+        """The documents, made when they have changed."""
+        version = self.version()
+        if version != self._seen.version:
+            content = {"version": version, "studies": [document_of(run) for run in self.runs]}
+            self._seen = _Seen(version, embedded(content).encode())
+        return self._seen.body
+
+    def detail(self, study: int, trial: int) -> dict[str, Any] | None:
+        return one_detail(read_run(self.runs[study]), trial) if 0 <= study < len(self.runs) else None
+
+    def exported(self, study: int, trial: int) -> dict[str, Any]:
+        """One at a time: an export takes all cores and the folder for itself."""
+        if self._is_exporting:
+            raise RunError("an export is under way; wait for its end")
+        self._is_exporting = True
+        try:
+            return self.export(self.runs[study], trial)
+        finally:
+            self._is_exporting = False
+
+
+def _stamps(run: Path) -> list[tuple[str, int]]:
+    """Whatever changes when a trial ends, or when maps are made of one."""
+    names = ("trials.csv", "summary.json", "dense.json", "prior.json", "study.toml", "about.json")
+    files = [*(run / name for name in names), *sorted(run.glob("candidates/*/features.json"))]
+    return [(str(file), file.stat().st_mtime_ns) for file in files if file.exists()]
+
+
+def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
+    """The server's answers. `host` is the address that it listens on."""
+
+    async def page(_request: Request) -> Response:
+        headers = _FRESH | {"X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
+        return HTMLResponse(await run_in_threadpool(studies.page), headers=headers)
+
+    async def state(_request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(studies.status), headers=_FRESH)
+
+    async def data(_request: Request) -> Response:
+        return Response(await run_in_threadpool(studies.data), media_type="application/json", headers=_FRESH)
+
+    async def detail(request: Request) -> Response:
+        found = await run_in_threadpool(studies.detail, request.path_params["study"], request.path_params["trial"])
+        return JSONResponse(found) if found is not None else JSONResponse({"error": "no such trial"}, 404)
+
+    async def export(request: Request) -> Response:
+        if not secrets.compare_digest(request.headers.get("x-token", "").encode(), studies.token.encode()):
+            return JSONResponse({"error": "the token must be that of the page"}, 403)
+        study, trial = _asked(await request.body(), len(studies.runs))
+        return JSONResponse(await run_in_threadpool(studies.exported, study, trial))
+
+    routes = [
+        Route("/", page),
+        Route("/status.json", state),
+        Route("/data.json", data),
+        Route("/studies/{study:int}/trials/{trial:int}", detail),
+        Route("/export", export, methods=["POST"]),
+    ]
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_guard(host))
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _refused})
+
+
+def _asked(body: bytes, studies: int) -> tuple[int, int]:
+    """Which study and trial a request names."""
+    try:
+        asked = json.loads(body)
+        study, trial = asked["study"], asked["trial"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError("an export must name study and trial as JSON") from error
+    if type(study) is not int or type(trial) is not int or not 0 <= study < studies:
+        raise RunError(f"an export must name a study from 0 to {studies - 1} and a trial, got {study!r} and {trial!r}")
+    return study, trial
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+def _guard(address: str) -> Callable[[Request, RequestResponseEndpoint], Any]:
+    async def dispatch(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        host = request.headers.get("host", "")
+        if not is_our_host(host, address):
+            return PlainTextResponse(f"the host must be the address that was served, got {host!r}", 403)
+        origin = request.headers.get("origin")
+        if request.method != "GET" and origin is not None and origin.partition("://")[2] != host:
+            return PlainTextResponse(f"the origin must be the page itself, got {origin!r}", 403)
+        return await call_next(request)
+
+    return dispatch
+
+
+def is_our_host(header: str, address: str) -> bool:
+    """Whether a Host header names this server and not a name that somebody made point here.
+
+    On another address than this machine's own, numbers are accepted beside the name given: only names can be forged.
+    """
+    name = header.rsplit("]", 1)[0].lstrip("[") if header.startswith("[") else header.partition(":")[0]
+    if address in _LOCAL:
+        return name in _LOCAL
+    return name == address or name == socket.gethostname() or _is_number(name)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on the address; port 0 takes a free one."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise RunError(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+
+
+def serve(studies: LiveStudies, listening: socket.socket, host: str) -> None:
+    """Answers until Ctrl-C."""
+    config = uvicorn.Config(application(studies, host), log_level="warning", access_log=False, lifespan="off")
+    # An export under way is not waited for longer than this.
+    config.timeout_graceful_shutdown = 2
+    uvicorn.Server(config).run(sockets=[listening])

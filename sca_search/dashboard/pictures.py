@@ -1,0 +1,111 @@
+"""Feature maps as small PNGs: for the page as data, and all of them on one sheet."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from sca_search.errors import RunError
+
+# Dark blue over green to yellow, evenly rising in lightness: read alike by all eyes, and in grey.
+_STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+_CELL, _GAP, _LEFT, _TOP = 96, 10, 190, 70
+_INK, _QUIET = (31, 41, 55), (107, 114, 128)
+
+
+def page_features(features: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A trial's features.json as the page shows it, pictures as data; None where there are none."""
+    if not features:
+        return None
+    try:
+        return {
+            "labels": [str(label) for label in features["labels"]],
+            "compared": int(features["compared"]),
+            "images": _uris(features["images"], coloured=False),
+            "layers": [
+                {
+                    "layer": str(layer["layer"]),
+                    "number": int(layer["number"]),
+                    "ternary": bool(layer["ternary"]),
+                    "cka": float(layer["cka"]),
+                    "dense": _uris(layer["dense_maps"]),
+                    "rounded": _uris(layer["ternary_maps"]),
+                }
+                for layer in features["layers"]
+            ],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"features.json cannot be read: {error}") from error
+
+
+def sheet(features: Mapping[str, Any], title: str) -> Image.Image:
+    """All maps on one picture: a row a layer, for each image the dense network's map beside the ternary one's."""
+    layers, images = features["layers"], _pictures(features["images"], coloured=False)
+    width = _LEFT + len(images) * (2 * _CELL + 3 * _GAP)
+    whole = Image.new("RGB", (width, _TOP + (1 + len(layers)) * (_CELL + _GAP) + _GAP), "white")
+    draw = ImageDraw.Draw(whole)
+    draw.text((_GAP, 12), title, _INK, ImageFont.load_default(18))
+    draw.text((_GAP, 40), "left: dense   right: ternary", _QUIET, ImageFont.load_default(14))
+    for column, image in enumerate(images):
+        place = (_LEFT + column * (2 * _CELL + 3 * _GAP) + (_CELL + _GAP) // 2, _TOP)
+        whole.paste(_scaled(image), place)
+    for row, layer in enumerate(layers, 1):
+        _draw_layer(whole, draw, layer, _TOP + row * (_CELL + _GAP))
+    return whole
+
+
+def _draw_layer(whole: Image.Image, draw: ImageDraw.ImageDraw, layer: Mapping[str, Any], top: int) -> None:
+    draw.text((_GAP, top + 20), str(layer["layer"])[:24], _INK, ImageFont.load_default(15))
+    kind = "ternary" if layer["ternary"] else "kept dense"
+    draw.text((_GAP, top + 42), f"{kind}, CKA {layer['cka']:.3f}", _QUIET, ImageFont.load_default(13))
+    both = zip(_pictures(layer["dense_maps"]), _pictures(layer["ternary_maps"]), strict=True)
+    for column, pair in enumerate(both):
+        left = _LEFT + column * (2 * _CELL + 3 * _GAP)
+        for side, picture in enumerate(pair):
+            whole.paste(_scaled(picture), (left + side * (_CELL + _GAP // 2), top))
+
+
+def _scaled(picture: Image.Image) -> Image.Image:
+    return picture.convert("RGB").resize((_CELL, _CELL), Image.Resampling.NEAREST)
+
+
+def _pictures(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[Image.Image]:
+    if maps is None:
+        return []
+    size = (int(maps["width"]), int(maps["height"]))
+    return [_picture(base64.b64decode(pixels), size, coloured) for pixels in maps["pixels"]]
+
+
+def _picture(pixels: bytes, size: tuple[int, int], coloured: bool) -> Image.Image:
+    if len(pixels) != size[0] * size[1]:
+        raise ValueError(f"a map of {size[0]} by {size[1]} must have {size[0] * size[1]} bytes, got {len(pixels)}")
+    picture = Image.frombytes("L", size, pixels)
+    if coloured:
+        picture = picture.convert("P")
+        picture.putpalette(_palette())
+    return picture
+
+
+def _uris(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[str]:
+    return [_uri(picture) for picture in _pictures(maps, coloured=coloured)]
+
+
+def _uri(picture: Image.Image) -> str:
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+@lru_cache(maxsize=1)
+def _palette() -> Sequence[int]:
+    return [channel for level in range(256) for channel in _colour(level / 255)]
+
+
+def _colour(share: float) -> tuple[int, ...]:
+    place = share * (len(_STOPS) - 1)
+    left = min(int(place), len(_STOPS) - 2)
+    pairs = zip(_STOPS[left], _STOPS[left + 1], strict=True)
+    return tuple(round(low + (high - low) * (place - left)) for low, high in pairs)

@@ -1,0 +1,152 @@
+"""A run as the page's document: plain values that JSON can hold, every number on the page decided before drawing."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sca_search.dashboard.choices import importance, parallel, searched
+from sca_search.dashboard.course import growth, timeline
+from sca_search.dashboard.detail import trial_detail
+from sca_search.dashboard.front import Front, fronts
+from sca_search.dashboard.paper import paper_figures
+from sca_search.dashboard.pictures import page_features
+from sca_search.dashboard.prior_view import prior_view
+from sca_search.dashboard.reading import CandidateFiles, RunFiles, detailed_trials, read_candidate
+from sca_search.dashboard.words import (
+    front_headline,
+    growth_headline,
+    importance_headline,
+    lead,
+    prior_headline,
+    status,
+    tiles,
+)
+from sca_search.goal import limits_of
+
+Document = dict[str, Any]
+# In the table these come first, and in this order.
+_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", "latency_ms", "size_bytes", "loss")
+# A page sent by mail should stay small, and pictures are large.
+MOST_PICTURED = 6
+
+
+def study_document(files: RunFiles) -> Document:
+    """Everything that the page shows of one run."""
+    rows = files.rows
+    candidates = _candidates(files, detailed_trials(files.frame))
+    names = searched([str(name) for name in files.frame.columns])
+    ranked = importance(rows, names)
+    grown = growth(files.frame, files.dense_accuracy)
+    prior = prior_view(files.prior, files.closed_form, {trial: each.records[0] for trial, each in candidates.items()})
+    document = {
+        "name": files.run.path.resolve().name,
+        "lead": lead(files, rows),
+        "status": status(files, rows),
+        "tiles": tiles(files, rows),
+        "chosen": files.chosen,
+        "dense_accuracy": files.dense_accuracy,
+        "goal": {"sparsity": files.spec.goal.target_sparsity, "accuracy": files.spec.goal.min_accuracy},
+        "fronts": _fronts(files, rows),
+        "paper": _paper(files),
+        "table": _table(files, names),
+        "details": _details(candidates, limits_of(files.spec.goal)),
+        "prior": prior | {"headline": prior_headline(prior["drift"])},
+        "timeline": timeline(rows),
+        "growth": grown | {"headline": growth_headline(grown["area"])},
+        "importance": {"ranked": ranked, "headline": importance_headline(ranked)},
+        "parallel": parallel(rows, names, ranked),
+        "sensitivity": sensitivity(files.sensitivity),
+        "setup": _setup(files),
+        "command": f"sca-search export {shlex.quote(str(files.run.path))} --trial",
+    }
+    plain: Document = compact(document)
+    return plain
+
+
+def one_detail(files: RunFiles, trial: int) -> Document | None:
+    """The details of a trial that the page did not bring."""
+    found = _candidates(files, [trial])
+    return compact(_details(found, limits_of(files.spec.goal))[str(trial)]) if found else None
+
+
+def compact(value: Any) -> Any:
+    """The value for JSON: six digits are more than a figure shows, and what is no number is none."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): compact(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [compact(each) for each in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def sensitivity(costs: Sequence[Any]) -> Document | None:
+    """Validation loss that rounding a layer alone adds, a row a layer, a column a sparsity."""
+    if not costs:
+        return None
+    layers = list(dict.fromkeys(str(cost["layer"]) for cost in costs))
+    sparsities = sorted({float(cost["sparsity"]) for cost in costs})
+    losses = {(str(cost["layer"]), float(cost["sparsity"])): float(cost["loss"]) for cost in costs}
+    table = [[losses.get((layer, sparsity)) for sparsity in sparsities] for layer in layers]
+    worst = max(layers, key=lambda layer: max(loss for (name, _), loss in losses.items() if name == layer))
+    return {"layers": layers, "sparsity": sparsities, "loss": table, "headline": f"{worst} is the most sensitive layer"}
+
+
+def _candidates(files: RunFiles, trials: Sequence[int]) -> dict[int, CandidateFiles]:
+    if "candidate" not in files.frame:
+        return {}
+    complete = files.frame[files.frame["state"] == "complete"]
+    numbers = dict(zip(complete["trial"], complete["candidate"], strict=True))
+    found = {trial: read_candidate(files.run, int(numbers[trial])) for trial in trials if trial in numbers}
+    return {trial: each for trial, each in found.items() if each is not None}
+
+
+def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float]) -> dict[str, Document]:
+    pictured = [trial for trial, each in candidates.items() if each.features][-MOST_PICTURED:]
+    return {
+        str(trial): trial_detail(each, limits)
+        | {"features": page_features(each.features) if trial in pictured else None}
+        for trial, each in candidates.items()
+    }
+
+
+def _fronts(files: RunFiles, rows: list[dict[str, Any]]) -> list[Document]:
+    levels = [level for level in (files.dense_accuracy,) if level is not None]
+    found = fronts(files.frame, levels, files.spec.goal.target_sparsity)
+    return [_front(front, rows, files.dense_accuracy) for front in found]
+
+
+def _front(front: Front, rows: list[dict[str, Any]], dense_accuracy: float | None) -> Document:
+    return asdict(front) | {"headline": front_headline(front, rows, dense_accuracy)}
+
+
+def _paper(files: RunFiles) -> Document | None:
+    found = paper_figures(files.spec.data.name, files.spec.model.name)
+    return asdict(found) if found else None
+
+
+def _table(files: RunFiles, names: list[str]) -> Document:
+    known = [str(name) for name in files.frame.columns]
+    order = [*(name for name in _FIRST if name in known), *(name for name in known if name not in {*_FIRST, *names})]
+    columns = [*order, *names]
+    kept = [name for name in columns if name == "state" or not files.frame[name].replace("", None).isna().all()]
+    rows = [[row.get(name) for name in kept] for row in files.rows]
+    return {"columns": kept, "searched": [name for name in names if name in kept], "rows": rows}
+
+
+def _setup(files: RunFiles) -> Document:
+    spec = files.spec
+    return {
+        "spec": spec.to_toml(),
+        "facts": [
+            ("Data", spec.data.name),
+            ("Network", spec.model.name),
+            ("Form", spec.search.form),
+            ("Seed", str(spec.seed)),
+            *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
+        ],
+        "versions": files.about.get("versions") or files.summary.get("versions") or {},
+        "commands": [str(each.get("command", "")) for each in files.about.get("commands", ())],
+    }

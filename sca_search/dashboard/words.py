@@ -1,0 +1,143 @@
+"""What a page says in words: the result, the state of the study, and what to see in each figure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sca_search.dashboard.front import Front
+from sca_search.dashboard.reading import RunFiles
+from sca_search.goal import described
+from sca_search.results import expected_accuracy
+
+SPACE = "\N{NO-BREAK SPACE}"
+Rows = Sequence[Mapping[str, Any]]
+
+
+def percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f}{SPACE}%"
+
+
+def counted(number: int, what: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def lead(files: RunFiles, rows: Rows) -> str:
+    """The result in a sentence or two."""
+    goal = f"Goal: {described(files.spec.goal)}."
+    complete = [row for row in rows if row["state"] == "complete"]
+    mine = next((row for row in complete if row["trial"] == files.chosen), None)
+    if not complete:
+        return f"No trial has finished yet. {goal}"
+    if mine is None:
+        verb = "has" if len(complete) == 1 else "have"
+        return f"{counted(len(complete), 'trial')} {verb} finished; none meets the goal yet. {goal}"
+    return (
+        f"Trial {mine['trial']} reaches {percent(mine['accuracy'])} validation accuracy with "
+        f"{percent(mine['sparsity'])} of its weights at zero{against_dense(mine['accuracy'], files.dense_accuracy)}. "
+        f"{goal}"
+    )
+
+
+def against_dense(accuracy: float, dense_accuracy: float | None) -> str:
+    if dense_accuracy is None:
+        return ""
+    points = 100 * (accuracy - dense_accuracy)
+    if abs(points) < 0.005:  # would be shown as 0.00
+        return ", as accurate as the dense network"
+    return f", {abs(points):.2f} points {'above' if points > 0 else 'below'} the dense network"
+
+
+def status(files: RunFiles, rows: Rows) -> dict[str, str]:
+    """Whether the study is under way, finished, stopped or came to nothing."""
+    planned = files.spec.search.trials
+    ended = sum(row["state"] in {"complete", "failed", "paused"} for row in rows)
+    failed = sum(row["state"] == "failed" for row in rows)
+    if files.now is not None:
+        what = f"{files.now.what}, epoch {files.now.epoch} of {files.now.epochs}"
+        return {"kind": "running", "text": f"Running: {ended} of {planned} trials · {what}"}
+    if ended and failed == ended:
+        return {"kind": "failed", "text": "The only trial failed" if ended == 1 else f"All {ended} trials failed"}
+    if not files.summary or ended < planned:
+        return {"kind": "stopped", "text": f"Stopped: {ended} of {counted(planned, 'trial')}"}
+    return {"kind": "finished", "text": f"Finished: {counted(ended, 'trial')}"}
+
+
+def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
+    """The figures to read first: name, value, remark."""
+    told: list[tuple[str, str, str]] = []
+    chosen, dense = files.summary.get("chosen"), files.summary.get("dense")
+    mine = next((row for row in rows if row["trial"] == files.chosen), None)
+    if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and mine and chosen["trial"] == mine["trial"]:
+        told.append(("Test accuracy", percent(chosen["test_accuracy"]), f"dense {percent(dense['test_accuracy'])}"))
+        told.append(("Validation accuracy", percent(chosen["accuracy_mean"]), _spread(chosen)))
+        told.append(("Zeros, counted in the file", percent(chosen["sparsity"], 3), described(files.spec.goal)))
+    elif mine:
+        told.append(("Validation accuracy", percent(mine["accuracy"]), f"trial {mine['trial']}, one seed"))
+        told.append(("Zeros, counted in the file", percent(mine["sparsity"], 3), described(files.spec.goal)))
+    if files.dense_accuracy is not None and not chosen:
+        told.append(("Dense network", percent(files.dense_accuracy), "validation accuracy"))
+    if mine and "size_bytes" in mine:
+        told.append(("Ternary weights", size(mine["size_bytes"]), "packed"))
+    complete = sum(row["state"] == "complete" for row in rows)
+    told.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
+    return told
+
+
+def _spread(chosen: Mapping[str, Any]) -> str:
+    _, _, rest = expected_accuracy(chosen).partition("%")
+    return rest.strip(" ,").replace("± ", "±" + SPACE).replace("%", SPACE + "%")
+
+
+def _others(rows: Rows) -> str:
+    counts = [(state, sum(row["state"] == state for row in rows)) for state in ("paused", "failed")]
+    return "".join(f", {count} {state}" for state, count in counts if count)
+
+
+def size(size_bytes: float) -> str:
+    """In KB or MB of 1000."""
+    if size_bytes < 1e6:
+        return f"{size_bytes / 1e3:,.1f}{SPACE}KB"
+    return f"{size_bytes / 1e6:,.2f}{SPACE}MB"
+
+
+def front_headline(front: Front, rows: Rows, dense_accuracy: float | None) -> str:
+    """What the front teaches: how far one can go before accuracy falls by more than half a point."""
+    points = {row["trial"]: row for row in rows if row["trial"] in set(front.trials)}
+    if not points:
+        return "Nothing to compare yet"
+    best = max(row["accuracy"] for row in points.values())
+    top = best if dense_accuracy is None else max(best, dense_accuracy)
+    near = [row for row in points.values() if row["accuracy"] >= top - 0.005 - 1e-12]
+    named = "the best" if dense_accuracy is None or best > dense_accuracy else "the dense network"
+    if len(points) == 1 or not near:
+        row = max(points.values(), key=lambda row: row["accuracy"])
+        return f"The most accurate has {percent(row['accuracy'])} at {_value(front, row)}"
+    extreme = (max if front.measure.more_is_better else min)(near, key=lambda row: row[front.measure.key])
+    return f"{_value(front, extreme)} and still within half a point of {named}"
+
+
+def _value(front: Front, row: Mapping[str, Any]) -> str:
+    value = row[front.measure.key]
+    if front.measure.key == "sparsity":
+        return f"{percent(value, 1)} zeros"
+    return size(value) if front.measure.key == "size_bytes" else f"{value:.3g}{SPACE}ms"
+
+
+def prior_headline(drift: float | None) -> str:
+    if drift is None:
+        return "What α is to give"
+    if drift < 0.0005:
+        return "Layers end where they are asked to"
+    return f"Layers end {100 * drift:.2g} points from what they are asked for, on average"
+
+
+def growth_headline(areas: Sequence[float]) -> str:
+    """When the search stopped finding better ones."""
+    if len(areas) < 2 or not areas[-1]:
+        return "How the front's area grows"
+    first = next(index for index, area in enumerate(areas, 1) if area >= 0.99 * areas[-1])
+    return f"After {counted(first, 'trial')} the front had 99{SPACE}% of its final area"
+
+
+def importance_headline(ranked: Sequence[tuple[str, float]]) -> str:
+    return f"{ranked[0][0]} mattered most" if ranked else "Too few trials to say what mattered"

@@ -1,0 +1,59 @@
+"""The page as a file: written anew while a study runs, as often as its length allows."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from sca_search.dashboard.page import render_page
+from sca_search.dashboard.reading import read_run
+from sca_search.dashboard.study_data import study_document
+from sca_search.errors import RunError
+from sca_search.files import write_text_atomic
+from sca_search.run_folder import RunFolder
+
+# A page of a thousand trials takes a second to make; a study should not spend its time on that.
+_SHARE_OF_TIME = 0.02
+SHARED_PLOTLY = "plotly.min.js"
+
+
+def write_page(path: str | os.PathLike[str], runs: Sequence[Path], *, share_plotly: bool = False) -> None:
+    """The page of one run, or of several beside each other; a browser that reloads sees the old one or the new one.
+
+    With `share_plotly`, plotly.js lies beside the page, for folders of several pages.
+    """
+    documents = [document_of(run) for run in runs]
+    if share_plotly:
+        write_text_atomic(Path(path).parent / SHARED_PLOTLY, get_plotlyjs())
+    write_text_atomic(path, render_page(documents, plotly_file=SHARED_PLOTLY if share_plotly else None))
+
+
+def document_of(run: Path) -> dict[str, Any]:
+    """The document of a run folder, which somebody else may have made."""
+    try:
+        return study_document(read_run(run))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RunError(f"{run}: cannot be shown, a file in it is damaged: {error!r}") from error
+
+
+class PageWriter:
+    """A running study's page."""
+
+    def __init__(self, run: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run = run
+        self._clock = clock
+        self._due = 0.0
+
+    def write(self) -> None:
+        began = self._clock()
+        write_page(self._run.dashboard_file, [self._run.path])
+        ended = self._clock()
+        self._due = ended + (ended - began) * (1.0 / _SHARE_OF_TIME - 1.0)
+
+    def write_if_due(self) -> None:
+        """Leaves it be where the last one was so long to make that another would slow the study down."""
+        if self._clock() >= self._due:
+            self.write()

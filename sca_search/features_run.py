@@ -1,0 +1,56 @@
+"""From a run folder to the feature maps of one of its trials, beside the dense network's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from sca_search.candidate_record import FEATURES, best_of, records_of
+from sca_search.data import load_data
+from sca_search.errors import RunError
+from sca_search.export.plain import load_plain
+from sca_search.export_run import built, trial_row
+from sca_search.features import compare_features
+from sca_search.files import write_json_atomic
+from sca_search.goal import limits_of
+from sca_search.measure import EVALUATION_BATCH
+from sca_search.run_folder import RunFolder
+from sca_search.workshop import ANSWERS
+
+
+def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+    """Compares a trial, by default the chosen one, with the dense network; keeps what it found beside the trial."""
+    run = RunFolder(path)
+    spec = run.spec()
+    row = trial_row(run, spec, trial)
+    number = int(row["candidate"])
+    best = best_of(records_of(run, number), limits_of(spec.goal))
+    state, layers, _ = load_plain(best["folder"] / "model.safetensors")
+    dense = _dense_state(run)
+    say("reading the data")
+    data = load_data(
+        spec.data.name,
+        data_dir=spec.data.dir,
+        seed=spec.seed,
+        image_size=spec.data.image_size,
+        train_limit=spec.data.train_limit,
+    )
+    say("comparing the networks")
+    one, other = (
+        built(spec, data.input_shape, data.num_classes, weights, where)
+        for weights, where in ((dense, run.path), (state, best["folder"]))
+    )
+    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.classes, layers).as_json()
+    write_json_atomic(run.candidate(number) / FEATURES, found)
+    return int(row["trial"]), found
+
+
+def _dense_state(run: RunFolder) -> dict[str, Any]:
+    try:
+        state = load_file(run.dense_file)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{run.dense_file} cannot be read: {error}") from error
+    state.pop(ANSWERS, None)
+    return state

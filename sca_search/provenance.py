@@ -1,0 +1,45 @@
+"""How a run came to be: its commands, the machine and the versions, kept in about.json."""
+
+import os
+import platform
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sca_search.candidate_record import read_json
+from sca_search.files import write_json_atomic
+from sca_search.run_folder import RunFolder
+from sca_search.versions import versions
+
+
+def note_command(run: RunFolder, arguments: Sequence[str]) -> None:
+    """Adds a command to the run's; machine and versions are those of the newest."""
+    known = read_json(run.about_file, {})
+    commands = [*known.get("commands", ()), {"command": shlex.join(["sca-search", *arguments]), "at": time.time()}]
+    write_json_atomic(run.about_file, {"commands": commands, "machine": machine(), "versions": versions()})
+
+
+def machine() -> dict[str, Any]:
+    """What figures of time depend on."""
+    return {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def processor() -> str:
+    """The processor's name where the system tells it."""
+    known = Path("/proc/cpuinfo")
+    if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
+        return match[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which a container may have fewer of than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
