@@ -1,5 +1,6 @@
 """The commands that look: `dashboard`, static, beside others or live, and `features`."""
 
+import contextlib
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,7 +103,8 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
     _out.print(f"Live:      {address} (Ctrl-C stops it)", highlight=False, soft_wrap=True, markup=False)
     if opened:
         webbrowser.open(address)
-    serve(studies, listening, host)
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(studies, listening, host)
 
 
 def _export(run: Path, trial: int) -> dict[str, Any]:

@@ -35,15 +35,28 @@ function update(name) {
   figure.told = told.empty ? null : told;
   figure.plot.style.minHeight = told.empty ? "" : `${told.layout.height}px`;
   const place = figure.block.getBoundingClientRect();
-  if (place.top < window.innerHeight + 300 && place.bottom > -300) drawNow(figure);
+  // A little farther than the observer looks, which only speaks of what comes into sight.
+  if (place.top < window.innerHeight + 320 && place.bottom > -320) drawNow(figure);
 }
 
 function drawNow(figure) {
   if (!figure || !figure.isStale || !figure.told || figure.block.hidden) return;
   figure.isStale = false;
+  keepZoom(figure);
   Plotly.react(figure.plot, figure.told.traces, figure.told.layout, config());
   if (!figure.isDrawn && figure.onClick) figure.plot.on("plotly_click", (event) => figure.onClick(event.points[0]));
   figure.isDrawn = true;
+}
+
+// plotly keeps a zoom only while the range given stays the same, and new trials move it.
+function keepZoom(figure) {
+  const [before, layout] = [figure.plot.layout, figure.told.layout];
+  const told = Object.fromEntries(Object.entries(layout).filter(([, value]) => value?.range).map(([name, value]) => [name, [...value.range]]));
+  for (const name of Object.keys(told)) {
+    const range = before?.uirevision === layout.uirevision && before[name]?.range;
+    if (range && String(range) !== String(figure.ranges?.[name])) layout[name] = { ...layout[name], range: [...range] };
+  }
+  figure.ranges = told;
 }
 
 const updateAll = (names = [...figures.keys()]) => names.forEach(update);

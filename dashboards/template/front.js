@@ -59,7 +59,7 @@ function frontTraces() {
   const chosen = of(new Set([study().chosen]));
   if (chosen.length) traces.push(points("chosen", chosen, { color: colour.second, size: 15, symbol: "star", line: { color: colour.card, width: 1.2 } }));
   const selected = of(new Set([state.trial]));
-  if (selected.length) traces.push(points("selected", selected, { color: colour.ink, size: 24, symbol: "circle-open", line: { width: 2 } }, { hoverinfo: "skip", hovertemplate: null }));
+  if (selected.length) traces.push(points("selected", selected, { color: colour.ink, size: 24, symbol: "circle-open", line: { width: 2 } }, { hoverinfo: "skip", hovertemplate: null, showlegend: false }));
   return traces;
 }
 
@@ -68,7 +68,7 @@ function pausedTraces(measure) {
   const rows = trials().filter((row) => row.state === "paused" && isNumber(row.rung_accuracy) && isNumber(row.planned_sparsity));
   if (measure.key !== "sparsity" || !rows.length) return [];
   const stood = rows.map((row) => ({ ...row, accuracy: row.rung_accuracy, sparsity: row.planned_sparsity }));
-  return [points("paused on the way", stood, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
+  return [points("paused", stood, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
 }
 
 function seedTraces(known, measure) {
@@ -122,9 +122,10 @@ function frontLayout() {
     shapes,
     annotations: notes,
     uirevision: `${state.study} ${measure.key}`,
-    margin: { l: 52, r: 20, t: 8, b: 44 },
-    xaxis: axis(`${measure.title}, ${measure.unit}`, { range: view.x.map((x) => measure.factor * x) }),
-    yaxis: axis("validation accuracy, %", { range: view.accuracy.map((y) => 100 * y) }),
+    // Fixed: plotly would lay a thousand points out a second time to fit the labels.
+    margin: { l: 58, r: 20, t: isNarrow() ? 64 : 40, b: 52 },
+    xaxis: axis(`${measure.title}, ${measure.unit}`, { automargin: false, range: view.x.map((x) => measure.factor * x) }),
+    yaxis: axis("validation accuracy, %", { automargin: false, range: view.accuracy.map((y) => 100 * y) }),
   });
 }
 

@@ -102,4 +102,5 @@ if (!trialOf(state.trial)) state.trial = defaultTrial();
 listen();
 refresh();
 if (page.live) goLive();
+document.body.dataset.readyMilliseconds = Math.round(performance.now());
 document.body.dataset.ready = "yes";

@@ -51,7 +51,7 @@ function showTable() {
   const columns = tableColumns();
   const rows = tableRows();
   const shown = table.isWhole ? rows : rows.slice(0, FIRST_ROWS);
-  const isText = (name) => trials().some((row) => typeof row[name] === "string");
+  const isText = (name) => typeof trials().find((row) => row[name] !== null && row[name] !== undefined)?.[name] === "string";
   const texts = new Set(columns.filter(isText));
   const heads = columns.map((name) => element("th", { scope: "col", class: texts.has(name) ? "text" : null, "aria-sort": table.sort === name ? (table.isDown ? "descending" : "ascending") : null },
     element("button", { type: "button", "data-sort": name, onclick: () => sortBy(name) }, heading(name), table.sort === name ? (table.isDown ? " ↓" : " ↑") : "")));
