@@ -42,9 +42,10 @@ def _picture(page: Path, chromium: str) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1100, "height": 720})
+        tab = browser.new_page(viewport={"width": 1240, "height": 1180})
         tab.goto(page.as_uri())
-        tab.wait_for_timeout(1500)
+        tab.wait_for_selector("body[data-ready=yes]")
+        tab.wait_for_timeout(1500)  # figures that are just below
         tab.screenshot(path=ROOT / "docs" / "dashboard.png")
         browser.close()
 

@@ -329,6 +329,8 @@ def test_lead_says_the_result() -> None:
     missed = files_of(ROWS[:1])
     assert said(lead(missed, missed.rows)).startswith("1 trial has finished; none meets the goal yet.")
     assert lead(files_of([]), []).startswith("No trial has finished yet.")
+    failed = files_of(ROWS[4:])
+    assert lead(failed, failed.rows).startswith("No trial is complete: 1 trial failed.")
 
 
 def test_status_tells_running_finished_stopped_and_failed_apart() -> None:

@@ -49,7 +49,7 @@ function compareGrowthFigure() {
 function showComparison() {
   for (const part of document.querySelectorAll('[data-when="compare"]')) part.hidden = !isComparison();
   if (!isComparison()) return;
-  const names = ["study", "chosen", "accuracy", "zeros", "against dense", "trials"];
+  const names = ["study", "chosen", "accuracy", "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
     const beside = chosen && isNumber(each.dense_accuracy) ? `${(100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)}`.replace("-", "−") : "–";

@@ -31,6 +31,7 @@ function showStatus() {
 function showHead() {
   showStatus();
   if (!isComparison()) byId("lead").textContent = study().lead;
+  byId("tiles").hidden = isComparison();
   fill(byId("tiles"), ...study().tiles.map(([name, value, remark]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, remark)))));
 }
 

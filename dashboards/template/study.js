@@ -1,7 +1,7 @@
 // The study as a whole: how fast it got better, what mattered, who did what.
 function growthFigure() {
   const { growth } = study();
-  if (!growth.area.length) return { title: "How the front's area grows", note: "Hypervolume after each trial.", empty: "No trial has finished yet." };
+  if (growth.area.length < 2 || !growth.area.at(-1)) return { title: "How the front's area grows", note: "Hypervolume after each trial.", empty: "It takes two trials, and one that is complete." };
   const colour = colours();
   const hasEpochs = growth.epochs.length === growth.area.length && growth.epochs.at(-1) > 0;
   showSwitch(byId("growth-axis"), "growth-axis", hasEpochs ? [["trials", "trials"], ["epochs", "epochs"]] : [["trials", "trials"]], state.growthAxis, (value) => {
@@ -58,7 +58,7 @@ function parallelShown() {
 function parallelFigure() {
   const { axes, lines, trials: numbers } = parallelShown();
   const note = "A line a trial across the values that mattered most; strong: trials on the front; dashed: the selected one. Click a line to select it.";
-  if (!lines.length) return { title: "Values and outcomes", note, empty: "No trial has finished yet." };
+  if (lines.length < 2) return { title: "Values and outcomes", note, empty: "It takes two complete trials." };
   const colour = colours();
   const onFront = new Set(currentFront().trials);
   const joined = (keep) => {
@@ -124,7 +124,7 @@ function timelineFigure() {
 function sensitivityFigure() {
   const told = study().sensitivity;
   const note = "Validation loss that rounding one layer alone adds, before any training; splits of the zeros are searched around what this suggests.";
-  if (!told) return { title: "Layer sensitivity", note, empty: "Not measured: this study does not search how zeros are shared among layers." };
+  if (!told) return { title: "Layer sensitivity", note, empty: "Not measured; only studies that search how zeros are shared among layers do." };
   const colour = colours();
   const shown = told.loss.map((row) => row.map((loss) => (loss === null ? null : Math.log10(Math.max(loss, 1e-3)))));
   const many = told.layers.length > 8;

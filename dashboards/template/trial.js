@@ -121,9 +121,10 @@ function schedulesFigure() {
   const more = {};
   rows.forEach((row, index) => {
     const ending = index ? String(index + 1) : "";
-    const isLog = row.kind === "log" && row.values.every((value) => value > 0);
+    const [least, most] = [Math.min(...row.values), Math.max(...row.values)];
+    const isLog = row.kind === "log" && least > 0 && most / least > 20;
     const height = 1 / rows.length;
-    more[`yaxis${ending}`] = axis(row.symbol, { domain: [1 - (index + 1) * height + (index < rows.length - 1 ? 0.06 : 0), 1 - index * height], type: isLog ? "log" : "linear", nticks: 4, tickformat: isLog ? "~g" : "" });
+    more[`yaxis${ending}`] = axis(row.symbol, { domain: [1 - (index + 1) * height + (index < rows.length - 1 ? 0.06 : 0), 1 - index * height], type: isLog ? "log" : "linear", nticks: 4, ...(isLog ? { dtick: most / least > 200 ? 1 : "D2", tickformat: "~g" } : { rangemode: row.kind === "log" ? "tozero" : "normal" }) });
     if (row.key === "alpha" && detail.distribution) {
       for (const [layer, alphas] of Object.entries(detail.distribution.alphas)) traces.push(curve(plain(layer), detail.distribution.epoch, alphas, line(faded(colour.accent, 0.45), "solid", 1), { hovertemplate: `${plain(layer)}: α %{y:.3f}<extra></extra>`, showlegend: false }));
     }

@@ -26,6 +26,9 @@ def lead(files: RunFiles, rows: Rows) -> str:
     goal = f"Goal: {described(files.spec.goal)}."
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
+    failed = sum(row["state"] == "failed" for row in rows)
+    if not complete and failed:
+        return f"No trial is complete: {counted(failed, 'trial')} failed. {goal}"
     if not complete:
         return f"No trial has finished yet. {goal}"
     if mine is None:
