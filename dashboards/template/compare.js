@@ -5,44 +5,88 @@ const isComparison = () => page.studies.length > 1;
 function studyLook(index) {
   const colour = colours();
   const inks = [colour.accent, colour.second, colour.third, colour.fourth];
-  return { ink: inks[index % inks.length], symbol: markers[index % markers.length], dash: ["solid", "dash", "dot", "dashdot"][Math.floor(index / inks.length) % 4] };
+  return {
+    ink: inks[index % inks.length],
+    symbol: markers[index % markers.length],
+    dash: ["solid", "dash", "dot", "dashdot"][Math.floor(index / inks.length) % 4],
+  };
 }
 
 function compareFigure() {
   if (!isComparison()) return null;
   const key = state.axis;
-  const shown = page.studies.map((each, index) => ({ each, look: studyLook(index), front: each.fronts.find((front) => front.measure.key === key) })).filter(({ front }) => front?.trials.length);
+  const shown = page.studies.map((each, index) => ({
+    each,
+    look: studyLook(index),
+    front: each.fronts.find((front) => front.measure.key === key),
+  })).filter(({ front }) => front?.trials.length);
   if (!shown.length) return { title: "Fronts beside each other", note: "", empty: "No trial has finished yet." };
   const { measure } = shown[0].front;
   const traces = shown.flatMap(({ each, look, front }) => {
     const rows = front.trials.map((trial) => trialsOf(each).find((row) => row.trial === trial));
     const name = plain(each.name);
     return [
-      { type: "scatter", mode: "lines", x: front.outline.map(([x]) => measure.factor * x), y: front.outline.map(([, y]) => 100 * y), line: line(look.ink, look.dash), legendgroup: name, showlegend: false, hoverinfo: "skip" },
-      { type: "scatter", mode: "markers", name, legendgroup: name, x: rows.map((row) => measure.factor * row[measure.key]), y: rows.map((row) => 100 * row.accuracy), customdata: rows.map((row) => row.trial), marker: { color: look.ink, symbol: look.symbol, size: 9, line: { color: colours().card, width: 1 } }, hovertemplate: `${name}, trial %{customdata}<br>%{y:.2f} % at %{x:.2f} ${measure.unit}<extra></extra>` },
+      {
+        type: "scatter",
+        mode: "lines",
+        x: front.outline.map(([x]) => measure.factor * x),
+        y: front.outline.map(([, y]) => 100 * y),
+        line: line(look.ink, look.dash),
+        legendgroup: name,
+        showlegend: false,
+        hoverinfo: "skip",
+      },
+      {
+        type: "scatter",
+        mode: "markers",
+        name,
+        legendgroup: name,
+        x: rows.map((row) => measure.factor * row[measure.key]),
+        y: rows.map((row) => 100 * row.accuracy),
+        customdata: rows.map((row) => row.trial),
+        marker: { color: look.ink, symbol: look.symbol, size: 9, line: { color: colours().card, width: 1 } },
+        hovertemplate: `${name}, trial %{customdata}<br>%{y:.2f} % at %{x:.2f} ${measure.unit}<extra></extra>`,
+      },
     ];
   });
   const low = Math.min(...shown.map(({ front }) => front.view.accuracy[0]));
   const high = Math.max(...shown.map(({ front }) => front.view.accuracy[1]));
-  const best = shown.map(({ each, front }) => [each.name, each.growth.area.at(-1) ?? 0, front]).sort((a, b) => b[1] - a[1])[0];
+  const best =
+    shown.map(({ each, front }) => [each.name, each.growth.area.at(-1) ?? 0, front]).sort((a, b) => b[1] - a[1])[0];
   const sameReference = new Set(shown.map(({ each }) => JSON.stringify(each.growth.reference))).size === 1;
   return {
     title: sameReference ? `${best[0]} covers the most` : "Fronts beside each other",
-    note: `The fronts of all studies, validation accuracy against ${measure.name}.${sameReference ? "" : " Their dense networks differ, so areas are not compared."}`,
+    note: `The fronts of all studies, validation accuracy against ${measure.name}.${
+      sameReference ? "" : " Their dense networks differ, so areas are not compared."
+    }`,
     alt: `Fronts of ${page.studies.map((each) => each.name).join(", ")}.`,
     traces,
-    layout: layout(isNarrow() ? 380 : 440, { uirevision: `compare ${key}`, xaxis: axis(`${measure.title}, ${measure.unit}`), yaxis: axis("validation accuracy, %", { range: [100 * low, 100 * high] }) }),
+    layout: layout(isNarrow() ? 380 : 440, {
+      uirevision: `compare ${key}`,
+      xaxis: axis(`${measure.title}, ${measure.unit}`),
+      yaxis: axis("validation accuracy, %", { range: [100 * low, 100 * high] }),
+    }),
   };
 }
 
 function compareGrowthFigure() {
   if (!isComparison()) return null;
-  const shown = page.studies.map((each, index) => ({ each, look: studyLook(index) })).filter(({ each }) => each.growth.area.length);
+  const shown = page.studies.map((each, index) => ({ each, look: studyLook(index) })).filter(({ each }) =>
+    each.growth.area.length
+  );
   if (!shown.length) return null;
   return {
-    title: "How fast each front grew", note: "Hypervolume over epochs trained.", alt: "Step chart of the fronts' areas.",
-    traces: shown.map(({ each, look }) => curve(plain(each.name), each.growth.epochs, each.growth.area, { ...line(look.ink, look.dash), shape: "hv" })),
-    layout: layout(320, { uirevision: "compare-growth", xaxis: axis("epochs trained", { rangemode: "tozero" }), yaxis: axis("area", { rangemode: "tozero" }) }),
+    title: "How fast each front grew",
+    note: "Hypervolume over epochs trained.",
+    alt: "Step chart of the fronts' areas.",
+    traces: shown.map(({ each, look }) =>
+      curve(plain(each.name), each.growth.epochs, each.growth.area, { ...line(look.ink, look.dash), shape: "hv" })
+    ),
+    layout: layout(320, {
+      uirevision: "compare-growth",
+      xaxis: axis("epochs trained", { rangemode: "tozero" }),
+      yaxis: axis("area", { rangemode: "tozero" }),
+    }),
   };
 }
 
@@ -52,11 +96,41 @@ function showComparison() {
   const names = ["study", "chosen", "accuracy", "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
-    const beside = chosen && isNumber(each.dense_accuracy) ? `${(100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)}`.replace("-", "−") : "–";
+    const beside = chosen && isNumber(each.dense_accuracy)
+      ? `${(100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)}`.replace("-", "−")
+      : "–";
     const complete = trialsOf(each).filter(isComplete).length;
-    const cells = [chosen ? `trial ${chosen.trial}` : "–", chosen ? percent(chosen.accuracy) : "–", chosen ? percent(chosen.sparsity) : "–", beside, String(complete)];
-    return element("tr", { class: index === state.study ? "selected" : null }, element("td", { class: "text" }, element("button", { type: "button", onclick: () => showStudy(index) }, each.name)), ...cells.map((cell) => element("td", {}, cell)));
+    const cells = [
+      chosen ? `trial ${chosen.trial}` : "–",
+      chosen ? percent(chosen.accuracy) : "–",
+      chosen ? percent(chosen.sparsity) : "–",
+      beside,
+      String(complete),
+    ];
+    return element(
+      "tr",
+      { class: index === state.study ? "selected" : null },
+      element(
+        "td",
+        { class: "text" },
+        element("button", { type: "button", onclick: () => showStudy(index) }, each.name),
+      ),
+      ...cells.map((cell) => element("td", {}, cell)),
+    );
   });
-  fill(byId("compare-table"), element("table", {}, element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows)));
-  fill(byId("study-picker"), ...page.studies.map((each, index) => element("option", { value: index, selected: index === state.study }, each.name)));
+  fill(
+    byId("compare-table"),
+    element(
+      "table",
+      {},
+      element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, ...rows),
+    ),
+  );
+  fill(
+    byId("study-picker"),
+    ...page.studies.map((each, index) =>
+      element("option", { value: index, selected: index === state.study }, each.name)
+    ),
+  );
 }

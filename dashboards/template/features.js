@@ -6,23 +6,75 @@ function showFeatures() {
   const told = mine ?? other?.[1].features;
   const trial = mine ? state.trial : other && Number(other[0]);
   if (!told) {
-    fill(card, element("p", { class: "empty" }, "Maps are made of the chosen trial when the study ends, and of any trial by sca-search features RUN --trial N."));
+    fill(
+      card,
+      element(
+        "p",
+        { class: "empty" },
+        "Maps are made of the chosen trial when the study ends, and of any trial by sca-search features RUN --trial N.",
+      ),
+    );
     return;
   }
   const rounded = told.layers.filter((layer) => layer.ternary);
   const least = rounded.reduce((worst, layer) => (worst && worst.cka <= layer.cka ? worst : layer), null);
-  const title = least ? `Ternary layers see much the same: similarity ${least.cka.toFixed(2)} or more` : "Features beside each other";
-  const note = `Trial ${trial}${mine ? "" : " (the selected one has no maps)"}. For each image the mean map of a layer, left of the dense network, right of the ternary one, each from its lowest to its highest value. Linear CKA over ${told.compared} validation images: 1 is alike up to rotation and scale.`;
-  const head = element("tr", {}, element("th", { scope: "col" }, "layer, similarity"),
-    ...told.images.map((source, index) => element("th", { scope: "col" }, picture(source, `validation image ${index + 1}, ${told.labels[index]}`), element("br"), told.labels[index])));
-  const rows = told.layers.map((layer) => element("tr", {},
-    element("th", { scope: "row", class: "name" }, layer.layer, element("small", {}, `weight layer ${layer.number}, ${layer.ternary ? "ternary" : "kept dense"}`),
-      element("small", {}, meter(layer.cka), layer.cka.toFixed(3))),
-    ...(layer.dense.length ? told.images.map((_, index) => element("td", {},
-      picture(layer.dense[index], `${layer.layer}, dense, image ${index + 1}`), picture(layer.rounded[index], `${layer.layer}, ternary, image ${index + 1}`)))
-      : [element("td", { colspan: told.images.length, class: "note" }, "fully connected: no map")])));
-  fill(card, element("h3", {}, least && least.cka < 0.8 ? `${least.layer} sees differently: similarity ${least.cka.toFixed(2)}` : title), element("p", { class: "note" }, note),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Feature maps" }, element("table", { class: "maps" }, element("thead", {}, head), element("tbody", {}, ...rows))));
+  const title = least
+    ? `Ternary layers see much the same: similarity ${least.cka.toFixed(2)} or more`
+    : "Features beside each other";
+  const note = `Trial ${trial}${
+    mine ? "" : " (the selected one has no maps)"
+  }. For each image the mean map of a layer, left of the dense network, right of the ternary one, each from its lowest to its highest value. Linear CKA over ${told.compared} validation images: 1 is alike up to rotation and scale.`;
+  const head = element(
+    "tr",
+    {},
+    element("th", { scope: "col" }, "layer, similarity"),
+    ...told.images.map((source, index) =>
+      element(
+        "th",
+        { scope: "col" },
+        picture(source, `validation image ${index + 1}, ${told.labels[index]}`),
+        element("br"),
+        told.labels[index],
+      )
+    ),
+  );
+  const rows = told.layers.map((layer) =>
+    element(
+      "tr",
+      {},
+      element(
+        "th",
+        { scope: "row", class: "name" },
+        layer.layer,
+        element("small", {}, `weight layer ${layer.number}, ${layer.ternary ? "ternary" : "kept dense"}`),
+        element("small", {}, meter(layer.cka), layer.cka.toFixed(3)),
+      ),
+      ...(layer.dense.length
+        ? told.images.map((_, index) =>
+          element(
+            "td",
+            {},
+            picture(layer.dense[index], `${layer.layer}, dense, image ${index + 1}`),
+            picture(layer.rounded[index], `${layer.layer}, ternary, image ${index + 1}`),
+          )
+        )
+        : [element("td", { colspan: told.images.length, class: "note" }, "fully connected: no map")]),
+    )
+  );
+  fill(
+    card,
+    element(
+      "h3",
+      {},
+      least && least.cka < 0.8 ? `${least.layer} sees differently: similarity ${least.cka.toFixed(2)}` : title,
+    ),
+    element("p", { class: "note" }, note),
+    element(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Feature maps" },
+      element("table", { class: "maps" }, element("thead", {}, head), element("tbody", {}, ...rows)),
+    ),
+  );
 }
 
 const picture = (source, alt) => element("img", { src: source, alt, width: 64, height: 64, loading: "lazy" });

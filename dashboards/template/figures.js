@@ -51,7 +51,9 @@ function drawNow(figure) {
 // plotly keeps a zoom only while the range given stays the same, and new trials move it.
 function keepZoom(figure) {
   const [before, layout] = [figure.plot.layout, figure.told.layout];
-  const told = Object.fromEntries(Object.entries(layout).filter(([, value]) => value?.range).map(([name, value]) => [name, [...value.range]]));
+  const told = Object.fromEntries(
+    Object.entries(layout).filter(([, value]) => value?.range).map(([name, value]) => [name, [...value.range]]),
+  );
   for (const name of Object.keys(told)) {
     const range = before?.uirevision === layout.uirevision && before[name]?.range;
     if (range && String(range) !== String(figure.ranges?.[name])) layout[name] = { ...layout[name], range: [...range] };
@@ -66,7 +68,22 @@ const drawAll = () => figures.forEach(drawNow);
 function showSwitch(parent, name, options, chosen, onChange) {
   parent.hidden = options.length < 2;
   const before = parent.querySelector(":focus")?.value;
-  fill(parent, ...options.map(([value, text]) => element("label", {},
-    element("input", { type: "radio", name, value, checked: value === chosen, onchange: () => onChange(value) }), text)));
+  fill(
+    parent,
+    ...options.map(([value, text]) =>
+      element(
+        "label",
+        {},
+        element("input", {
+          type: "radio",
+          name,
+          value,
+          checked: value === chosen,
+          onchange: () => onChange(value),
+        }),
+        text,
+      )
+    ),
+  );
   if (before) parent.querySelector(`input[value="${CSS.escape(before)}"]`)?.focus();
 }

@@ -3,21 +3,33 @@ function frontFigure() {
   const { measure, view, headline } = currentFront();
   const title = `${headline}`;
   const note = frontNote(measure, view);
-  if (!trials().some(isComplete)) return { title: "Accuracy against sparsity", note: "Every finished trial becomes a point here.", empty: "No trial has finished yet." };
+  if (!trials().some(isComplete)) {
+    return {
+      title: "Accuracy against sparsity",
+      note: "Every finished trial becomes a point here.",
+      empty: "No trial has finished yet.",
+    };
+  }
   return { title, note, alt: frontAlt(measure), traces: frontTraces(), layout: frontLayout() };
 }
 
 function frontNote(measure, view) {
   const better = measure.more_is_better ? "up and to the right" : "up and to the left";
-  const below = view.below ? ` ${counted(view.below, "trial")} far below ${view.below === 1 ? "is" : "are"} outside; a double click shows all.` : "";
+  const below = view.below
+    ? ` ${counted(view.below, "trial")} far below ${view.below === 1 ? "is" : "are"} outside; a double click shows all.`
+    : "";
   const { paper } = study();
-  const told = paper && measure.key === "sparsity" ? ` The paper reports ${percent(paper.accuracy)} on the test split, after 200 epochs or more.` : "";
+  const told = paper && measure.key === "sparsity"
+    ? ` The paper reports ${percent(paper.accuracy)} on the test split, after 200 epochs or more.`
+    : "";
   return `Validation accuracy against ${measure.name}, better ${better}. Click a point, or use the arrow keys, and everything below follows.${below}${told}`;
 }
 
 function frontAlt(measure) {
   const rows = currentFront().trials.map(trialOf);
-  const told = rows.map((row) => `trial ${row.trial}: ${percent(row.accuracy)} at ${shownMeasure(measure, row[measure.key])}`);
+  const told = rows.map((row) =>
+    `trial ${row.trial}: ${percent(row.accuracy)} at ${shownMeasure(measure, row[measure.key])}`
+  );
   return `Scatter plot of validation accuracy against ${measure.name}. On the front: ${told.join("; ")}.`;
 }
 
@@ -35,7 +47,9 @@ function points(name, rows, marker, more = {}) {
     x: rows.map((row) => measure.factor * row[measure.key]),
     y: rows.map((row) => 100 * row.accuracy),
     customdata: rows.map((row) => row.trial),
-    text: rows.map((row) => `trial ${row.trial}<br>${percent(row.accuracy)} accuracy<br>${shownMeasure(measure, row[measure.key])}`),
+    text: rows.map((row) =>
+      `trial ${row.trial}<br>${percent(row.accuracy)} accuracy<br>${shownMeasure(measure, row[measure.key])}`
+    ),
     hovertemplate: "%{text}<extra></extra>",
     marker,
     ...more,
@@ -49,30 +63,59 @@ function frontTraces() {
   const onFront = new Set(best);
   const of = (numbers) => known.filter((row) => numbers.has(row.trial));
   const traces = [
-    { type: "scatter", mode: "lines", x: outline.map(([x]) => measure.factor * x), y: outline.map(([, y]) => 100 * y), line: line(colour.accent), hoverinfo: "skip", showlegend: false },
+    {
+      type: "scatter",
+      mode: "lines",
+      x: outline.map(([x]) => measure.factor * x),
+      y: outline.map(([, y]) => 100 * y),
+      line: line(colour.accent),
+      hoverinfo: "skip",
+      showlegend: false,
+    },
     ...pausedTraces(measure),
     points("trials", known.filter((row) => !onFront.has(row.trial)), { color: colour.faint, size: 7, opacity: 0.7 }),
     points("front", of(onFront), { color: colour.accent, size: 9, line: { color: colour.card, width: 1.5 } }),
-    ...seedTraces(known, measure),
+    ...seedTraces(known),
     ...paperTraces(measure),
   ];
   const chosen = of(new Set([study().chosen]));
-  if (chosen.length) traces.push(points("chosen", chosen, { color: colour.second, size: 15, symbol: "star", line: { color: colour.card, width: 1.2 } }));
+  if (chosen.length) {
+    traces.push(
+      points("chosen", chosen, {
+        color: colour.second,
+        size: 15,
+        symbol: "star",
+        line: { color: colour.card, width: 1.2 },
+      }),
+    );
+  }
   const selected = of(new Set([state.trial]));
-  if (selected.length) traces.push(points("selected", selected, { color: colour.ink, size: 24, symbol: "circle-open", line: { width: 2 } }, { hoverinfo: "skip", hovertemplate: null, showlegend: false }));
+  if (selected.length) {
+    traces.push(
+      points("selected", selected, { color: colour.ink, size: 24, symbol: "circle-open", line: { width: 2 } }, {
+        hoverinfo: "skip",
+        hovertemplate: null,
+        showlegend: false,
+      }),
+    );
+  }
   return traces;
 }
 
 // A paused trial has no end; it stands where its last rung saw it, at the sparsity that it was planned for.
 function pausedTraces(measure) {
-  const rows = trials().filter((row) => row.state === "paused" && isNumber(row.rung_accuracy) && isNumber(row.planned_sparsity));
+  const rows = trials().filter((row) =>
+    row.state === "paused" && isNumber(row.rung_accuracy) && isNumber(row.planned_sparsity)
+  );
   if (measure.key !== "sparsity" || !rows.length) return [];
   const stood = rows.map((row) => ({ ...row, accuracy: row.rung_accuracy, sparsity: row.planned_sparsity }));
   return [points("paused", stood, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
 }
 
-function seedTraces(known, measure) {
-  const repeated = known.map((row) => ({ ...row, seeds: detailOf(row.trial)?.seeds ?? [] })).filter((row) => row.seeds.length > 1);
+function seedTraces(known) {
+  const repeated = known.map((row) => ({ ...row, seeds: detailOf(row.trial)?.seeds ?? [] })).filter((row) =>
+    row.seeds.length > 1
+  );
   if (!repeated.length) return [];
   const error = {
     type: "data",
@@ -83,7 +126,14 @@ function seedTraces(known, measure) {
     thickness: 1.4,
     width: 5,
   };
-  return [points("lowest to highest seed", repeated, { size: 1, opacity: 0 }, { error_y: error, hoverinfo: "skip", hovertemplate: null, showlegend: false })];
+  return [
+    points("lowest to highest seed", repeated, { size: 1, opacity: 0 }, {
+      error_y: error,
+      hoverinfo: "skip",
+      hovertemplate: null,
+      showlegend: false,
+    }),
+  ];
 }
 
 function paperTraces(measure) {
@@ -107,16 +157,34 @@ function frontLayout() {
   const notes = [];
   if (isNumber(dense)) {
     shapes.push(horizontal(100 * dense, "dot"));
-    notes.push(label(`dense ${percent(dense)}`, { xref: "paper", x: 0, y: 100 * dense, xanchor: "left", yanchor: "bottom" }));
+    notes.push(
+      label(`dense ${percent(dense)}`, { xref: "paper", x: 0, y: 100 * dense, xanchor: "left", yanchor: "bottom" }),
+    );
   }
   if (isNumber(goal.sparsity) && measure.key === "sparsity") {
     const isRight = goal.sparsity > (view.x[0] + view.x[1]) / 2;
     shapes.push(vertical(100 * goal.sparsity, "dash"));
-    notes.push(label(`goal ${short(100 * goal.sparsity)} %`, { x: 100 * goal.sparsity, yref: "paper", y: 0, yanchor: "bottom", xanchor: isRight ? "right" : "left" }));
+    notes.push(
+      label(`goal ${short(100 * goal.sparsity)} %`, {
+        x: 100 * goal.sparsity,
+        yref: "paper",
+        y: 0,
+        yanchor: "bottom",
+        xanchor: isRight ? "right" : "left",
+      }),
+    );
   }
   if (isNumber(goal.accuracy)) {
     shapes.push(horizontal(100 * goal.accuracy, "dash"));
-    notes.push(label(`goal ${short(100 * goal.accuracy)} %`, { xref: "paper", x: 1, y: 100 * goal.accuracy, xanchor: "right", yanchor: "bottom" }));
+    notes.push(
+      label(`goal ${short(100 * goal.accuracy)} %`, {
+        xref: "paper",
+        x: 1,
+        y: 100 * goal.accuracy,
+        xanchor: "right",
+        yanchor: "bottom",
+      }),
+    );
   }
   return layout(isNarrow() ? 380 : 460, {
     shapes,
@@ -124,7 +192,10 @@ function frontLayout() {
     uirevision: `${state.study} ${measure.key}`,
     // Fixed: plotly would lay a thousand points out a second time to fit the labels.
     margin: { l: 58, r: 20, t: isNarrow() ? 64 : 40, b: 52 },
-    xaxis: axis(`${measure.title}, ${measure.unit}`, { automargin: false, range: view.x.map((x) => measure.factor * x) }),
+    xaxis: axis(`${measure.title}, ${measure.unit}`, {
+      automargin: false,
+      range: view.x.map((x) => measure.factor * x),
+    }),
     yaxis: axis("validation accuracy, %", { automargin: false, range: view.accuracy.map((y) => 100 * y) }),
   });
 }
@@ -132,15 +203,23 @@ function frontLayout() {
 // Left and right go along the measure, also without a mouse.
 function stepSelection(step) {
   const { measure } = currentFront();
-  const rows = trials().filter((row) => isComplete(row) && isNumber(row[measure.key])).sort((a, b) => a[measure.key] - b[measure.key] || a.accuracy - b.accuracy);
+  const rows = trials().filter((row) => isComplete(row) && isNumber(row[measure.key])).sort((a, b) =>
+    a[measure.key] - b[measure.key] || a.accuracy - b.accuracy
+  );
   const place = rows.findIndex((row) => row.trial === state.trial);
   const next = rows[Math.min(rows.length - 1, Math.max(0, place + step))];
   if (next) select(next.trial);
 }
 
 function showAxes() {
-  showSwitch(byId("axis"), "axis", study().fronts.map(({ measure }) => [measure.key, measure.name]), currentFront().measure.key, (key) => {
-    state.axis = key;
-    update("front");
-  });
+  showSwitch(
+    byId("axis"),
+    "axis",
+    study().fronts.map(({ measure }) => [measure.key, measure.name]),
+    currentFront().measure.key,
+    (key) => {
+      state.axis = key;
+      update("front");
+    },
+  );
 }

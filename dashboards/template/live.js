@@ -7,7 +7,9 @@ async function poll() {
     const told = await (await fetch("status.json", { cache: "no-store" })).json();
     if (told.error) throw new Error(told.error);
     if (told.version !== version) await takeNew();
-    told.status.forEach((status, index) => { if (page.studies[index]) page.studies[index].status = status; });
+    told.status.forEach((status, index) => {
+      if (page.studies[index]) page.studies[index].status = status;
+    });
     showLive("");
   } catch (error) {
     showLive(error instanceof TypeError ? "The server has stopped; this is what it last said." : error.message);
@@ -49,9 +51,15 @@ async function exportTrial() {
   said.hidden = false;
   said.textContent = `Exporting trial ${trial} and verifying every file; this may take a minute …`;
   try {
-    const answer = await fetch("export", { method: "POST", headers: { "Content-Type": "application/json", "X-Token": page.live.token }, body: JSON.stringify({ study: state.study, trial }) });
+    const answer = await fetch("export", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Token": page.live.token },
+      body: JSON.stringify({ study: state.study, trial }),
+    });
     const told = await answer.json();
-    said.textContent = answer.ok ? `${told.holds ? "Everything agrees" : "Something differs"}: ${told.folder} (${told.files.join(", ")})` : told.error;
+    said.textContent = answer.ok
+      ? `${told.holds ? "Everything agrees" : "Something differs"}: ${told.folder} (${told.files.join(", ")})`
+      : told.error;
   } catch {
     said.textContent = "The server did not answer.";
   }

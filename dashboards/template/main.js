@@ -13,7 +13,9 @@ function showSelection() {
   showTrial();
   showFeatures();
   updateAll(["front", "alpha", "parallel"]);
-  for (const row of byId("table").querySelectorAll("tr[data-trial]")) row.classList.toggle("selected", Number(row.dataset.trial) === state.trial);
+  for (const row of byId("table").querySelectorAll("tr[data-trial]")) {
+    row.classList.toggle("selected", Number(row.dataset.trial) === state.trial);
+  }
 }
 
 function defaultTrial() {
@@ -32,7 +34,12 @@ function showHead() {
   showStatus();
   if (!isComparison()) byId("lead").textContent = study().lead;
   byId("tiles").hidden = isComparison();
-  fill(byId("tiles"), ...study().tiles.map(([name, value, remark]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, remark)))));
+  fill(
+    byId("tiles"),
+    ...study().tiles.map(([name, value, remark]) =>
+      element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, remark)))
+    ),
+  );
 }
 
 // Everything anew from the document; zoom, selection, filter and place stay.
@@ -80,21 +87,38 @@ function registerFigures() {
 function listen() {
   byId("trial-picker").addEventListener("change", (event) => select(Number(event.target.value)));
   byId("study-picker").addEventListener("change", (event) => showStudy(Number(event.target.value)));
-  byId("layer-picker").addEventListener("change", (event) => { state.layer = event.target.value; updateAll(["alpha", "asked"]); });
+  byId("layer-picker").addEventListener("change", (event) => {
+    state.layer = event.target.value;
+    updateAll(["alpha", "asked"]);
+  });
   byId("filter").addEventListener("input", showTable);
   byId("searched").addEventListener("change", showTable);
-  byId("more").addEventListener("click", () => { table.isWhole = true; showTable(); });
+  byId("more").addEventListener("click", () => {
+    table.isWhole = true;
+    showTable();
+  });
   byId("csv").addEventListener("click", downloadCsv);
   byId("copy").addEventListener("click", copyCommand);
   figures.get("front").plot.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step) { event.preventDefault(); stepSelection(step); }
+    if (step) {
+      event.preventDefault();
+      stepSelection(step);
+    }
   });
-  const repaint = () => { updateAll(); };
+  const repaint = () => {
+    updateAll();
+  };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-  matchMedia("print").addEventListener("change", () => { updateAll(); drawAll(); });
+  matchMedia("print").addEventListener("change", () => {
+    updateAll();
+    drawAll();
+  });
   matchMedia("(max-width: 560px)").addEventListener("change", repaint);
-  window.addEventListener("beforeprint", () => { updateAll(); drawAll(); });
+  window.addEventListener("beforeprint", () => {
+    updateAll();
+    drawAll();
+  });
 }
 
 registerFigures();

@@ -2,35 +2,97 @@
 function alphaFigure() {
   const { prior } = study();
   const layer = state.layer;
-  if (!layer) return { title: "α against sparsity", note: "Written once the dense network is trained.", empty: "The prior is not known yet." };
+  if (!layer) {
+    return {
+      title: "α against sparsity",
+      note: "Written once the dense network is trained.",
+      empty: "The prior is not known yet.",
+    };
+  }
   const colour = colours();
   const shares = prior.closed?.sparsity.map((sparsity) => 100 * sparsity) ?? [];
   const traces = [];
   const alphas = prior.closed?.alpha[layer];
-  if (alphas) traces.push(curve("closed form", shares, alphas, line(colour.accent), { hovertemplate: "closed form: α %{y:.3f} for %{x:.1f} %<extra></extra>" }));
+  if (alphas) {
+    traces.push(
+      curve("closed form", shares, alphas, line(colour.accent), {
+        hovertemplate: "closed form: α %{y:.3f} for %{x:.1f} %<extra></extra>",
+      }),
+    );
+  }
   const corrected = prior.corrected[layer];
-  if (corrected) traces.push(curve("corrected", shares, corrected, line(colour.second, "dash"), { hovertemplate: "corrected: α %{y:.3f} for %{x:.1f} %<extra></extra>" }));
+  if (corrected) {
+    traces.push(
+      curve("corrected", shares, corrected, line(colour.second, "dash"), {
+        hovertemplate: "corrected: α %{y:.3f} for %{x:.1f} %<extra></extra>",
+      }),
+    );
+  }
   const ended = prior.ended[layer] ?? [];
-  const marks = (name, rows, marker) => ({ type: "scatter", mode: "markers", name, x: rows.map((row) => 100 * row[1]), y: rows.map((row) => row[2]), customdata: rows.map((row) => row[0]), marker, hovertemplate: "trial %{customdata}: α %{y:.3f} gave %{x:.2f} %<extra></extra>" });
-  if (ended.length) traces.push(marks("what trials reached", ended, { color: colour.third, size: 7, opacity: 0.75, symbol: "diamond" }));
+  const marks = (name, rows, marker) => ({
+    type: "scatter",
+    mode: "markers",
+    name,
+    x: rows.map((row) => 100 * row[1]),
+    y: rows.map((row) => row[2]),
+    customdata: rows.map((row) => row[0]),
+    marker,
+    hovertemplate: "trial %{customdata}: α %{y:.3f} gave %{x:.2f} %<extra></extra>",
+  });
+  if (ended.length) {
+    traces.push(
+      marks("what trials reached", ended, { color: colour.third, size: 7, opacity: 0.75, symbol: "diamond" }),
+    );
+  }
   const mine = ended.filter((row) => row[0] === state.trial);
-  if (mine.length) traces.push({ ...marks("this trial", mine, { color: colour.ink, size: 18, symbol: "circle-open", line: { width: 2 } }), showlegend: false });
-  const spread = prior.closed ? ` The line is for a spread of ${short(prior.closed.spread)} before training; trials have their own, and α follows the weights where it is tracked.` : "";
+  if (mine.length) {
+    traces.push({
+      ...marks("this trial", mine, { color: colour.ink, size: 18, symbol: "circle-open", line: { width: 2 } }),
+      showlegend: false,
+    });
+  }
+  const spread = prior.closed
+    ? ` The line is for a spread of ${
+      short(prior.closed.spread)
+    } before training; trials have their own, and α follows the weights where it is tracked.`
+    : "";
   return {
     title: `The sparser ${layer} is to be, the larger its α`,
-    note: `α sets how wide the basin around zero is: α(s) = 2 tanh²(Q), Q the s-quantile of |Θ|.${corrected ? " Corrected: what is asked now, after what trials reached." : ""}${spread}`,
-    alt: `α against sparsity for ${layer}: the closed form rises${alphas ? ` from ${short(alphas[0])} to ${short(alphas.at(-1))}` : ""}; ${counted(ended.length, "trial")} beside it.`,
+    note: `α sets how wide the basin around zero is: α(s) = 2 tanh²(Q), Q the s-quantile of |Θ|.${
+      corrected ? " Corrected: what is asked now, after what trials reached." : ""
+    }${spread}`,
+    alt: `α against sparsity for ${layer}: the closed form rises${
+      alphas ? ` from ${short(alphas[0])} to ${short(alphas.at(-1))}` : ""
+    }; ${counted(ended.length, "trial")} beside it.`,
     traces,
-    layout: layout(320, { uirevision: `alpha ${layer}`, xaxis: axis(`zeros in ${plain(layer)}, %`, { range: [-1, 101] }), yaxis: axis("α", { rangemode: "tozero" }) }),
+    layout: layout(320, {
+      uirevision: `alpha ${layer}`,
+      xaxis: axis(`zeros in ${plain(layer)}, %`, { range: [-1, 101] }),
+      yaxis: axis("α", { rangemode: "tozero" }),
+    }),
   };
 }
 
 function askedFigure() {
   const { prior } = study();
   const pairs = Object.entries(prior.asked).filter(([, rows]) => rows.length);
-  if (!pairs.length) return { title: prior.headline, note: "Asked against reached sparsity, a point a layer and trial.", empty: "No trial has finished yet." };
+  if (!pairs.length) {
+    return {
+      title: prior.headline,
+      note: "Asked against reached sparsity, a point a layer and trial.",
+      empty: "No trial has finished yet.",
+    };
+  }
   const colour = colours();
-  const marks = (name, rows, marker) => ({ type: "scatter", mode: "markers", name, x: rows.map((row) => 100 * row[0]), y: rows.map((row) => 100 * row[1]), marker, hovertemplate: "asked %{x:.2f} %, reached %{y:.2f} %<extra></extra>" });
+  const marks = (name, rows, marker) => ({
+    type: "scatter",
+    mode: "markers",
+    name,
+    x: rows.map((row) => 100 * row[0]),
+    y: rows.map((row) => 100 * row[1]),
+    marker,
+    hovertemplate: "asked %{x:.2f} %, reached %{y:.2f} %<extra></extra>",
+  });
   const others = pairs.filter(([layer]) => layer !== state.layer).flatMap(([, rows]) => rows);
   const mine = prior.asked[state.layer] ?? [];
   const traces = [
@@ -40,10 +102,15 @@ function askedFigure() {
   ];
   return {
     title: prior.headline,
-    note: "Share of zeros that a layer was asked for, and what rounding alone gave it, before zeros are counted out exactly.",
+    note:
+      "Share of zeros that a layer was asked for, and what rounding alone gave it, before zeros are counted out exactly.",
     alt: `Scatter plot of asked against reached sparsity; ${prior.headline}.`,
     traces,
-    layout: layout(320, { uirevision: "asked", xaxis: axis("asked, %", { range: [-2, 102] }), yaxis: axis("reached, %", { range: [-2, 102] }) }),
+    layout: layout(320, {
+      uirevision: "asked",
+      xaxis: axis("asked, %", { range: [-2, 102] }),
+      yaxis: axis("reached, %", { range: [-2, 102] }),
+    }),
   };
 }
 

@@ -1,9 +1,27 @@
 // All trials: sorted by a heading, filtered by words and comparisons, downloaded as they stand.
 const table = { sort: "trial", isDown: false, isWhole: false };
 const FIRST_ROWS = 100;
-const SHARES = new Set(["accuracy", "sparsity", "planned_sparsity", "soft_accuracy", "rounded_accuracy", "moved_share", "sparsity_before", "rung_accuracy"]);
+const SHARES = new Set([
+  "accuracy",
+  "sparsity",
+  "planned_sparsity",
+  "soft_accuracy",
+  "rounded_accuracy",
+  "moved_share",
+  "sparsity_before",
+  "rung_accuracy",
+]);
 const UNTOLD = new Set(["candidate", "started"]);
-const NAMES = { size_bytes: "size", latency_ms: "latency, ms", moved_share: "moved", planned_sparsity: "planned", soft_accuracy: "soft", rounded_accuracy: "rounded", sparsity_before: "before exact step", rung_accuracy: "at last rung" };
+const NAMES = {
+  size_bytes: "size",
+  latency_ms: "latency, ms",
+  moved_share: "moved",
+  planned_sparsity: "planned",
+  soft_accuracy: "soft",
+  rounded_accuracy: "rounded",
+  sparsity_before: "before exact step",
+  rung_accuracy: "at last rung",
+};
 const heading = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 
 function tableColumns() {
@@ -27,10 +45,19 @@ function wanted(text) {
   const tests = text.trim().split(/\s+/).filter(Boolean).map((word) => {
     const [, name, sign, given] = word.match(/^([A-Za-z_][\w.]*)(<=|>=|=|<|>)(.+)$/) ?? [];
     const column = name && study().table.columns.find((each) => each === name || each.startsWith(name));
-    if (!column) return (row) => study().table.columns.some((each) => cellText(each, row[each]).toLowerCase().includes(word.toLowerCase()));
+    if (!column) {
+      return (row) =>
+        study().table.columns.some((each) => cellText(each, row[each]).toLowerCase().includes(word.toLowerCase()));
+    }
     const limit = given.endsWith("%") ? Number(given.slice(0, -1)) / 100 : Number(given);
     if (Number.isNaN(limit)) return (row) => String(row[column] ?? "").toLowerCase() === given.toLowerCase();
-    const compare = { "<": (a) => a < limit, ">": (a) => a > limit, "<=": (a) => a <= limit, ">=": (a) => a >= limit, "=": (a) => Math.abs(a - limit) < 1e-9 }[sign];
+    const compare = {
+      "<": (a) => a < limit,
+      ">": (a) => a > limit,
+      "<=": (a) => a <= limit,
+      ">=": (a) => a >= limit,
+      "=": (a) => Math.abs(a - limit) < 1e-9,
+    }[sign];
     return (row) => isNumber(row[column]) && compare(row[column]);
   });
   return (row) => tests.every((test) => test(row));
@@ -42,7 +69,8 @@ function tableRows() {
     const [one, other] = [a[table.sort], b[table.sort]];
     const missing = (one === null || one === undefined) - (other === null || other === undefined);
     if (missing) return missing; // what is not known comes last, whichever way
-    return sign * (isNumber(one) && isNumber(other) ? one - other : String(one).localeCompare(String(other))) || a.trial - b.trial;
+    return sign * (isNumber(one) && isNumber(other) ? one - other : String(one).localeCompare(String(other))) ||
+      a.trial - b.trial;
   };
   return trials().filter(wanted(byId("filter").value)).sort(order);
 }
@@ -51,19 +79,58 @@ function showTable() {
   const columns = tableColumns();
   const rows = tableRows();
   const shown = table.isWhole ? rows : rows.slice(0, FIRST_ROWS);
-  const isText = (name) => typeof trials().find((row) => row[name] !== null && row[name] !== undefined)?.[name] === "string";
+  const isText = (name) =>
+    typeof trials().find((row) => row[name] !== null && row[name] !== undefined)?.[name] === "string";
   const texts = new Set(columns.filter(isText));
-  const heads = columns.map((name) => element("th", { scope: "col", class: texts.has(name) ? "text" : null, "aria-sort": table.sort === name ? (table.isDown ? "descending" : "ascending") : null },
-    element("button", { type: "button", "data-sort": name, onclick: () => sortBy(name) }, heading(name), table.sort === name ? (table.isDown ? " ↓" : " ↑") : "")));
-  const cell = (row, name) => name === "trial"
-    ? element("td", {}, element("button", { type: "button", onclick: () => { select(row.trial); byId("trial").scrollIntoView(); } }, `${row.trial}${row.trial === study().chosen ? " ★" : ""}`))
-    : element("td", { class: texts.has(name) ? "text" : null, title: texts.has(name) && row[name] ? row[name] : null }, cellText(name, row[name]));
-  const look = (row) => [row.trial === state.trial ? "selected" : "", row.state === "complete" ? "" : "faint"].join(" ").trim() || null;
-  const body = shown.map((row) => element("tr", { class: look(row), "data-trial": row.trial }, ...columns.map((name) => cell(row, name))));
+  const heads = columns.map((name) =>
+    element(
+      "th",
+      {
+        scope: "col",
+        class: texts.has(name) ? "text" : null,
+        "aria-sort": table.sort === name ? (table.isDown ? "descending" : "ascending") : null,
+      },
+      element(
+        "button",
+        { type: "button", "data-sort": name, onclick: () => sortBy(name) },
+        heading(name),
+        table.sort === name ? (table.isDown ? " ↓" : " ↑") : "",
+      ),
+    )
+  );
+  const cell = (row, name) =>
+    name === "trial"
+      ? element(
+        "td",
+        {},
+        element("button", {
+          type: "button",
+          onclick: () => {
+            select(row.trial);
+            byId("trial").scrollIntoView();
+          },
+        }, `${row.trial}${row.trial === study().chosen ? " ★" : ""}`),
+      )
+      : element("td", {
+        class: texts.has(name) ? "text" : null,
+        title: texts.has(name) && row[name] ? row[name] : null,
+      }, cellText(name, row[name]));
+  const look = (row) =>
+    [row.trial === state.trial ? "selected" : "", row.state === "complete" ? "" : "faint"].join(" ").trim() || null;
+  const body = shown.map((row) =>
+    element("tr", { class: look(row), "data-trial": row.trial }, ...columns.map((name) => cell(row, name)))
+  );
   const focused = document.activeElement?.dataset?.sort;
-  fill(byId("table"), trials().length ? element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)) : element("p", { class: "empty" }, "No trial has finished yet."));
+  fill(
+    byId("table"),
+    trials().length
+      ? element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body))
+      : element("p", { class: "empty" }, "No trial has finished yet."),
+  );
   if (focused) byId("table").querySelector(`[data-sort="${CSS.escape(focused)}"]`)?.focus();
-  byId("table-count").textContent = rows.length === trials().length ? counted(rows.length, "trial") : `${rows.length.toLocaleString("en")} of ${counted(trials().length, "trial")}`;
+  byId("table-count").textContent = rows.length === trials().length
+    ? counted(rows.length, "trial")
+    : `${rows.length.toLocaleString("en")} of ${counted(trials().length, "trial")}`;
   byId("more").hidden = shown.length === rows.length;
   byId("more").textContent = `Show all ${rows.length.toLocaleString("en")}`;
 }
@@ -83,7 +150,9 @@ function csvCell(value) {
 
 function downloadCsv() {
   const { columns } = study().table;
-  const lines = [columns, ...tableRows().map((row) => columns.map((name) => row[name]))].map((cells) => cells.map(csvCell).join(","));
+  const lines = [columns, ...tableRows().map((row) => columns.map((name) => row[name]))].map((cells) =>
+    cells.map(csvCell).join(",")
+  );
   const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
   const name = study().name.replace(/[^\w.-]+/g, "-").replace(/^[-.]+/, "") || "study";
   element("a", { href: address, download: `${name}-trials.csv` }).click();
@@ -92,9 +161,24 @@ function downloadCsv() {
 
 function showSetup() {
   const { spec, facts, versions, commands } = study().setup;
-  const all = [...facts, ...Object.entries(versions)].map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value))));
-  fill(byId("setup-card"),
-    ...(commands.length ? [element("h3", {}, commands.length > 1 ? "Commands" : "Command"), ...commands.map((command) => element("pre", {}, element("code", {}, command))), element("br")] : []),
+  const all = [...facts, ...Object.entries(versions)].map(([name, value]) =>
+    element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))
+  );
+  fill(
+    byId("setup-card"),
+    ...(commands.length
+      ? [
+        element("h3", {}, commands.length > 1 ? "Commands" : "Command"),
+        ...commands.map((command) => element("pre", {}, element("code", {}, command))),
+        element("br"),
+      ]
+      : []),
     element("dl", { class: "facts" }, ...all),
-    element("details", {}, element("summary", {}, "The resolved study file"), element("pre", {}, element("code", {}, spec))));
+    element(
+      "details",
+      {},
+      element("summary", {}, "The resolved study file"),
+      element("pre", {}, element("code", {}, spec)),
+    ),
+  );
 }

@@ -8,7 +8,14 @@ function colours() {
 const isNarrow = () => window.innerWidth < 560;
 
 // From the card's colour to the ink of the accent: more is darker on white, and lighter on black.
-const sequential = (colour) => [[0, colour.card], [0.02, mixed(colour.card, colour.accent, 0.12)], [0.5, mixed(colour.card, colour.accent, 0.6)], [1, mixed(colour.accent, colour.ink, 0.55)]];
+const sequential = (
+  colour,
+) => [
+  [0, colour.card],
+  [0.02, mixed(colour.card, colour.accent, 0.12)],
+  [0.5, mixed(colour.card, colour.accent, 0.6)],
+  [1, mixed(colour.accent, colour.ink, 0.55)],
+];
 
 function mixed(one, other, share) {
   const parts = [one, other].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
@@ -46,7 +53,15 @@ function layout(height, more = {}) {
     margin: { l: 52, r: 16, t: 8, b: 44 },
     hovermode: "closest",
     hoverlabel: { bgcolor: colour.card, bordercolor: colour.faint, font: { color: colour.ink, size: 12 } },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12, color: colour.quiet }, itemsizing: "trace", bgcolor: "rgba(0,0,0,0)" },
+    legend: {
+      orientation: "h",
+      x: 0,
+      y: 1.02,
+      yanchor: "bottom",
+      font: { size: 12, color: colour.quiet },
+      itemsizing: "trace",
+      bgcolor: "rgba(0,0,0,0)",
+    },
     dragmode: isNarrow() ? false : "zoom",
     ...more,
   };
@@ -63,5 +78,36 @@ const config = () => ({
 
 const line = (colour, dash = "solid", width = 2) => ({ color: colour, dash, width });
 const label = (text, more) => ({ text, showarrow: false, font: { size: 12, color: colours().quiet }, ...more });
-const vertical = (x, dash) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, layer: "below", line: line(colours().quiet, dash, 1.25) });
-const horizontal = (y, dash) => ({ type: "line", y0: y, y1: y, xref: "paper", x0: 0, x1: 1, layer: "below", line: line(colours().quiet, dash, 1.25) });
+const vertical = (x, dash) => ({
+  type: "line",
+  x0: x,
+  x1: x,
+  yref: "paper",
+  y0: 0,
+  y1: 1,
+  layer: "below",
+  line: line(colours().quiet, dash, 1.25),
+});
+const horizontal = (y, dash) => ({
+  type: "line",
+  y0: y,
+  y1: y,
+  xref: "paper",
+  x0: 0,
+  x1: 1,
+  layer: "below",
+  line: line(colours().quiet, dash, 1.25),
+});
+
+function curve(name, x, y, look, more = {}) {
+  return {
+    type: "scatter",
+    mode: x.length > 1 ? "lines" : "markers",
+    name,
+    x,
+    y,
+    line: look,
+    marker: { color: look.color, size: 6 },
+    ...more,
+  };
+}

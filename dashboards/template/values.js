@@ -36,14 +36,18 @@ function short(value) {
   if (!isNumber(value)) return value === null || value === undefined ? "" : String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const magnitude = Math.abs(value);
-  return magnitude !== 0 && (magnitude < 1e-3 || magnitude >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return magnitude !== 0 && (magnitude < 1e-3 || magnitude >= 1e5)
+    ? value.toExponential(2)
+    : String(Number(value.toPrecision(4)));
 }
 
 function clock(seconds) {
   const whole = Math.round(seconds);
   if (whole < 60) return `${seconds < 10 ? seconds.toFixed(1) : whole}\u00a0s`;
   const minutes = Math.floor(whole / 60);
-  return minutes < 60 ? `${minutes}\u00a0min ${whole % 60}\u00a0s` : `${Math.floor(minutes / 60)}\u00a0h ${minutes % 60}\u00a0min`;
+  return minutes < 60
+    ? `${minutes}\u00a0min ${whole % 60}\u00a0s`
+    : `${Math.floor(minutes / 60)}\u00a0h ${minutes % 60}\u00a0min`;
 }
 
 // The trials of a study as objects by column, made once a document.

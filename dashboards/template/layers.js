@@ -1,0 +1,117 @@
+// The selected trial by layer: its zeros beside the plan, its bytes and its time.
+const TALLEST = 640;
+const barsHeight = (count) => Math.min(TALLEST, 70 + Math.max(count, 3) * 26);
+
+const namesAxis = (layers) =>
+  axis("", {
+    tickmode: "array",
+    tickvals: layers.map((_, index) => index),
+    ticktext: layers.map((layer) => `${plain(layer.name)}\u2002`),
+    autorange: "reversed",
+    showgrid: false,
+    showline: false,
+    ticks: "",
+  });
+
+function barTrace(layers, values, texts) {
+  const colour = colours();
+  return {
+    type: "bar",
+    orientation: "h",
+    y: layers.map((_, index) => index),
+    x: values,
+    width: 0.66,
+    marker: { color: colour.accent },
+    text: texts,
+    textposition: "auto",
+    insidetextanchor: "end",
+    textfont: { size: 11 },
+    textangle: 0,
+    insidetextfont: { color: colour.card },
+    outsidetextfont: { color: colour.ink },
+    hovertemplate: layers.map((layer, index) =>
+      `${plain(layer.name)}<br>${layer.weights.toLocaleString("en")} weights<br>${texts[index]}<extra></extra>`
+    ),
+    showlegend: false,
+  };
+}
+
+function layersFigure() {
+  const detail = detailOf(state.trial);
+  if (!detail) return null;
+  const shares = detail.layers.map((layer) => layer.sparsity);
+  const [least, most] = [Math.min(...shares), Math.max(...shares)];
+  const title = most - least < 0.005
+    ? "All layers have the same share of zeros"
+    : `Layers have from ${percent(least, 1)} to ${percent(most, 1)} zeros`;
+  const dead = detail.dead_layers.length ? ` Without a single weight: ${detail.dead_layers.join(", ")}.` : "";
+  const layers = detail.layers;
+  const planned = {
+    type: "scatter",
+    mode: "markers",
+    name: "planned",
+    showlegend: false,
+    x: layers.map((layer) => (isNumber(layer.planned) ? 100 * layer.planned : null)),
+    y: layers.map((_, index) => index),
+    marker: { symbol: "line-ns", size: 15, line: { color: colours().second, width: 2.5 } },
+    hovertemplate: "planned %{x:.2f} %<extra></extra>",
+  };
+  const texts = layers.map((layer) => percent(layer.sparsity, 1));
+  return {
+    title,
+    note: `Share of zeros in each ternary layer, in order of execution; the upright marks are the plan.${dead}`,
+    alt: `Bar chart of zeros: ${layers.map((layer, index) => `${layer.name} ${texts[index]}`).join(", ")}.`,
+    traces: [barTrace(layers, layers.map((layer) => 100 * layer.sparsity), texts), planned],
+    layout: layout(barsHeight(layers.length), {
+      uirevision: "layers",
+      margin: { l: 60, r: 20, t: 8, b: 40 },
+      xaxis: axis("zeros, %", { range: [0, 102] }),
+      yaxis: namesAxis(layers),
+      bargap: 0.3,
+    }),
+  };
+}
+
+// What a layer costs: bytes in the packed file and, where it was measured, time.
+function costFigure() {
+  const layers = detailOf(state.trial)?.layers;
+  if (!layers) return null;
+  const sums = (key) => layers.reduce((sum, layer) => sum + (layer[key] ?? 0), 0);
+  const kinds = [
+    { key: "size_bytes", axis: "KB", factor: 1e-3, text: size },
+    { key: "latency_ms", axis: "ms", factor: 1, text: (value) => `${short(value)}\u00a0ms` },
+  ].filter(({ key }) => layers.some((layer) => isNumber(layer[key])));
+  if (!kinds.length) {
+    return {
+      title: "Bytes a layer",
+      note: "Bytes of each layer's trits in the packed format's code.",
+      empty: "This run was made before bytes were counted.",
+    };
+  }
+  const traces = kinds.map(({ key, factor, text }, index) => ({
+    ...barTrace(layers, layers.map((layer) => factor * (layer[key] ?? 0)), layers.map((layer) => text(layer[key]))),
+    xaxis: index ? "x2" : "x",
+  }));
+  const [first, second] = kinds;
+  const named = kinds.map((
+    { key, text },
+  ) => (key === "size_bytes" ? `${text(sums(key))} of ternary weights` : `${text(sums(key))} an image`));
+  const about = {
+    size_bytes: "Bytes of each layer's trits in the packed format's code, counted.",
+    latency_ms: "Milliseconds a layer, one image on one thread.",
+  };
+  return {
+    title: named.join(", "),
+    note: kinds.map(({ key }) => about[key]).join(" "),
+    alt: `Bar chart a layer: ${named.join(", ")}.`,
+    traces,
+    layout: layout(barsHeight(layers.length), {
+      uirevision: "cost",
+      margin: { l: 60, r: 20, t: 8, b: 40 },
+      bargap: 0.3,
+      yaxis: namesAxis(layers),
+      xaxis: axis(first.axis, { rangemode: "tozero", domain: second ? [0, 0.46] : [0, 1] }),
+      ...(second ? { xaxis2: axis(second.axis, { rangemode: "tozero", domain: [0.54, 1] }) } : {}),
+    }),
+  };
+}
