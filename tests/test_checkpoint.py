@@ -46,7 +46,7 @@ def tensors_equal(ours, theirs):
 
 
 def assert_same(ours, theirs):
-    facts = [(each.epoch, each.unit, each.alphas, each.history) for each in (ours, theirs)]
+    facts = [(each.epoch, each.unit, each.alphas, each.history, each.snapshots) for each in (ours, theirs)]
     assert facts[0] == facts[1]
     assert tensors_equal(ours.model, theirs.model)
     assert tensors_equal(ours.memory, theirs.memory)
@@ -91,6 +91,16 @@ def test_a_transposed_weight_is_stored_as_it_is(path):
     turned = torch.arange(6.0).reshape(2, 3).T
     save_checkpoint(path, checkpoint(model={"fc1.weight": turned}))
     assert torch.equal(load_checkpoint(path).model["fc1.weight"], turned)
+
+
+def test_a_file_from_before_distributions_were_kept_is_read(path):
+    save_checkpoint(path, checkpoint(snapshots=[{"epoch": 1}]))
+    raw = path.read_bytes()
+    # The header names the facts by length, so what is left out is replaced by as many spaces.
+    entry = b', \\"snapshots\\": [{\\"epoch\\": 1}]'
+    assert raw.count(entry) == 1
+    path.write_bytes(raw.replace(entry, b" " * len(entry)))
+    assert load_checkpoint(path).snapshots == []
 
 
 def test_a_new_checkpoint_replaces_the_old_one_and_leaves_nothing_beside(path):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from sca_search.correction import Observation, asked_for
-from sca_search.dashboard import render_page
+from sca_search.dashboard import PageWriter, render_page
 from sca_search.dashboard.choices import importance, parallel, searched
 from sca_search.dashboard.course import growth, timeline
 from sca_search.dashboard.detail import MOST_EPOCHS, course, distribution, layer_rows, thinned
@@ -458,3 +459,17 @@ def test_live_page_may_ask_its_own_server() -> None:
 def test_compact_rounds_and_drops_what_is_no_number() -> None:
     given = {"a": [0.123456789, math.nan, math.inf, np.float64(1 / 3), np.int64(4)], 5: (True, "x", None)}
     assert compact(given) == {"a": [0.123457, None, None, 0.333333, 4], "5": [True, "x", None]}
+
+
+def test_a_running_study_spends_little_time_on_its_page(tiny_run: tuple[Path, str], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(tiny_run[0], run.path)
+    run.dashboard_file.unlink()
+    times = iter([0.0, 2.0, 99.0, 100.0, 101.0])  # begun and ended; asked; asked, begun
+    writer = PageWriter(run, lambda: next(times, 200.0))
+    writer.write()
+    run.dashboard_file.unlink()
+    writer.write_if_due()  # 97 s after one that took 2 s: 2 % would be 98 s
+    assert not run.dashboard_file.exists()
+    writer.write_if_due()
+    assert run.dashboard_file.exists()

@@ -1,6 +1,7 @@
 """The page in a real browser: drawn without a word in the console and without asking the network for anything."""
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -86,6 +87,26 @@ def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
 def assert_among(found: list[float], known: pd.Series) -> None:
     assert found
     assert all((abs(known - each) < 1e-3).any() for each in found)
+
+
+def test_latency_is_offered_where_trials_have_it(study: Path, tmp_path: Path) -> None:
+    run = tmp_path / "timed"
+    shutil.copytree(study, run)
+    table = pd.read_csv(run / "trials.csv")
+    table.assign(latency_ms=[0.5, 0.25, 0.75]).to_csv(run / "trials.csv", index=False)
+    for path in run.glob("candidates/*/candidate.json"):
+        record = json.loads(path.read_text())
+        record["layers"]["conv2"]["latency_ms"], record["layers"]["fc1"]["latency_ms"] = 0.125, 0.0625
+        path.write_text(json.dumps(record))
+    write_page(tmp_path / "page.html", [run])
+    with opened(tmp_path / "page.html") as page:
+        assert page.locator("#axis").inner_text().split() == ["sparsity", "latency", "size"]
+        page.locator("#axis").get_by_text("latency").click()
+        shown(page, "front")
+        assert set(values(page, "front", "front", "x")) <= {0.5, 0.25, 0.75}
+        shown(page, "cost")
+        heading = page.locator('figure[data-figure="cost"] h3').inner_text()
+        assert heading.endswith("0.1875\N{NO-BREAK SPACE}ms an image")
 
 
 def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) -> None:

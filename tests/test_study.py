@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,34 @@ def test_study_leaves_its_tables_summary_page_and_model(tiny_run: tuple[Path, st
     assert set(front["trial"]) <= set(trials["trial"])
     assert summary["chosen"]["trial"] in set(trials["trial"])
     assert {"sparsity", "accuracy", "test_accuracy", "layers"} <= summary["chosen"].keys()
-    assert "plotly" in (run / "dashboard.html").read_text().lower()
+    page = (run / "dashboard.html").read_text()
+    assert "Finished: 3 trials" in page
+    assert "plotly.js v" in page
     assert not list(run.rglob(".*.safetensors"))
+
+
+def test_trials_tell_their_worker_start_and_bytes(tiny_run: tuple[Path, str]) -> None:
+    trials = pd.read_csv(tiny_run[0] / "trials.csv")
+    assert list(trials["worker"]) == [1, 1, 1]
+    starts = [datetime.fromisoformat(started).timestamp() for started in trials["started"]]
+    ends = [start + seconds for start, seconds in zip(starts, trials["seconds"], strict=True)]
+    assert all(start >= end - 0.002 for start, end in zip(starts[1:], ends[:-1], strict=True))  # one after the other
+    assert 0 < time.time() - starts[0] < 3600
+    records = [
+        json.loads((tiny_run[0] / "candidates" / f"{number:03d}" / "candidate.json").read_text()) for number in range(3)
+    ]
+    assert list(trials["size_bytes"]) == [record["size_bytes"] for record in records]
+
+
+def test_closed_form_is_written_for_the_warm_start(tiny_run: tuple[Path, str]) -> None:
+    """α(s) = 2 tanh²(Q_s), Q_s half-way between the magnitudes on both sides of the s-quantile, restated in numpy."""
+    told = json.loads((tiny_run[0] / "closed-form.json").read_text())
+    weight = read_tensors(tiny_run[0] / "dense.safetensors")["fc1.weight"].astype(np.float64)
+    magnitudes = np.sort(np.abs(weight).ravel()) * told["spread"] / np.sqrt((weight**2).mean())
+    for sparsity, alpha in zip(told["sparsity"], told["alpha"]["fc1"], strict=True):
+        zeros = int(np.floor(sparsity * magnitudes.size + 0.5))
+        border = 0.0 if zeros == 0 else (magnitudes[zeros - 1] + magnitudes[zeros]) / 2
+        assert alpha == pytest.approx(2 * np.tanh(border) ** 2, rel=1e-4, abs=1e-9)
 
 
 def test_chosen_model_has_the_target_sparsity_counted_in_its_bytes(tiny_run: tuple[Path, str]) -> None:

@@ -554,6 +554,8 @@ def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, t
     assert (paused.score, paused.moved_share, paused.reached) == (whole.score, whole.moved_share, whole.reached)
     assert (paused.alphas, paused.unit) == (whole.alphas, whole.unit)
     assert tuple(told) == paused.history == whole.history  # no epoch twice, none left out
+    assert paused.snapshots == whole.snapshots
+    assert [each.epoch for each in whole.snapshots] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
