@@ -16,7 +16,7 @@ _LOCAL = "127.0.0.1"
 
 
 def dashboard_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; several are compared on one page.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several are compared on one page.")],
     live: Annotated[
         bool, typer.Option("--live", help="Serve the page, which then follows the study by itself, until Ctrl-C.")
     ] = False,

@@ -255,4 +255,6 @@ def ready_after(path: Path) -> float:
     with opened(path) as page:
         page.locator("#filter").fill("paused")
         assert page.locator("#table tbody tr").count() == 50
+        page.locator("#trial-picker").select_option("3")
+        assert "keeps details of the front and of the newest trials" in page.locator("#trial-empty").inner_text()
         return float(page.evaluate("Number(document.body.dataset.readyMilliseconds)"))

@@ -66,83 +66,120 @@ function accuracyFigure() {
   };
 }
 
+// α, and λ and β where they are at work, over the epochs before the trits are frozen.
+function scheduleRows(course) {
+  const colour = colours();
+  const isTernary = (_, index) => course.phase[index] === "ternary";
+  const rows = [
+    { symbol: "α", key: "alpha", ink: colour.accent, about: "α sets the share of zeros" },
+    { symbol: "λ", key: "strength", ink: colour.second, about: "λ is the pull" },
+    { symbol: "β", key: "sharpness", ink: colour.third, about: "β sharpens the forward pass" },
+  ].map((row) => ({ ...row, values: course[row.key].filter(isTernary), epochs: course.epoch.filter(isTernary) }));
+  const isAtWork = {
+    alpha: () => true,
+    strength: (values) => values.some((value) => value > 0),
+    sharpness: (values) => new Set(values).size > 1,
+  };
+  return rows.filter(({ key, values }) => isAtWork[key](values));
+}
+
+function scheduleAxis(row, index, count) {
+  const [least, most] = [Math.min(...row.values), Math.max(...row.values)];
+  const isLog = row.key !== "alpha" && least > 0 && most / least > 20;
+  const ticks = isLog
+    ? { dtick: most / least > 200 ? 1 : "D2", tickformat: "~g" }
+    : { rangemode: row.key === "alpha" ? "normal" : "tozero" };
+  const gap = index < count - 1 ? 0.06 : 0;
+  return axis(row.symbol, {
+    domain: [1 - (index + 1) / count + gap, 1 - index / count],
+    type: isLog ? "log" : "linear",
+    nticks: 4,
+    ...ticks,
+  });
+}
+
+function scheduleTrace(row, index) {
+  return curve(row.symbol, row.epochs, row.values, line(row.ink, "solid", 2.2), {
+    yaxis: index ? `y${index + 1}` : "y",
+    showlegend: false,
+    hovertemplate: `${row.symbol} %{y:.3g} after epoch %{x}<extra></extra>`,
+  });
+}
+
+function layerAlphas(distribution) {
+  const look = line(faded(colours().accent, 0.45), "solid", 1);
+  return Object.entries(distribution?.alphas ?? {}).map(([layer, alphas]) =>
+    curve(plain(layer), distribution.epoch, alphas, look, {
+      hovertemplate: `${plain(layer)}: α %{y:.3f}<extra></extra>`,
+      showlegend: false,
+    })
+  );
+}
+
 function schedulesFigure() {
   const detail = detailOf(state.trial);
-  const course = detail?.course;
-  if (!course?.epoch.length) return null;
-  const colour = colours();
-  const ternary = course.phase.map((phase, index) => (phase === "ternary" ? index : -1)).filter((index) => index >= 0);
-  const taken = (values) => ternary.map((index) => values[index]);
-  const epochs = taken(course.epoch);
-  const rows = [["α", "alpha", colour.accent, "linear"], ["λ", "strength", colour.second, "log"], [
-    "β",
-    "sharpness",
-    colour.third,
-    "log",
-  ]]
-    .map(([symbol, key, ink, kind]) => ({ symbol, ink, kind, key, values: taken(course[key]) }))
-    .filter(({ key, values }) =>
-      key === "alpha" || (key === "strength" ? values.some((value) => value > 0) : new Set(values).size > 1)
-    );
-  const traces = [];
-  const more = {};
-  rows.forEach((row, index) => {
-    const ending = index ? String(index + 1) : "";
-    const [least, most] = [Math.min(...row.values), Math.max(...row.values)];
-    const isLog = row.kind === "log" && least > 0 && most / least > 20;
-    const height = 1 / rows.length;
-    more[`yaxis${ending}`] = axis(row.symbol, {
-      domain: [1 - (index + 1) * height + (index < rows.length - 1 ? 0.06 : 0), 1 - index * height],
-      type: isLog ? "log" : "linear",
-      nticks: 4,
-      ...(isLog
-        ? { dtick: most / least > 200 ? 1 : "D2", tickformat: "~g" }
-        : { rangemode: row.kind === "log" ? "tozero" : "normal" }),
-    });
-    if (row.key === "alpha" && detail.distribution) {
-      for (const [layer, alphas] of Object.entries(detail.distribution.alphas)) {
-        traces.push(
-          curve(plain(layer), detail.distribution.epoch, alphas, line(faded(colour.accent, 0.45), "solid", 1), {
-            hovertemplate: `${plain(layer)}: α %{y:.3f}<extra></extra>`,
-            showlegend: false,
-          }),
-        );
-      }
-    }
-    traces.push(
-      curve(row.symbol, epochs, row.values, line(row.ink, "solid", 2.2), {
-        yaxis: `y${ending}`,
-        showlegend: false,
-        hovertemplate: `${row.symbol} %{y:.3g} after epoch %{x}<extra></extra>`,
-      }),
-    );
-  });
-  const names = {
-    alpha: "α sets the share of zeros",
-    strength: "λ is the pull",
-    sharpness: "β sharpens the forward pass",
-  };
+  if (!detail?.course.epoch.length) return null;
+  const rows = scheduleRows(detail.course);
+  const thin = detail.distribution ? "; thin: α of each" : "";
+  const ends = rows.map((row) => `${row.symbol} from ${short(row.values[0])} to ${short(row.values.at(-1))}`);
+  const axes = rows.map((row, index) => [`yaxis${index ? index + 1 : ""}`, scheduleAxis(row, index, rows.length)]);
   return {
     title: `How ${rows.map((row) => row.symbol).join(", ")} ${rows.length === 1 ? "moves" : "move"}`,
-    note: `${rows.map((row) => names[row.key]).join("; ")}. Thick: mean over the layers${
-      detail.distribution ? "; thin: α of each" : ""
-    }.`,
-    alt: `Line charts over epochs: ${
-      rows.map((row) => `${row.symbol} from ${short(row.values[0])} to ${short(row.values.at(-1))}`).join(", ")
-    }.`,
-    traces,
+    note: `${rows.map((row) => row.about).join("; ")}. Thick: mean over the layers${thin}.`,
+    alt: `Line charts over epochs: ${ends.join(", ")}.`,
+    traces: [...layerAlphas(detail.distribution), ...rows.map(scheduleTrace)],
     layout: layout(Math.max(310, 120 + 95 * rows.length), {
       uirevision: "schedules",
       xaxis: axis("epoch", { anchor: rows.length > 1 ? `y${rows.length}` : "y", rangemode: "tozero" }),
-      ...more,
+      ...Object.fromEntries(axes),
     }),
   };
 }
 
+// Where weights lie, epoch by epoch, from -1 (below) to 1.
+function weightsTrace(epochs, shares, index) {
+  const bins = shares[0].length;
+  const values = Array.from({ length: bins }, (_, bin) => -1 + (2 * bin + 1) / bins);
+  // The root lets the thin spread between the peaks be seen beside them.
+  const z = values.map((_, bin) => shares.map((epoch) => Math.sqrt(epoch[bin] / 1e4)));
+  return {
+    type: "heatmap",
+    x: epochs,
+    y: values,
+    xaxis: index ? "x2" : "x",
+    yaxis: index ? "y2" : "y",
+    z,
+    customdata: values.map((_, bin) => shares.map((epoch) => epoch[bin] / 100)),
+    zmin: 0,
+    zmax: Math.max(...z.flat()),
+    colorscale: sequential(colours()),
+    showscale: false,
+    hovertemplate: "after epoch %{x}<br>around %{y:.2f}: %{customdata:.2f} % of the weights<extra></extra>",
+  };
+}
+
+function weightsLayout(both) {
+  const isStacked = both && isNarrow();
+  const first = { x: both && !isStacked ? [0, 0.46] : [0, 1], y: isStacked ? [0.57, 1] : [0, 1] };
+  const second = isStacked ? { x: [0, 1], y: [0, 0.43] } : { x: [0.54, 1], y: [0, 1] };
+  const levels = { tickvals: [-1, -0.5, 0, 0.5, 1], showgrid: false, showline: false };
+  const epochs = { showgrid: false, nticks: 6 };
+  const beside = {
+    xaxis2: axis("epoch", { domain: second.x, anchor: "y2", ...epochs }),
+    yaxis2: axis("W", { domain: second.y, anchor: "x2", ...levels }),
+  };
+  return layout(isStacked ? 460 : 320, {
+    uirevision: "distribution",
+    margin: { l: 52, r: 12, t: 8, b: 44 },
+    xaxis: axis("epoch", { domain: first.x, anchor: "y", ...epochs }),
+    yaxis: axis(both ? "tanh Θ" : "tanh Θ = W", { domain: first.y, ...levels }),
+    ...(both ? beside : {}),
+  });
+}
+
 function distributionFigure() {
-  const told = detailOf(state.trial)?.distribution;
-  const title = "Weights gather at −1, 0 and +1";
   if (!detailOf(state.trial)) return null;
+  const told = detailOf(state.trial).distribution;
   if (!told) {
     return {
       title: "Weights over epochs",
@@ -150,65 +187,23 @@ function distributionFigure() {
       empty: "This run was trained before distributions were kept.",
     };
   }
-  const bins = told.tanh[0].length;
-  const values = Array.from({ length: bins }, (_, index) => -1 + (2 * index + 1) / bins);
-  const panels = [
-    ["tanh Θ, what is trained", told.tanh],
-    ...(told.soft ? [["W, what the network computes with", told.soft]] : []),
-  ];
-  const colour = colours();
-  const both = panels.length > 1;
-  const stacked = both && isNarrow();
-  const traces = panels.map(([name, shares], index) => {
-    // The root lets the thin spread between the peaks be seen beside them.
-    const z = values.map((_, bin) => shares.map((epoch) => Math.sqrt(epoch[bin] / 1e4)));
-    return {
-      type: "heatmap",
-      name,
-      x: told.epoch,
-      y: values,
-      xaxis: index ? "x2" : "x",
-      yaxis: index ? "y2" : "y",
-      z,
-      customdata: values.map((_, bin) => shares.map((epoch) => epoch[bin] / 100)),
-      zmin: 0,
-      zmax: Math.max(...z.flat()),
-      colorscale: sequential(colour),
-      showscale: false,
-      hovertemplate: "after epoch %{x}<br>around %{y:.2f}: %{customdata:.2f} % of the weights<extra></extra>",
-    };
-  });
-  const final = panels.at(-1)[1].at(-1);
-  const at = [0, (bins - 1) / 2, bins - 1];
-  const peaks = at.map((bin) => `${(final[bin] / 100).toFixed(1)} %`);
-  const share = at.reduce((sum, bin) => sum + final[bin], 0) / 100;
-  const places = stacked ? ["above", "below"] : ["left", "right"];
-  const [firstPlace, secondPlace] = stacked
-    ? [{ y: [0.57, 1], x: [0, 1] }, { y: [0, 0.43], x: [0, 1] }]
-    : [{ x: both ? [0, 0.46] : [0, 1], y: [0, 1] }, { x: [0.54, 1], y: [0, 1] }];
-  const levels = { tickvals: [-1, -0.5, 0, 0.5, 1], showgrid: false, showline: false };
+  const panels = told.soft ? [told.tanh, told.soft] : [told.tanh];
+  const final = panels.at(-1).at(-1);
+  const peaks = [0, (final.length - 1) / 2, final.length - 1].map((bin) => final[bin] / 100);
+  const share = peaks.reduce((sum, peak) => sum + peak, 0);
+  const [one, other] = isNarrow() ? ["above", "below"] : ["left", "right"];
+  const which = told.soft
+    ? `tanh Θ (${one}) is what is trained, W (${other}) what the network computes with.`
+    : "tanh Θ is what the network computes with.";
   return {
     title: share > 90
-      ? `${title}: ${share.toFixed(0)} % in the end`
+      ? `Weights gather at −1, 0 and +1: ${share.toFixed(0)} % in the end`
       : `${share.toFixed(0)} % of the weights have reached a peak in the end`,
-    note: both
-      ? `How weights are spread after each epoch; the stronger the colour, the more of them. tanh Θ (${
-        places[0]
-      }) is what is trained, W (${places[1]}) what the network computes with.`
-      : "How weights are spread after each epoch; the stronger the colour, the more of them. tanh Θ is what the network computes with.",
-    alt: `Heat map of weights over epochs; at the end ${peaks.join(", ")} lie at −1, 0 and +1.`,
-    traces,
-    layout: layout(stacked ? 460 : 320, {
-      uirevision: "distribution",
-      margin: { l: 52, r: 12, t: 8, b: 44 },
-      xaxis: axis("epoch", { domain: firstPlace.x, anchor: "y", showgrid: false, nticks: 6 }),
-      yaxis: axis(both ? "tanh Θ" : "tanh Θ = W", { domain: firstPlace.y, ...levels }),
-      ...(both
-        ? {
-          xaxis2: axis("epoch", { domain: secondPlace.x, anchor: "y2", showgrid: false, nticks: 6 }),
-          yaxis2: axis("W", { domain: secondPlace.y, anchor: "x2", ...levels }),
-        }
-        : {}),
-    }),
+    note: `How weights are spread after each epoch; the stronger the colour, the more of them. ${which}`,
+    alt: `Heat map of weights over epochs; at the end ${
+      peaks.map((peak) => `${peak.toFixed(1)} %`).join(", ")
+    } lie at −1, 0 and +1.`,
+    traces: panels.map((shares, index) => weightsTrace(told.epoch, shares, index)),
+    layout: weightsLayout(panels.length > 1),
   };
 }

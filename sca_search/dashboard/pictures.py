@@ -61,6 +61,8 @@ def _draw_layer(whole: Image.Image, draw: ImageDraw.ImageDraw, layer: Mapping[st
     draw.text((_GAP, top + 20), str(layer["layer"])[:24], _INK, ImageFont.load_default(15))
     kind = "ternary" if layer["ternary"] else "kept dense"
     draw.text((_GAP, top + 42), f"{kind}, CKA {layer['cka']:.3f}", _QUIET, ImageFont.load_default(13))
+    if layer["dense_maps"] is None:
+        draw.text((_LEFT, top + 42), "fully connected: no map", _QUIET, ImageFont.load_default(13))
     both = zip(_pictures(layer["dense_maps"]), _pictures(layer["ternary_maps"]), strict=True)
     for column, pair in enumerate(both):
         left = _LEFT + column * (2 * _CELL + 3 * _GAP)
