@@ -49,6 +49,7 @@ function refresh() {
   showComparison();
   showHead();
   showAxes();
+  showGrowthAxes();
   showLayerPicker();
   showTrialPicker();
   showTrial();

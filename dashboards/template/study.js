@@ -1,7 +1,19 @@
 // The study as a whole: how fast it got better, who did what, what each layer bears.
+const hasGrown = (growth) => growth.area.length > 1 && growth.area.at(-1) > 0;
+const hasEpochs = (growth) => growth.epochs.length === growth.area.length && growth.epochs.at(-1) > 0;
+
+function showGrowthAxes() {
+  const { growth } = study();
+  const offered = [["trials", "trials"], ["epochs", "epochs"]].slice(0, hasGrown(growth) && hasEpochs(growth) ? 2 : 1);
+  showSwitch(byId("growth-axis"), "growth-axis", offered, state.growthAxis, (value) => {
+    state.growthAxis = value;
+    update("growth");
+  });
+}
+
 function growthFigure() {
   const { growth } = study();
-  if (growth.area.length < 2 || !growth.area.at(-1)) {
+  if (!hasGrown(growth)) {
     return {
       title: "How the front's area grows",
       note: "Hypervolume after each trial.",
@@ -9,18 +21,7 @@ function growthFigure() {
     };
   }
   const colour = colours();
-  const hasEpochs = growth.epochs.length === growth.area.length && growth.epochs.at(-1) > 0;
-  showSwitch(
-    byId("growth-axis"),
-    "growth-axis",
-    hasEpochs ? [["trials", "trials"], ["epochs", "epochs"]] : [["trials", "trials"]],
-    state.growthAxis,
-    (value) => {
-      state.growthAxis = value;
-      update("growth");
-    },
-  );
-  const byEpochs = hasEpochs && state.growthAxis === "epochs";
+  const byEpochs = hasEpochs(growth) && state.growthAxis === "epochs";
   const x = byEpochs ? growth.epochs : growth.area.map((_, index) => index + 1);
   const { accuracy, sparsity } = growth.reference;
   return {
