@@ -411,6 +411,7 @@ def test_page_carries_the_document_and_one_copy_of_plotly() -> None:
     text = render_page([document])
     assert Page(text).data == {"studies": [json.loads(json.dumps(document))], "live": None}
     assert len(re.findall(r"plotly\.js v\d", text)) == 1
+    assert re.search(r"Made by sca-search \d\S*, 20\d\d-\d\d-\d\d \d\d:\d\d UTC\.", Page(text).text)
 
 
 @pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[4:], ROWS], ids=["empty", "one", "failed", "several"])

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from html import escape
 from importlib import resources
@@ -12,6 +13,8 @@ from string import Template
 from typing import Any
 
 from plotly.offline import get_plotlyjs
+
+from sca_search.versions import versions
 
 _CHECKOUT = Path(__file__).parents[2] / "dashboards" / "template"
 # In this order, as one script: each uses those before it.
@@ -54,7 +57,14 @@ def render_page(
         plotly=f'<script src="{escape(plotly_file)}"></script>' if plotly_file else f"<script>{plotly}</script>",
         data=embedded({"studies": list(documents), "live": live}),
         script=script,
+        made=escape(_made()),
     )
+
+
+def _made() -> str:
+    """A page of a running study is soon old; whoever gets it should see how old."""
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"Made by sca-search {versions()['sca-search']}, {now}."
 
 
 def embedded(value: Any) -> str:
