@@ -25,6 +25,9 @@ from sca_search.layers import NORMALISATIONS, weight_layers
 MOST_SHOWN_WHOLE = 8
 SHOWN_IMAGES = 4
 CKA_IMAGES = 512
+LEAST_IMAGES = 8
+# Activations of both networks are held at once; wide networks are compared on fewer images.
+MEMORY_BYTES = 1 << 29
 # Wider maps are averaged down: a page has no room for more, and the eye no need.
 LARGEST_SIDE = 32
 
@@ -70,12 +73,14 @@ def compare_features(
     batches: Iterable[Batch],
     classes: Sequence[str],
     ternary_layers: Sequence[str],
+    memory_bytes: int = MEMORY_BYTES,
 ) -> Features:
     """Both networks on the first images of a split."""
     images, labels = _first(batches, CKA_IMAGES)
-    names = [layer.name for layer in weight_layers(dense, images.shape[1:]) if layer.executed]
+    shown = _shown_layers(dense, images)
+    names = [name for _, name in shown]
+    images = images[: _affordable(activations(dense, images[:1], names), memory_bytes)]
     seen = [activations(network, images, names) for network in (dense, ternary)]
-    shown = [(number, name) for number, name in enumerate(names, 1) if len(names) <= MOST_SHOWN_WHOLE or number % 2]
     layers = tuple(
         LayerFeatures(
             name,
@@ -89,6 +94,18 @@ def compare_features(
     )
     named = tuple(str(classes[int(label)]) for label in labels[:SHOWN_IMAGES])
     return Features(_maps(images[:SHOWN_IMAGES].mean(1)), named, len(images), layers)
+
+
+def _shown_layers(network: nn.Module, images: Tensor) -> list[tuple[int, str]]:
+    """The weight layers to show, with their numbers in order of execution, from 1."""
+    names = [layer.name for layer in weight_layers(network, images.shape[1:]) if layer.executed]
+    return [(number, name) for number, name in enumerate(names, 1) if len(names) <= MOST_SHOWN_WHOLE or number % 2]
+
+
+def _affordable(of_one_image: dict[str, Tensor], memory_bytes: int) -> int:
+    """How many images' activations fit into memory, twice, as float32."""
+    values = sum(activation.numel() for activation in of_one_image.values())
+    return max(LEAST_IMAGES, memory_bytes // (2 * 4 * values))
 
 
 def linear_cka(one: Tensor, other: Tensor) -> float:

@@ -72,6 +72,14 @@ def test_equal_networks_have_equal_maps_and_similarity_one() -> None:
     assert np.abs(pixels.reshape(8, 8) - stretched.detach().numpy()).max() <= 0.5001
 
 
+def test_wide_networks_are_compared_on_fewer_images() -> None:
+    batches = [(torch.randn(20, 1, 8, 8), torch.arange(20) % 3)]
+    values = 4 * 8 * 8 + 3  # of an image, in both layers
+    found = compare_features(small(), small(), batches, ["a", "b", "c"], ["4"], memory_bytes=12 * 2 * 4 * values)
+    assert found.compared == 12
+    assert compare_features(small(), small(), batches, ["a", "b", "c"], ["4"], memory_bytes=1).compared == 8
+
+
 def test_wide_maps_are_averaged_down() -> None:
     batches = [(torch.randn(4, 1, 96, 64), torch.zeros(4, dtype=torch.long))]
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)).eval()
