@@ -11,7 +11,7 @@ const SHARES = new Set([
   "sparsity_before",
   "rung_accuracy",
 ]);
-const UNTOLD = new Set(["candidate", "started"]);
+const UNTOLD = new Set(["candidate", "images", "started"]);
 const NAMES = {
   size_bytes: "size",
   latency_ms: "latency, ms",
