@@ -41,7 +41,8 @@ def dashboard_command(
         _serve(runs, host, port, opened)
         return
     path = out or _default_page(runs)
-    _refuse_foreign(path)
+    if path != runs[0] / "dashboard.html":  # which is ours, whatever version wrote it
+        _refuse_foreign(path)
     from sca_search.dashboard import write_page
 
     write_page(path, runs, share_plotly=share_plotly)

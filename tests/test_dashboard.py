@@ -21,7 +21,7 @@ from sca_search.dashboard.paper import PAPER, paper_figures
 from sca_search.dashboard.prior_view import corrected, mean_drift, prior_view
 from sca_search.dashboard.reading import DETAILED, RunFiles, detailed_trials
 from sca_search.dashboard.study_data import compact, sensitivity, study_document
-from sca_search.dashboard.words import growth_headline, lead, status, tiles
+from sca_search.dashboard.words import growth_headline, lead, size, status, tiles
 from sca_search.progress_file import Now
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
@@ -367,8 +367,18 @@ def test_tiles_give_the_test_figures_once_they_are_known() -> None:
     assert told[-1] == ("Trials", "4", "complete, 1 failed")
 
 
+def test_sizes_are_told_in_fitting_units() -> None:
+    assert [said(size(given)) for given in (36, 999, 19_500, 2_449_300)] == [
+        "36 bytes",
+        "999 bytes",
+        "19.5 KB",
+        "2.45 MB",
+    ]
+
+
 def test_growth_headline_names_the_trial_that_nearly_ended_it() -> None:
     assert said(growth_headline([0.1, 0.995, 0.995, 1.0])) == "After 2 trials the front had 99 % of its final area"
+    assert growth_headline([0.1, 0.2]) == "The front still grew with the last trial"
     assert growth_headline([]) == "How the front's area grows"
 
 

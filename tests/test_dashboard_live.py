@@ -210,6 +210,13 @@ def test_a_page_is_written_anew_but_no_other_file(run, study: Path) -> None:
     assert Path("letter.html").read_text() == "<p>dear colleague</p>"
 
 
+def test_the_page_of_an_earlier_version_is_replaced(run, study: Path) -> None:
+    shutil.copytree(study, "copy")
+    Path("copy/dashboard.html").write_text("<p>as it was once</p>")
+    assert run("dashboard", "copy", "--no-open").returncode == 0
+    assert "Finished: 3 trials" in Path("copy/dashboard.html").read_text()
+
+
 def test_a_damaged_run_is_refused_in_one_sentence(run, study: Path) -> None:
     shutil.copytree(study, "copy")
     Path("copy/sensitivity.json").write_text('[{"layer": "conv2"}]')

@@ -7,7 +7,7 @@ const namesAxis = (layers) =>
     tickmode: "array",
     tickvals: layers.map((_, index) => index),
     ticktext: layers.map((layer) => `${plain(layer.name)}\u2002`),
-    autorange: "reversed",
+    range: [layers.length - 0.5, -0.5],
     showgrid: false,
     showline: false,
     ticks: "",

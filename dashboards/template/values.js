@@ -29,6 +29,7 @@ const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFix
 
 function size(bytes) {
   if (!isNumber(bytes)) return "–";
+  if (bytes < 1e3) return `${Math.round(bytes)}\u00a0bytes`;
   return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)}\u00a0KB` : `${(bytes / 1e6).toFixed(2)}\u00a0MB`;
 }
 

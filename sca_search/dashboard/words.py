@@ -97,7 +97,9 @@ def _others(rows: Rows) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """In KB or MB of 1000."""
+    """In bytes, or in KB or MB of 1000."""
+    if size_bytes < 1e3:
+        return f"{size_bytes:.0f}{SPACE}bytes"
     if size_bytes < 1e6:
         return f"{size_bytes / 1e3:,.1f}{SPACE}KB"
     return f"{size_bytes / 1e6:,.2f}{SPACE}MB"
@@ -139,6 +141,8 @@ def growth_headline(areas: Sequence[float]) -> str:
     if len(areas) < 2 or not areas[-1]:
         return "How the front's area grows"
     first = next(index for index, area in enumerate(areas, 1) if area >= 0.99 * areas[-1])
+    if first == len(areas):
+        return "The front still grew with the last trial"
     return f"After {counted(first, 'trial')} the front had 99{SPACE}% of its final area"
 
 
