@@ -14,7 +14,7 @@ from sca_search.space import is_logarithmic
 MOST_AXES = 7
 MOST_LINES = 300
 # Each trial is compared with all others; of a long study the newest are enough.
-MOST_RANKED = 400
+MOST_RANKED = 250
 
 
 def searched(names: Sequence[str]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from sca_search.results import area_reference, hypervolume, measured, pareto_front
+from sca_search.results import area_reference, hypervolume, measured
 
 
 def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -47,20 +48,23 @@ def growth(frame: pd.DataFrame, dense_accuracy: float | None) -> dict[str, Any]:
 
 def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[float]:
     """The area only changes with a trial that no earlier one beats, which is rare in a long study."""
-    finished = finished[["trial", "state", "accuracy", "sparsity", "loss"]]
     usable = set(measured(finished)["trial"])
     areas: list[float] = []
-    front: list[tuple[float, float]] = []
+    front: tuple[tuple[float, float], ...] = ()
     columns = (finished[name] for name in ("trial", "accuracy", "sparsity"))
-    for count, (trial, accurate, sparse) in enumerate(zip(*columns, strict=True), 1):
+    for trial, accurate, sparse in zip(*columns, strict=True):
         is_better = trial in usable and not any(a >= accurate and s >= sparse for a, s in front)
         if is_better:
-            best = pareto_front(finished.iloc[:count])
-            front = list(zip(best["accuracy"], best["sparsity"], strict=True))
-            areas.append(hypervolume(best, accuracy=accuracy, sparsity=sparsity))
-        else:
-            areas.append(areas[-1] if areas else 0.0)
+            beside = [(a, s) for a, s in front if a > accurate or s > sparse]
+            front = tuple(sorted([*beside, (float(accurate), float(sparse))]))
+        areas.append(_area(front, accuracy, sparsity))
     return areas
+
+
+@lru_cache(maxsize=4096)
+def _area(front: tuple[tuple[float, float], ...], accuracy: float, sparsity: float) -> float:
+    """Kept, since a page that follows a study asks for all earlier fronts again with every trial."""
+    return hypervolume(pd.DataFrame(front, columns=["accuracy", "sparsity"]), accuracy=accuracy, sparsity=sparsity)
 
 
 def _by_end(frame: pd.DataFrame) -> pd.DataFrame:
