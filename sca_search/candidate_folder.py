@@ -26,7 +26,7 @@ class Counted:
     """What was counted in the file written."""
 
     sparsity: float
-    size_bytes: int  # of the ternary weights in the packed format's code
+    packed_bytes: int  # of the ternary weights in the packed format's code
     layer_bytes: dict[str, int]
 
 
@@ -69,7 +69,7 @@ def keep(
         "candidate": candidate.model_dump(mode="json"),
         "accuracy": settled.score.accuracy,
         "sparsity": counted.sparsity,
-        "size_bytes": counted.size_bytes,
+        "packed_bytes": counted.packed_bytes,
         **facts(settled),
         **taken,
         "strength_unit": settled.unit,

@@ -164,7 +164,8 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
     table = Table(title="Pareto front (validation)", title_justify="left")
-    taken = [column for column in _TAKEN if column in front and front[column].notna().any()]
+    is_limited = "file_bytes" in front and bool(front["file_bytes"].notna().any())  # packed bytes are counted always
+    taken = [column for column in _TAKEN if is_limited and column in front and front[column].notna().any()]
     # What a network takes stands instead of what its training did: all of it does not fit on a line.
     how = () if taken else ("before the frozen phase", "moved", "seconds")
     for heading in ("", "trial", "sparsity", "accuracy", *how, *(_TAKEN[column][0] for column in taken)):
@@ -199,7 +200,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
 
 def _taken_lines(chosen: dict[str, Any]) -> list[str]:
     """What the model takes, where the goal limits it."""
-    if "packed_bytes" not in chosen:
+    if "file_bytes" not in chosen:  # packed bytes are counted always
         return []
     line = f"{chosen['packed_bytes'] / KB:.2f} KB of packed weights in a file of {chosen['file_bytes'] / KB:.2f} KB"
     if "latency_ms" not in chosen:

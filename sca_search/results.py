@@ -36,10 +36,9 @@ FACTS = (
     "images",  # of the validation split
     "sparsity_before",
     "rung_accuracy",  # at the last rung, as if training had ended there
-    "size_bytes",  # of the ternary weights in the packed format's code
     "latency_ms",
     "latency_spread_ms",
-    "packed_bytes",
+    "packed_bytes",  # of the ternary weights in the packed format's code
     "file_bytes",
     "worker",  # 1, 2, …
     "started",  # UTC, ISO 8601

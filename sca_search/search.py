@@ -91,7 +91,7 @@ class Objective:
         taken = self.gauge(settled.model, self.task) if self.gauge else {}
         counted = keep(self.run, number, candidate, settled, self.task, taken)
         self.run.checkpoint(number).unlink(missing_ok=True)
-        for name, value in (facts(settled) | {"size_bytes": counted.size_bytes} | taken).items():
+        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | taken).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         trial.set_user_attr("observed", observed(candidate, settled))

@@ -34,10 +34,10 @@ def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[st
 
 
 ROWS = [
-    row(0, 0.5, 0.95, size_bytes=400),
-    row(1, 0.75, 0.85, size_bytes=300),
-    row(2, 0.75, 0.875, size_bytes=250),
-    row(3, 0.9, 0.8, size_bytes=100),
+    row(0, 0.5, 0.95, packed_bytes=400),
+    row(1, 0.75, 0.85, packed_bytes=300),
+    row(2, 0.75, 0.875, packed_bytes=250),
+    row(3, 0.9, 0.8, packed_bytes=100),
     {"trial": 4, "state": "failed", "planned_sparsity": 0.9, "reason": "the loss became nan in epoch 1"},
 ]
 
@@ -67,15 +67,15 @@ def said(text: str) -> str:
 
 
 def test_fronts_hold_what_no_other_trial_beats() -> None:
-    by_sparsity, by_size = fronts(trial_frame(ROWS), [0.97], 0.75)
+    by_sparsity, by_size = fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.75})
     assert (by_sparsity.measure.key, by_sparsity.trials) == ("sparsity", (0, 2, 3))
-    assert (by_size.measure.key, by_size.trials) == ("size_bytes", (3, 2, 0))
+    assert (by_size.measure.key, by_size.trials) == ("packed_bytes", (3, 2, 0))
 
 
 def test_a_measure_is_offered_only_where_a_complete_trial_has_it() -> None:
-    frame = trial_frame([row(0, 0.5, 0.9, latency_ms=1.5), {"trial": 1, "state": "failed", "size_bytes": 3}])
-    assert [front.measure.key for front in fronts(frame, [], None)] == ["sparsity", "latency_ms"]
-    assert [front.measure.key for front in fronts(trial_frame([]), [], None)] == ["sparsity"]
+    frame = trial_frame([row(0, 0.5, 0.9, latency_ms=1.5), {"trial": 1, "state": "failed", "packed_bytes": 3}])
+    assert [front.measure.key for front in fronts(frame, [], {})] == ["sparsity", "latency_ms"]
+    assert [front.measure.key for front in fronts(trial_frame([]), [], {})] == ["sparsity"]
 
 
 def test_outline_falls_where_more_is_better() -> None:
@@ -104,32 +104,32 @@ def test_outline_rises_where_less_is_better() -> None:
 
 
 def test_outline_is_the_best_accuracy_with_at_least_a_sparsity() -> None:
-    (front, _) = fronts(trial_frame(ROWS), [], None)
+    (front, _) = fronts(trial_frame(ROWS), [], {})
     for (left, level), (right, end) in zip(front.outline[::2], front.outline[1::2], strict=True):
         assert level == end == max(each["accuracy"] for each in ROWS[:4] if each["sparsity"] >= (left + right) / 2)
 
 
 def test_view_fits_goal_dense_accuracy_and_trials() -> None:
     # sparsity 50..90 with 8 % of 40 around, accuracy 80..97 with 8 % of 17
-    view = fronts(trial_frame(ROWS), [0.97], 0.75)[0].view
+    view = fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.75})[0].view
     assert view.x == pytest.approx((0.468, 0.932))
     assert view.accuracy == pytest.approx((0.7864, 0.9836))
     assert view.below == 0
-    assert fronts(trial_frame(ROWS), [0.97], 0.4)[0].view.x == pytest.approx((0.36, 0.94))
+    assert fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.4})[0].view.x == pytest.approx((0.36, 0.94))
 
 
 def test_view_leaves_far_trials_below() -> None:
     # The front and the dense accuracy span 17 points: 80 - 17 = 63 is the floor.
-    view = fronts(trial_frame([*ROWS, row(5, 0.2, 0.62), row(6, 0.6, 0.64)]), [0.97], 0.75)[0].view
+    view = fronts(trial_frame([*ROWS, row(5, 0.2, 0.62), row(6, 0.6, 0.64)]), [0.97], {"sparsity": 0.75})[0].view
     assert view.below == 1
     assert view.accuracy == pytest.approx((0.64 - 0.08 * 0.33, 0.97 + 0.08 * 0.33))
 
 
 def test_view_of_nothing_and_of_one_trial_has_an_extent() -> None:
-    assert fronts(trial_frame([]), [], None)[0].view.x == (0.0, 1.0)
-    one = fronts(trial_frame([row(0, 1.0, 1.0)]), [], None)[0].view
+    assert fronts(trial_frame([]), [], {})[0].view.x == (0.0, 1.0)
+    one = fronts(trial_frame([row(0, 1.0, 1.0)]), [], {})[0].view
     assert one.x[0] < 1.0 < one.x[1] < 1.01
-    size = fronts(trial_frame([row(0, 0.5, 0.9, size_bytes=100)]), [], None)[1].view
+    size = fronts(trial_frame([row(0, 0.5, 0.9, packed_bytes=100)]), [], {})[1].view
     assert size.x == pytest.approx((90, 110))
 
 
@@ -262,7 +262,7 @@ def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
 
 
 def test_searched_are_the_columns_that_are_no_facts() -> None:
-    assert searched(["trial", "loss", "rung.5", "worker", "size_bytes", "spread", "growth"]) == ["spread", "growth"]
+    assert searched(["trial", "loss", "rung.5", "worker", "packed_bytes", "spread", "growth"]) == ["spread", "growth"]
 
 
 def trials_where(matters: str, count: int = 40) -> list[dict[str, object]]:

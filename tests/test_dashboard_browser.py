@@ -81,7 +81,7 @@ def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
             page,
             """document.querySelector('figure[data-figure="front"] .plot').layout.xaxis.title.text.includes("KB")""",
         )
-        assert_among(values(page, "front", "front", "x"), trials["size_bytes"] / 1000)
+        assert_among(values(page, "front", "front", "x"), trials["packed_bytes"] / 1000)
 
 
 def assert_among(found: list[float], known: pd.Series) -> None:
@@ -203,7 +203,7 @@ def older(run: Path) -> None:
         for file in run.glob(pattern):
             file.unlink()
     table = pd.read_csv(run / "trials.csv")
-    table.drop(columns=["started", "worker", "size_bytes"]).to_csv(run / "trials.csv", index=False)
+    table.drop(columns=["started", "worker", "packed_bytes"]).to_csv(run / "trials.csv", index=False)
 
 
 def empty(run: Path) -> None:

@@ -35,7 +35,7 @@ function frontAlt(measure) {
 
 function shownMeasure(measure, value) {
   if (measure.key === "sparsity") return `${percent(value)} zeros`;
-  return measure.key === "size_bytes" ? size(value) : `${short(value)} ms`;
+  return measure.key === "packed_bytes" ? size(value) : `${short(value)} ms`;
 }
 
 function points(name, rows, marker, more = {}) {
@@ -161,12 +161,13 @@ function frontLayout() {
       label(`dense ${percent(dense)}`, { xref: "paper", x: 0, y: 100 * dense, xanchor: "left", yanchor: "bottom" }),
     );
   }
-  if (isNumber(goal.sparsity) && measure.key === "sparsity") {
-    const isRight = goal.sparsity > (view.x[0] + view.x[1]) / 2;
-    shapes.push(vertical(100 * goal.sparsity, "dash"));
+  if (isNumber(goal[measure.key])) {
+    const isRight = goal[measure.key] > (view.x[0] + view.x[1]) / 2;
+    const at = measure.factor * goal[measure.key];
+    shapes.push(vertical(at, "dash"));
     notes.push(
-      label(`goal ${short(100 * goal.sparsity)} %`, {
-        x: 100 * goal.sparsity,
+      label(`goal ${short(at)} ${measure.unit}`, {
+        x: at,
         yref: "paper",
         y: 0,
         yanchor: "bottom",

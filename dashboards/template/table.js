@@ -13,7 +13,7 @@ const SHARES = new Set([
 ]);
 const UNTOLD = new Set(["candidate", "images", "started"]);
 const NAMES = {
-  size_bytes: "size",
+  packed_bytes: "size",
   latency_ms: "latency, ms",
   moved_share: "moved",
   planned_sparsity: "planned",
@@ -35,7 +35,7 @@ function cellText(name, value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "boolean") return value ? "yes" : "";
   if (SHARES.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
-  if (name === "size_bytes") return size(value);
+  if (name === "packed_bytes") return size(value);
   if (name === "seconds" && isNumber(value)) return value.toFixed(1);
   return short(value);
 }

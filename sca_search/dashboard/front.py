@@ -1,6 +1,6 @@
 """Accuracy against sparsity, bytes or milliseconds: which trials are on the front, its line, and what to look at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ class Measure:
 MEASURES = (
     Measure("sparsity", "sparsity", "sparsity: share of zero weights", "%", 100.0, True),
     Measure("latency_ms", "latency", "latency: one image, one thread", "ms", 1.0, False),
-    Measure("size_bytes", "size", "size: ternary weights, packed", "KB", 0.001, False),
+    Measure("packed_bytes", "size", "size: ternary weights, packed", "KB", 0.001, False),
 )
 
 
@@ -49,10 +49,10 @@ class Front:
     view: View
 
 
-def fronts(frame: pd.DataFrame, levels: Sequence[float], target_sparsity: float | None) -> tuple[Front, ...]:
-    """One a measure that the trials have. `levels` are accuracies to keep in view, `target_sparsity` a goal."""
+def fronts(frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float]) -> tuple[Front, ...]:
+    """One a measure that the trials have. `levels` are accuracies to keep in view, `goals` values of measures."""
     return tuple(
-        _front(frame, measure, levels, target_sparsity if measure.key == "sparsity" else None)
+        _front(frame, measure, levels, goals.get(measure.key))
         for measure in MEASURES
         if measure.key == "sparsity" or _has(frame, measure.key)
     )

@@ -27,7 +27,7 @@ from sca_search.goal import limits_of
 
 Document = dict[str, Any]
 # In the table these come first, and in this order.
-_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", "latency_ms", "size_bytes", "loss")
+_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", "latency_ms", "packed_bytes", "loss")
 # A page sent by mail should stay small, and pictures are large.
 MOST_PICTURED = 6
 
@@ -47,7 +47,7 @@ def study_document(files: RunFiles) -> Document:
         "tiles": tiles(files, rows),
         "chosen": files.chosen,
         "dense_accuracy": files.dense_accuracy,
-        "goal": {"sparsity": files.spec.goal.target_sparsity, "accuracy": files.spec.goal.min_accuracy},
+        "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
         "fronts": _fronts(files, rows),
         "paper": _paper(files),
         "table": _table(files, names),
@@ -114,8 +114,14 @@ def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float])
 
 def _fronts(files: RunFiles, rows: list[dict[str, Any]]) -> list[Document]:
     levels = [level for level in (files.dense_accuracy,) if level is not None]
-    found = fronts(files.frame, levels, files.spec.goal.target_sparsity)
+    found = fronts(files.frame, levels, _goals(files))
     return [_front(front, rows, files.dense_accuracy) for front in found]
+
+
+def _goals(files: RunFiles) -> dict[str, float]:
+    """What the goal asks of each measure: a sparsity at the target, bytes and milliseconds at their budget."""
+    target = files.spec.goal.target_sparsity
+    return limits_of(files.spec.goal) | ({} if target is None else {"sparsity": target})
 
 
 def _front(front: Front, rows: list[dict[str, Any]], dense_accuracy: float | None) -> Document:

@@ -79,8 +79,8 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
         told.append(("Zeros, counted in the file", percent(mine["sparsity"], 3), described(files.spec.goal)))
     if files.dense_accuracy is not None and not chosen:
         told.append(("Dense network", percent(files.dense_accuracy), "validation accuracy"))
-    if mine and "size_bytes" in mine:
-        told.append(("Ternary weights", size(mine["size_bytes"]), "packed"))
+    if mine and "packed_bytes" in mine:
+        told.append(("Ternary weights", size(mine["packed_bytes"]), "packed"))
     complete = sum(row["state"] == "complete" for row in rows)
     told.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
     return told
@@ -125,7 +125,7 @@ def _value(front: Front, row: Mapping[str, Any]) -> str:
     value = row[front.measure.key]
     if front.measure.key == "sparsity":
         return f"{percent(value, 1)} zeros"
-    return size(value) if front.measure.key == "size_bytes" else f"{value:.3g}{SPACE}ms"
+    return size(value) if front.measure.key == "packed_bytes" else f"{value:.3g}{SPACE}ms"
 
 
 def prior_headline(drift: float | None) -> str:
