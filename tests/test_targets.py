@@ -14,7 +14,6 @@ from conftest import Outcome
 from random_records import Builder, random_images
 from torch import nn
 
-from sca_search.cli import check_command
 from sca_search.errors import ExportError
 from sca_search.export import c_build, targets
 from sca_search.export.bare_metal import bare_metal_bytes
@@ -26,6 +25,7 @@ from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.network import Network
 from sca_search.export.records import INPUT, Activation, TestVectors
 from sca_search.export.targets import TARGETS, check_target, parse_targets
+from sca_search.export_commands import check_command
 
 Run = Callable[..., Outcome]
 needs_zig = pytest.mark.skipif(zig_compiler() is None, reason="ziglang is not installed")
