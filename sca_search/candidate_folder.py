@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sca_search.distribution import Snapshot
 from sca_search.export.plain import load_plain, save_plain
 from sca_search.export.trit_code import encode_trits
 from sca_search.files import write_json_atomic, write_text_atomic
+from sca_search.gauge import Taken
 from sca_search.run_folder import RunFolder
 from sca_search.task import Epoch, Settled, Task
 from sca_search.ternary import total, zero_counts
@@ -47,7 +47,7 @@ def keep(
     candidate: Candidate,
     settled: Settled,
     task: Task,
-    taken: Mapping[str, float],
+    taken: Taken,
     refit: int = 0,
 ) -> Counted:
     """Writes a candidate's folder, with what was measured that the network takes, and gives what was counted in the
@@ -71,19 +71,23 @@ def keep(
         "sparsity": counted.sparsity,
         "packed_bytes": counted.packed_bytes,
         **facts(settled),
-        **taken,
+        **taken.figures,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
         "layers": {
-            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]}
+            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]} | _times(name, taken)
             for name, count in settled.counts.items()
         },
     }
     # The record comes last: where it is, the candidate is whole.
     write_json_atomic(folder / RECORD, record)
     return counted
+
+
+def _times(layer: str, taken: Taken) -> dict[str, float]:
+    return {"latency_ms": taken.layer_ms[layer]} if layer in taken.layer_ms else {}
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:

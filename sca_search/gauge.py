@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
@@ -25,24 +25,34 @@ _ABOUT_BYTES = 2048
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What a network takes, by column, and the milliseconds of its ternary layers by the calibration."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    layer_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Gauge:
-    """Measures what a goal's budgets are about: time by a clock, or by the table of another device."""
+    """Measures what a goal's budgets are about: time by a clock, or by the calibration of another device."""
 
-    columns: frozenset[str]
-    table: LatencyModel | None = None
+    latency: LatencyModel | None = None  # where the goal is about time
+    has_clock: bool = True
 
-    def __call__(self, model: nn.Module, task: Task) -> dict[str, float]:
-        """By column."""
+    def __call__(self, model: nn.Module, task: Task) -> Taken:
         graph = graph_of(task, model)
         payload = sum(payload_bytes(graph).values())
-        found: dict[str, float] = {"packed_bytes": payload, "file_bytes": payload + rest_bytes(graph)}
-        if "latency_ms" not in self.columns:
-            return found
-        if self.table is not None:
-            nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in graph.ternary_layers}
-            return found | {"latency_ms": self.table.predict_us(nonzeros) / 1000}
+        sizes: dict[str, float] = {"packed_bytes": payload, "file_bytes": payload + rest_bytes(graph)}
+        if self.latency is None:
+            return Taken(sizes)
+        nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in graph.ternary_layers}
+        curves = {name: self.latency.layers[record_name(name)] for name in task.ternary_layers}
+        layer_ms = {name: curve.at(nonzeros[record_name(name)]) / 1000 for name, curve in curves.items()}
+        if not self.has_clock:
+            return Taken(sizes | {"latency_ms": self.latency.predict_us(nonzeros) / 1000}, layer_ms)
         timed = measure_ms(graph)
-        return found | {"latency_ms": timed.latency_ms, "latency_spread_ms": timed.spread * timed.latency_ms}
+        times = {"latency_ms": timed.latency_ms, "latency_spread_ms": timed.spread * timed.latency_ms}
+        return Taken(sizes | times, layer_ms)
 
 
 def columns_of(goal: GoalSpec) -> frozenset[str]:

@@ -13,7 +13,7 @@ from sca_search.candidate_record import FEATURES, best_of, records_of
 from sca_search.export.plain import count_zeros, load_plain
 from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
-from sca_search.gauge import TAKEN, Gauge
+from sca_search.gauge import TAKEN, Gauge, Taken
 from sca_search.goal import chosen_trial, described, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH, score
@@ -53,7 +53,7 @@ def refit(
     known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
     settled = train_candidate(again, task, start, progress)
-    taken = gauge(settled.model, task) if gauge else {}
+    taken = gauge(settled.model, task) if gauge else Taken()
     keep(run, number, again, settled, task, taken, refit=index)
 
 

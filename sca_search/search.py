@@ -16,7 +16,7 @@ from sca_search.candidate_folder import facts, keep
 from sca_search.correction import Observation, asked_for
 from sca_search.errors import DivergenceError
 from sca_search.fit import StopRequestedError
-from sca_search.gauge import Gauge
+from sca_search.gauge import Gauge, Taken
 from sca_search.goal import planned_between
 from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.measure import Score
@@ -88,10 +88,10 @@ class Objective:
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("epochs", epochs.seen)
-        taken = self.gauge(settled.model, self.task) if self.gauge else {}
+        taken = self.gauge(settled.model, self.task) if self.gauge else Taken()
         counted = keep(self.run, number, candidate, settled, self.task, taken)
         self.run.checkpoint(number).unlink(missing_ok=True)
-        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | taken).items():
+        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         trial.set_user_attr("observed", observed(candidate, settled))
@@ -107,6 +107,7 @@ class Objective:
         seen = trial_frame(rows(trial.study))
         if limits := self.space.limits(seen):
             candidate = self.space.sample(trial, 0.0, seed, limits)
+            # Limits change with what is seen, the split of a candidate that goes on does not.
             trial.set_user_attr("split", candidate.split)
         else:
             assert goal.min_accuracy is not None

@@ -169,10 +169,10 @@ def make_gauge(run: RunFolder, spec: StudySpec, task: Task) -> Gauge | None:
     """What measures the study's networks, where the goal limits something; another device has no clock here."""
     if not columns_of(spec.goal):
         return None
-    is_elsewhere = spec.search.latency_table is not None and run.latency_file.exists()
-    return Gauge(
-        columns_of(spec.goal), read_latency_table(run.latency_file, calibration_graph(task)) if is_elsewhere else None
-    )
+    if "latency_ms" not in columns_of(spec.goal):
+        return Gauge()
+    latency = read_latency_table(run.latency_file, calibration_graph(task))
+    return Gauge(latency, has_clock=spec.search.latency_table is None)
 
 
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:

@@ -201,6 +201,9 @@ def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(lat
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "runs/device/summary.json").read_text())
     assert summary["chosen"]["latency_ms"] <= budget
+    record = json.loads((tmp_path / "runs/device/candidates/000/candidate.json").read_text())
+    layers = [layer["latency_ms"] for layer in record["layers"].values()]
+    assert 0 < sum(layers) < record["latency_ms"]  # the rest is not ternary
     assert "latency_spread_ms" not in summary["chosen"]
     assert "by the table of its device" in " ".join(done.stdout.split())
     trials = pd.read_csv(tmp_path / "runs/device/trials.csv")

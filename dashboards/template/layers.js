@@ -98,7 +98,7 @@ function costFigure() {
   ) => (key === "size_bytes" ? `${text(sums(key))} of ternary weights` : `${text(sums(key))} an image`));
   const about = {
     size_bytes: "Bytes of each layer's trits in the packed format's code, counted.",
-    latency_ms: "Milliseconds a layer, one image on one thread.",
+    latency_ms: "Milliseconds a layer by the calibration, one image on one thread.",
   };
   return {
     title: named.join(", "),
