@@ -17,7 +17,8 @@ from sca_search.provenance import usable_cores
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.97)
 SECONDS = 4.0  # for all sparsities and kernels of a shape together
-COLUMNS = {"lists": 1, "combined": 3}  # of a kernel's row that one entry stands for
+COLUMNS = {"lists": 1, "in-place": 1, "combined": 3}  # of a kernel's row that one entry stands for
+_POINTS = 3  # fewer make no line: dense layers of many weights cannot be read in place
 
 Cell = dict[str, Any]
 
@@ -76,9 +77,9 @@ def layer_report(cells: list[Cell]) -> str:
     ]
     return (
         f"{table(headings, rows)}\n\nEach layer alone at sparsities {', '.join(f'{s:g}' for s in SPARSITIES)}: tenth "
-        "percentile of quiet samples, against the number of entries in its lists. An entry of *lists* is a weight that "
-        "is not zero, of *combined* up to three side by side; each is one addition a cell. The lines have the least "
-        "relative errors.\n\n"
+        "percentile of quiet samples, against the number of entries in its lists; in place, at those at which a layer "
+        "can be read so. An entry of *lists* and *in-place* is a weight that is not zero, of *combined* up to three "
+        "side by side; each is one addition a cell. The lines have the least relative errors.\n\n"
         "![Time by list entries](../docs/runtime-layers.svg)"
     )
 
@@ -111,7 +112,7 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
     sparse = {sparsity: _at(layer, sparsity) for sparsity in SPARSITIES}
     image = layer_input(graph, layer)
     with ThreadPoolExecutor(usable_cores()) as pool:  # compilers are processes of their own; nothing is timed yet
-        built = list(pool.map(lambda each: layer_models(graph, each, flags), sparse.values()))
+        built = list(pool.map(lambda each: layer_models(_with(graph, each), each, flags), sparse.values()))
     samplers = {
         (kind, sparsity): stopwatch().sampler(model, image)
         for sparsity, models in zip(sparse, built, strict=True)
@@ -125,14 +126,19 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
             "kernel": kind,
             "cells": math.prod(layer.shape[1:]),
             "clock_ghz": timings.clock_hz / 1e9,
-            "sparsities": list(sparse),
-            "entries": [entries(each.weight, COLUMNS[kind]) for each in sparse.values()],
-            "us": [1e6 * timings.each[str((kind, sparsity))].low for sparsity in sparse],
-            "noisy": [timings.each[str((kind, sparsity))].noisy_share for sparsity in sparse],
+            "sparsities": known,
+            "entries": [entries(sparse[sparsity].weight, COLUMNS[kind]) for sparsity in known],
+            "us": [1e6 * timings.each[str((kind, sparsity))].low for sparsity in known],
+            "noisy": [timings.each[str((kind, sparsity))].noisy_share for sparsity in known],
         }
         for kind in COLUMNS
-        if all((kind, sparsity) in samplers for sparsity in sparse)
+        if len(known := [sparsity for sparsity in sparse if (kind, sparsity) in samplers]) >= _POINTS
     ]
+
+
+def _with(graph: Graph, layer: WeightRecord) -> Graph:
+    """The graph with that layer instead of its own: what it can have depends on its weights."""
+    return replace(graph, records=tuple(layer if each.name == layer.name else each for each in graph.records))
 
 
 def _at(layer: WeightRecord, sparsity: float) -> WeightRecord:
