@@ -123,9 +123,9 @@ class RunFolder:
             lock.release()
 
     @contextmanager
-    def promoting(self) -> Iterator[None]:
-        """One worker at a time."""
-        with FileLock(self.path / ".promoting"):
+    def queue_locked(self) -> Iterator[None]:
+        """One worker at a time takes a trial or promotes one."""
+        with FileLock(self.path / ".queue"):
             yield
 
 

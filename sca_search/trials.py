@@ -5,11 +5,12 @@ that is known ahead: workers take the next, a killed one is put back, and a fini
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 
 import optuna
 from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.budget import FORETOLD
@@ -43,11 +44,25 @@ def open_study(run: RunFolder, space: Space) -> optuna.Study:
     with storage_errors(run):
         return optuna.create_study(
             study_name=STUDY_NAME,
-            storage=run.storage_url,
+            storage=QueueStorage(run),
             directions=["maximize", "maximize"],
             sampler=sampler,
             load_if_exists=True,
         )
+
+
+class QueueStorage(RDBStorage):
+    """A waiting trial is taken by one worker: SQLite cannot lock a row, and two that look at the same moment would both
+    find it waiting."""
+
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run.storage_url)
+        self._run = run
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        with self._run.queue_locked() if state == TrialState.RUNNING else contextlib.nullcontext():
+            taken: bool = super().set_trial_state_values(trial_id, state, values)
+        return taken
 
 
 @contextlib.contextmanager
@@ -107,7 +122,7 @@ def promote(study: optuna.Study, spec: StudySpec, run: RunFolder) -> int:
     """Queues the paused candidates that belong to the best of their rung by now; says how many."""
     if spec.search.keep == 1.0:
         return 0
-    with run.promoting():  # two workers that end at once would queue the same candidate
+    with run.queue_locked():  # two workers that end at once would queue the same candidate
         return _promote(study, spec)
 
 

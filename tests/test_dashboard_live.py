@@ -261,8 +261,8 @@ def test_page_follows_a_running_study(tmp_path: Path) -> None:
             assert zoomed[1] - zoomed[0] < 0.7 * (before[1] - before[0])
             page.locator("#filter").fill("complete")
             page.evaluate("window.scrollTo(0, 700)")
-            updates = page.evaluate("Number(document.body.dataset.updates)")
-            until(page, f"Number(document.body.dataset.updates) >= {updates + 2}", 120)
+            updates = page.evaluate("Number(document.body.dataset.updates ?? 0)")
+            until(page, f"Number(document.body.dataset.updates ?? 0) >= {updates + 2}", 120)
             assert page.evaluate(SHOWN_PART) == zoomed
             assert page.evaluate("window.scrollY") == 700
             assert page.locator("#trial-heading").inner_text() == "Trial 0"

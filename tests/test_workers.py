@@ -1,13 +1,17 @@
-"""How many threads a worker gets: as asked, by the network's size, by the cores that there are."""
+"""Workers: how many threads each gets, and that no two take the same trial."""
 
 import os
+import threading
 from dataclasses import replace
 
+import optuna
 import pytest
 
 from sca_search.layers import LayerChoice, WeightLayer
 from sca_search.provenance import usable_cores
+from sca_search.run_folder import RunFolder
 from sca_search.spec import StudySpec
+from sca_search.trials import QueueStorage
 from sca_search.workers import threads_of
 from sca_search.workshop import make_task
 
@@ -72,3 +76,26 @@ def test_more_workers_than_cores_still_get_a_thread_each(small):
 def test_a_bound_process_has_fewer_threads_to_give(small, on_cores):
     on_cores(1)
     assert threads_of(spec_of(workers=1), of_size(small, 10**6)) == 1
+
+
+def test_no_trial_is_taken_by_two_workers(tmp_path):
+    """Six workers with their own connections take what waits, all at the same moment."""
+    run = RunFolder(tmp_path)
+    study = optuna.create_study(study_name="s", storage=QueueStorage(run))
+    for _ in range(30):
+        study.enqueue_trial({})
+    together = threading.Barrier(6)
+    taken = []
+
+    def take():
+        mine = optuna.load_study(study_name="s", storage=QueueStorage(run))
+        for _ in range(5):
+            together.wait()
+            taken.append(mine.ask().number)
+
+    workers = [threading.Thread(target=take) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(taken) == list(range(30))
