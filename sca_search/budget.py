@@ -14,7 +14,7 @@ from sca_search.allocation import LayerShape, Limit, limits_without_zeros, refus
 from sca_search.goal import PREFERRED, limits_of, planned_amount, planned_between
 from sca_search.spec import GoalSpec
 
-FORETOLD = "predicted_"
+PREDICTED = "predicted_"
 # Trials are planned a little below a limit that a clock decides, so that a noisy one does not break it.
 _MARGIN = {"latency_ms": 0.02}
 # A code adds to the entropy of a layer's trits at most this share (see export/trit_code.py) and some bytes of header.
@@ -29,10 +29,10 @@ class Budgets:
     layers: tuple[LayerShape, ...]
     models: Mapping[str, Limit]
 
-    def foretold(self, split: Mapping[str, float]) -> dict[str, float]:
+    def predicted(self, split: Mapping[str, float]) -> dict[str, float]:
         """What a network with this split will take, by column."""
         densities = {name: 1.0 - sparsity for name, sparsity in split.items()}
-        return {FORETOLD + column: model.amount(densities) for column, model in self.models.items()}
+        return {PREDICTED + column: model.amount(densities) for column, model in self.models.items()}
 
     def refuse_impossible(self, goal: GoalSpec) -> None:
         """Raises for budgets that cannot be met, before anything is trained."""
@@ -83,16 +83,17 @@ def _floors(layers: Sequence[LayerShape]) -> dict[str, float]:
 
 def _seen_ratio(seen: pd.DataFrame, column: str) -> float:
     """Measured to foretold, in the median of the trials that tell of both; at most twice or half."""
-    if column not in seen or FORETOLD + column not in seen:
+    if column not in seen or PREDICTED + column not in seen:
         return 1.0
-    ratio = (seen[column] / seen[FORETOLD + column]).median()
+    ratio = (seen[column] / seen[PREDICTED + column]).median()
     return 1.0 if math.isnan(ratio) else min(max(float(ratio), 0.5), 2.0)
 
 
 def sparsity_limit(layers: Sequence[LayerShape], sparsity: float) -> Limit:
-    """A sparsity as a limit of the non-zeros."""
+    """A sparsity, or the highest that the layers' floors allow, as a limit of the non-zeros."""
     weights = {layer.name: layer.weights for layer in layers}
-    most = (1.0 - sparsity) * sum(weights.values())
+    floors = math.fsum(layer.weights * layer.least_density for layer in layers)
+    most = max((1.0 - sparsity) * sum(weights.values()), floors)
     return Limit("number of non-zeros", "weights", most, 0.0, lambda name, density: weights[name] * density)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.candidate_record import best_of, records_of
-from sca_search.data import AnySplit, DataSet, load_data
+from sca_search.data import AnySplit, DataSet, load_study_data
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
 from sca_search.export.integer_scales import CALIBRATION_IMAGES
@@ -45,9 +45,7 @@ def export_run(path: Path, trial: int | None, out: Path | None, options: ExportO
 def study_images(data: DataSpec, seed: int) -> tuple[Images | None, Images | None, str]:
     """A study's validation split and some of its training split before normalisation, or why they are not there."""
     try:
-        found = load_data(
-            data.name, data_dir=data.dir, seed=seed, image_size=data.image_size, train_limit=data.train_limit
-        )
+        found = load_study_data(data, seed)
     except DataError as error:
         return None, None, str(error)
     some = min(len(found.train), CALIBRATION_IMAGES)

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sca_search.candidate_record import FEATURES, best_of, records_of
-from sca_search.data import load_data
+from sca_search.data import load_study_data
 from sca_search.errors import RunError
 from sca_search.export.plain import load_plain
 from sca_search.export_run import built, trial_row
@@ -30,13 +30,7 @@ def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> t
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
     dense = _dense_state(run)
     say("reading the data")
-    data = load_data(
-        spec.data.name,
-        data_dir=spec.data.dir,
-        seed=spec.seed,
-        image_size=spec.data.image_size,
-        train_limit=spec.data.train_limit,
-    )
+    data = load_study_data(spec.data, spec.seed)
     say("comparing the networks")
     one, other = (
         built(spec, data.input_shape, data.num_classes, weights, where)

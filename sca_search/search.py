@@ -122,7 +122,7 @@ class Objective:
         candidate = self._sampled(trial, seed=derived_seed(self.spec.seed, number))
         if self.space.budgets is not None:
             split = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
-            for name, value in self.space.budgets.foretold(split).items():
+            for name, value in self.space.budgets.predicted(split).items():
                 trial.set_user_attr(name, value)
         if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
             trial.set_user_attr("asked", self.asked(trial.study, candidate))

@@ -13,7 +13,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.budget import FORETOLD
+from sca_search.budget import PREDICTED
 from sca_search.correction import Observation
 from sca_search.errors import StorageError
 from sca_search.goal import planned_ahead
@@ -186,7 +186,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
     accuracy, sparsity = trial.values or (None, None)
     seconds = trial.duration.total_seconds() if trial.duration else None
     told = {
-        name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith((RUNG, FORETOLD))
+        name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith((RUNG, PREDICTED))
     }
     return {
         "trial": trial.number,

@@ -12,7 +12,7 @@ from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighti
 from sca_search.budget import Budgets
 from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
-from sca_search.data import load_data
+from sca_search.data import load_study_data
 from sca_search.exact import Floor
 from sca_search.files import atomic_path, write_json_atomic
 from sca_search.gauge import Gauge, budgets_of, columns_of
@@ -40,13 +40,7 @@ ANSWERS = "(answers)"
 
 def make_task(spec: StudySpec) -> Task:
     """Data, network and the choice of layers; raises for everything that a user can get wrong."""
-    data = load_data(
-        spec.data.name,
-        data_dir=spec.data.dir,
-        seed=spec.seed,
-        image_size=spec.data.image_size,
-        train_limit=spec.data.train_limit,
-    )
+    data = load_study_data(spec.data, spec.seed)
 
     def make_model() -> nn.Module:
         return build_model(

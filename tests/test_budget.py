@@ -65,7 +65,7 @@ def test_packed_bytes_worked_out_by_hand() -> None:
 
 
 def test_foretold_is_the_sum_over_layers() -> None:
-    told = BUDGETS.foretold({"a": 0.5, "b": 0.9})
+    told = BUDGETS.predicted({"a": 0.5, "b": 0.9})
     assert told["predicted_latency_ms"] == pytest.approx(1 + 2 + 0.6)
     assert told["predicted_packed_bytes"] == pytest.approx(
         packed_layer_bytes(1000, 0.5) + packed_layer_bytes(3000, 0.1)
@@ -98,6 +98,15 @@ def test_fastest_is_looked_for_between_passed_and_failed() -> None:
     # Clocks said half as much again: what is planned is what is foretold.
     (slow,) = BUDGETS.limits(goal, seen((0.96, 4.0, 6.0), (0.9, 2.0, 3.0)))
     assert slow.most == pytest.approx(math.sqrt(3.0 * 6.0) / 1.5)
+
+
+def test_sparsest_within_a_budget_is_looked_for_no_farther_than_the_floors() -> None:
+    # 200 of 4,000 weights must stay; a network that passed at 0.9 asks for 1 - √(0.1 · 0.002) = 0.986.
+    layers = (LayerShape("a", (100, 10), 100), LayerShape("b", (50, 60), 100))
+    budgets = Budgets(layers, {"latency_ms": MILLISECONDS})
+    passed = trial_frame([{"trial": 0, "state": "complete", "sparsity": 0.9, "accuracy": 0.99}])
+    _, sparsity = budgets.limits(GoalSpec(min_accuracy=0.95, max_latency_ms=9.0), passed)
+    assert sparsity.most == pytest.approx(200.0)
 
 
 def test_budgets_that_hold_without_zeros_are_told() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sca_search.budget import FORETOLD
+from sca_search.budget import PREDICTED
 from sca_search.correction import Observation, asked_for
 from sca_search.dashboard import PageWriter, render_page
 from sca_search.dashboard.choices import importance, parallel, searched
@@ -264,7 +264,7 @@ def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
 
 def test_searched_are_the_columns_that_are_no_facts() -> None:
     assert searched(
-        ["trial", "loss", "rung.5", FORETOLD + "latency_ms", "worker", "packed_bytes", "spread", "growth"]
+        ["trial", "loss", "rung.5", PREDICTED + "latency_ms", "worker", "packed_bytes", "spread", "growth"]
     ) == ["spread", "growth"]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sca_search.budget import FORETOLD
+from sca_search.budget import PREDICTED
 from sca_search.halving import RUNG
 from sca_search.importance import importances
 from sca_search.results import COLUMNS, FACTS
@@ -20,7 +20,7 @@ MOST_RANKED = 250
 
 def searched(names: Sequence[str]) -> list[str]:
     """Those columns of a table of trials that were searched."""
-    return [name for name in names if name not in {*COLUMNS, *FACTS} and not name.startswith((RUNG, FORETOLD))]
+    return [name for name in names if name not in {*COLUMNS, *FACTS} and not name.startswith((RUNG, PREDICTED))]
 
 
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[tuple[str, float]]:

@@ -2,7 +2,7 @@
 
 from sca_search.data.dataset import AnySplit, DataSet
 from sca_search.data.lazy import LazySplit
-from sca_search.data.names import DATA_NAMES, check_data_name, load_data
+from sca_search.data.names import DATA_NAMES, check_data_name, load_data, load_study_data
 from sca_search.data.splits import Batch, Batches, Split, TaughtSplit
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "TaughtSplit",
     "check_data_name",
     "load_data",
+    "load_study_data",
 ]

@@ -8,6 +8,7 @@ from sca_search.data.digits import load_digits
 from sca_search.data.folder import load_folder
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, unknown_name
+from sca_search.spec import DataSpec
 
 _PREFIXES = ("folder", "npz")
 
@@ -24,6 +25,11 @@ def check_data_name(name: str) -> None:
         raise DataError(unknown_name("kind of data set", prefix, _PREFIXES))
     elif not path:
         raise DataError(f"data set {name!r}: a path must follow the colon, got none")
+
+
+def load_study_data(data: DataSpec, seed: int) -> DataSet:
+    """The data set that a study names."""
+    return load_data(data.name, data_dir=data.dir, seed=seed, image_size=data.image_size, train_limit=data.train_limit)
 
 
 def load_data(
