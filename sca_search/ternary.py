@@ -106,6 +106,10 @@ class TernaryWeight(nn.Module):
         self.held_below = 0.0
         self.held_above = math.inf
         self.rounding = False
+        # For loops that keep the parametrization to their end: the share of zeros that this layer is to end with, and
+        # whether Θ holds its trits already, for good.
+        self.planned: float | None = None
+        self.fixed = False
         self._soft: Tensor | None = None
 
     @property
@@ -115,6 +119,8 @@ class TernaryWeight(nn.Module):
 
     def soft(self, latent: Tensor) -> Tensor:
         """W as this layer now computes it from Θ."""
+        if self.fixed:
+            return latent.detach()
         if self.form == "straight-through":
             return straight_through(latent, self.threshold)
         soft = self._soft_of(latent)
@@ -133,7 +139,7 @@ class TernaryWeight(nn.Module):
         soft = self.soft(latent)
         if self.rounding:
             return soft.round()
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self.fixed:
             self._soft = soft
         return soft
 

@@ -1,0 +1,98 @@
+"""`TernaryCallback`: anyone's LightningModule and Trainer, nothing else changed."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sca_search.errors import ModelError
+from sca_search.loop_control import Control
+from sca_search.own_loop import bake, regularizer, sparsity, ternarize
+from sca_search.ternary import Form, ternary_weights
+from sca_search.wheels import heal_torchvision
+
+heal_torchvision()
+import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
+
+
+class TernaryCallback(lightning.Callback):
+    """Makes a LightningModule's network ternary while it is trained as ever, with exactly the zeros asked for.
+
+        trainer = Trainer(max_epochs=20, callbacks=[sca.TernaryCallback(target_sparsity=0.5)])
+        trainer.fit(module, loader)
+
+    Latent weights are put in before the module configures its optimizers. The last `frozen_share` of the steps train
+    with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer, by
+    the order of their definition, stay dense; `skip` and `only` choose by name pattern. In the paper's form, `strength`
+    (λ) times the regularizer is added to the loss; it needs automatic optimization.
+
+    A checkpoint written on the way holds Θ: to go on from it, the trainer needs this callback again.
+    """
+
+    def __init__(
+        self,
+        target_sparsity: float = 0.5,
+        *,
+        form: Form = "sharpened",
+        strength: float | None = None,
+        frozen_share: float = 0.2,
+        skip: Sequence[str] = (),
+        only: Sequence[str] = (),
+        keep_first: bool = True,
+        keep_last: bool = True,
+    ) -> None:
+        super().__init__()
+        self.target_sparsity = target_sparsity
+        self.form: Form = form
+        self.strength = strength
+        self.frozen_share = frozen_share
+        self.choice: dict[str, Any] = {
+            "skip": skip,
+            "only": only,
+            "keep_first": keep_first,
+            "keep_last": keep_last,
+        }
+        self._control: Control | None = None
+        self._loaded: dict[str, Any] = {}
+
+    def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:  # noqa: ARG002
+        if stage == "fit" and not ternary_weights(pl_module):
+            ternarize(pl_module, self.target_sparsity, form=self.form, **self.choice)
+
+    def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        steps = trainer.estimated_stepping_batches
+        if not math.isfinite(steps):
+            raise ModelError("TernaryCallback: the training must have an end (max_epochs or max_steps), it has none")
+        optimizers = trainer.optimizers
+        optimizer = optimizers[0] if len(optimizers) == 1 and not self._loaded else None
+        self._control = Control(
+            pl_module, int(steps), optimizer=optimizer, strength=self.strength, frozen_share=self.frozen_share
+        )
+        if self._loaded:
+            self._control.go_on(0, self._loaded["scale"], self._loaded["is_fixed"])
+
+    def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        assert self._control is not None
+        self._control.move_to(trainer.global_step / self._control.steps)
+
+    def on_before_backward(self, trainer: Any, pl_module: nn.Module, loss: Tensor) -> None:  # noqa: ARG002
+        if self.strength is not None:
+            # The loss is on its way to `backward`: the pull's own gradient is added beside it.
+            pull = regularizer(pl_module)
+            if pull.requires_grad:
+                (pull / trainer.accumulate_grad_batches).backward()
+
+    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:  # noqa: ARG002
+        if ternary_weights(pl_module):
+            bake(pl_module)
+            self.sparsity = sparsity(pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._control is None:
+            return {}
+        return {"scale": self._control.scale, "is_fixed": self._control.is_fixed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._loaded = dict(state_dict)

@@ -1,0 +1,163 @@
+"""A study from Python, on objects as well as on names.
+
+    result = sca.search(model, data, target_sparsity=0.5)
+    result.front                              # a pandas table
+    result.chosen.export("out/", formats=["c", "onnx"])
+
+It is the command's study in every respect: the same run folder, page and files.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from torch import nn
+
+from sca_search.display import StudyDisplay
+from sca_search.errors import RunError, SpecError, unknown_name
+from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
+from sca_search.export.rebuild import load
+from sca_search.export_run import export_run, trial_row
+from sca_search.goal import chosen_trial, unmet
+from sca_search.results import read_csv
+from sca_search.run_folder import RunFolder, new_run, resumed_run
+from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.study import Audience, make_task, prepare_budgets, run_study
+from sca_search.workshop import Source
+
+# What `search` takes as an argument of its own.
+_OWN = {"model", "data"}
+
+
+def search(
+    model: Any = "lenet-small",
+    data: Any = "digits",
+    *,
+    study: str | Path | None = None,
+    progress: bool = True,
+    resume: bool = False,
+    **settings: Any,
+) -> "Result":
+    """Searches ternary networks; `settings` are the command's flags: target_sparsity, trials, epochs, out, ….
+
+    `model` is a torch module, which is copied; a function of the number of outputs and the input's shape; or a name as
+    the command takes it. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name.
+    `study` is a study file that the settings overrule.
+    """
+    for name in settings:
+        if name not in FLAGS or name in _OWN:
+            raise SpecError(f"search: {unknown_name('setting', name, FLAGS.keys() - _OWN)}")
+    source = Source(model=None if isinstance(model, str) else model, data=None if isinstance(data, str) else data)
+    flags = settings | {"model": _name_of(model), "data": _name_of(data)}
+    spec = resolve(Path(study) if study is not None else None, flags)
+    if source.has_objects and spec.search.workers > 1:
+        raise SpecError(
+            f"search: workers must be 1 with a network or data made in Python, got {spec.search.workers}: "
+            "other processes can only make what has a name (file.py:function)"
+        )
+    return _run(spec, source, progress, resume)
+
+
+def _name_of(given: Any) -> str:
+    if isinstance(given, str):
+        return given
+    return f"python:{getattr(given, '__name__', type(given).__name__)}"
+
+
+def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
+    console = Console(quiet=not progress)
+    task = make_task(spec, source)
+    known = resumed_run(spec) if resume else None
+    prepared = prepare_budgets(spec, task, known.latency_file if known else None, console.print)
+    run = known or new_run(spec)
+    display = StudyDisplay(spec, console)
+    with display.shown():
+        run_study(run, spec, task, display.audience(Audience()), prepared.calibration)
+    return Result(run.path, source)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished study: its tables, its page, its networks."""
+
+    path: Path  # the run folder
+    source: Source
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """A row a trial."""
+        return read_csv(RunFolder(self.path).trials_file)
+
+    @cached_property
+    def front(self) -> pd.DataFrame:
+        """The Pareto front of accuracy against sparsity."""
+        return read_csv(RunFolder(self.path).front_file)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says."""
+        summary: dict[str, Any] = json.loads(RunFolder(self.path).summary_file.read_text(encoding="utf-8"))
+        return summary
+
+    @property
+    def dashboard(self) -> Path:
+        """The page."""
+        return RunFolder(self.path).dashboard_file
+
+    @property
+    def chosen(self) -> "Found":
+        """The network that the goal picks; RunError where no trial meets it."""
+        spec = RunFolder(self.path).spec()
+        number = chosen_trial(self.trials, spec.goal)
+        if number is None:
+            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal)}")
+        return self.trial(number)
+
+    def trial(self, number: int) -> "Found":
+        """Any trial's network."""
+        run = RunFolder(self.path)
+        return Found(self, number, trial_row(run, run.spec(), number))
+
+
+@dataclass(frozen=True)
+class Found:
+    """One network that a study found."""
+
+    result: Result
+    trial: int
+    row: dict[str, Any]  # of the table of trials
+
+    @property
+    def sparsity(self) -> float:
+        """The share of zeros, counted in its file."""
+        return float(self.row["sparsity"])
+
+    @property
+    def accuracy(self) -> float:
+        """The study's metric on the validation split."""
+        return float(self.row["accuracy"])
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The same on the test split, which is read for the chosen one only."""
+        chosen = self.result.summary["chosen"]
+        return chosen["test_accuracy"] if chosen and chosen["trial"] == self.trial else None
+
+    def export(
+        self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any
+    ) -> Exported:
+        """Writes files to use elsewhere, and verifies them; `options` are those of the command."""
+        chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
+        return export_run(self.result.path, self.trial, Path(out), chosen, self.result.source)
+
+    def model(self) -> nn.Module:
+        """The network as a plain torch module, its input normalised within, rebuilt from its exported records."""
+        folder = self.result.path / "exports" / f"python-{self.trial:03d}"
+        if not folder.exists():
+            self.export(folder, ["packed"])
+        return load(folder / "model.safetensors")
