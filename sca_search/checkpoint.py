@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sca_search.errors import RunError
-from sca_search.files import atomic_path
+from sca_search.tensor_file import save_tensors
 
 FORMAT = "sca-search/checkpoint"
 VERSION = "1"
@@ -50,7 +49,7 @@ class Checkpoint:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes the file; a reader sees the old one or the new one."""
     groups = {"model": checkpoint.model, "memory": checkpoint.memory, "random": {"torch": checkpoint.random}}
-    tensors = {f"{group}/{name}": value.contiguous() for group in _GROUPS for name, value in groups[group].items()}
+    tensors = {f"{group}/{name}": value for group in _GROUPS for name, value in groups[group].items()}
     facts = {
         "epoch": checkpoint.epoch,
         "unit": checkpoint.unit,
@@ -59,8 +58,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "snapshots": checkpoint.snapshots,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": FORMAT, "version": VERSION, "facts": json.dumps(facts)})
+    save_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "facts": json.dumps(facts)})
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

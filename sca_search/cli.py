@@ -94,8 +94,14 @@ def run_command(
     model: Annotated[
         str | None,
         _option(
-            _WHAT, "lenet-small (default), lenet-medium, lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet."
+            _WHAT,
+            "lenet-small (default), lenet-medium, lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet; any other "
+            "network as file.py:function, package.module:function, torchvision:NAME or timm:NAME.",
         ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        _option(_WHAT, "Trained weights to start from, instead of dense training: safetensors or a state dict."),
     ] = None,
     skip: Annotated[str | None, _option(_WHAT, "Layers that stay dense, as name patterns: 'fc*,conv2'.")] = None,
     only: Annotated[str | None, _option(_WHAT, "The only layers to make ternary, as name patterns.")] = None,
@@ -131,7 +137,9 @@ def run_command(
         int | None, _option(_SEARCH, "Threads a worker. Default: by the network's size and the cores.")
     ] = None,
     epochs: Annotated[int | None, _option(_TRAIN, "Epochs a candidate. Default 20.")] = None,
-    dense_epochs: Annotated[int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30.")] = None,
+    dense_epochs: Annotated[
+        int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30; with --weights 0.")
+    ] = None,
     batch: Annotated[int | None, _option(_TRAIN, "Images a step. Default 64.")] = None,
     seed: Annotated[int | None, _option(_RUN, "Same seed, machine and threads: same front. Default 0.")] = None,
     name: Annotated[
@@ -190,6 +198,8 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
     task = make_task(spec)
     known = resumed_run(spec) if resume else None
+    if known is None:
+        task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)
     for budget in prepared.met_without_zeros:
         _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
@@ -232,6 +242,7 @@ def _dry_run(spec: StudySpec) -> None:
     from sca_search.workshop import starting_alphas
 
     task = make_task(spec)
+    task.start_model()  # weights that do not fit are refused here, too
     alphas = starting_alphas(task, spec)
     _out.print(spec.to_toml(), highlight=False, markup=False)
     longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern

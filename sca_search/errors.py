@@ -56,6 +56,10 @@ class DivergenceError(ScaError):
 def unknown_name(what: str, given: str, known: Iterable[str]) -> str:
     """A sentence for a name that nobody knows: the known ones, and the nearest if one is near."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(given, names, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown {what} {given!r}: known are {', '.join(names)}{hint}"
+    return f"unknown {what} {given!r}: known are {', '.join(names)}{nearest_name(given, names)}"
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str:
+    """A question about the nearest known name, or nothing if none is near."""
+    nearest = difflib.get_close_matches(given, sorted(known), n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""

@@ -7,6 +7,7 @@ until the count is right, overall: which layer they lie in does not matter to th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -39,8 +40,9 @@ def exact_trits(
     thresholds: Mapping[str, float],
     zeros: int,
     floor: Floor,
+    transposed: Mapping[str, int] = MappingProxyType({}),
 ) -> ExactTrits:
-    """Trits of which exactly `zeros` are 0.
+    """Trits of which exactly `zeros` are 0. `transposed` names transposed convolutions, with their groups.
 
     `softs` says what rounding would do; `latents` less their layer's threshold say how far each weight is from
     the border, since a sharpened W is saturated nearly everywhere and cannot rank them.
@@ -48,7 +50,8 @@ def exact_trits(
     names = list(latents)
     rounds_to_zero = torch.cat([(softs[name].round() == 0).flatten() for name in names])
     margin = torch.cat([_margin(latents[name], thresholds[name]) for name in names])
-    kept = _protected({name: latents[name].abs() for name in names}, floor, rounds_to_zero.numel() - zeros)
+    magnitudes = {name: latents[name].abs() for name in names}
+    kept = _protected(magnitudes, transposed, floor, rounds_to_zero.numel() - zeros)
     is_zero = _with_count(rounds_to_zero & ~kept, margin, kept, zeros)
     moved = int((is_zero != rounds_to_zero).sum())
     sizes = [latents[name].numel() for name in names]
@@ -96,13 +99,13 @@ def _with_count(is_zero: Tensor, margin: Tensor, kept: Tensor, zeros: int) -> Te
     return result
 
 
-def _protected(magnitudes: Mapping[str, Tensor], floor: Floor, budget: int) -> Tensor:
+def _protected(magnitudes: Mapping[str, Tensor], transposed: Mapping[str, int], floor: Floor, budget: int) -> Tensor:
     """Marks the largest weights of each channel, topped up to each layer's floor.
 
     At most `budget` of them, the number of non-zeros there are: where they do not all fit, layers come first.
     """
     flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
-    marked = [_with_channels(layer, floor) for layer in magnitudes.values()]
+    marked = [_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()]
     both = torch.cat(marked)
     if int(both.sum()) <= budget:
         return both
@@ -115,11 +118,23 @@ def _protected(magnitudes: Mapping[str, Tensor], floor: Floor, budget: int) -> T
     return torch.zeros_like(both).index_fill(0, rank.topk(max(0, budget)).indices, True)
 
 
-def _with_channels(layer: Tensor, floor: Floor) -> Tensor:
+def _with_channels(layer: Tensor, floor: Floor, transposed_groups: int) -> Tensor:
     """Flat mask of what a layer keeps: its channels' largest count towards its own floor."""
-    channels = _largest(layer.flatten(1), floor.per_channel)
+    channels = _largest_of_outputs(layer, floor.per_channel, transposed_groups)
     first_channels = torch.where(channels, torch.inf, layer.flatten()).view(1, -1)
     return channels | _largest(first_channels, floor.per_layer)
+
+
+def _largest_of_outputs(layer: Tensor, count: int, transposed_groups: int) -> Tensor:
+    """Flat mask of the `count` largest of each output channel.
+
+    A transposed convolution has its outputs behind its inputs: (groups · inputs of one, outputs of one, kernel).
+    """
+    if not transposed_groups:
+        return _largest(layer.flatten(1), count)
+    by_output = layer.reshape(transposed_groups, -1, *layer.shape[1:]).transpose(1, 2)
+    mask = _largest(by_output.flatten(0, 1).flatten(1), count).view(by_output.shape)
+    return mask.transpose(1, 2).flatten()
 
 
 def _largest(rows: Tensor, count: int) -> Tensor:

@@ -21,7 +21,8 @@ from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
 from sca_search.goal import chosen_trial, described, limits_of, unmet
 from sca_search.measure import EVALUATION_BATCH
-from sca_search.models import build_model
+from sca_search.models import find_maker
+from sca_search.prepare import rebuilt
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder
 from sca_search.spec import DataSpec, StudySpec
@@ -57,7 +58,7 @@ def study_images(data: DataSpec, seed: int) -> tuple[Images | None, Images | Non
 
 
 def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
-    shape = (-1, 1, 1)
+    shape = (-1, *(1 for _ in data.input_shape[1:]))
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
@@ -124,7 +125,7 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
 class _PlainFacts:
     """What a candidate's file says about its input."""
 
-    input_shape: tuple[int, int, int]
+    input_shape: Shape
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -132,9 +133,8 @@ class _PlainFacts:
     @classmethod
     def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
         try:
-            channels, height, width = map(int, about["input_shape"])
             return cls(
-                (channels, height, width),
+                tuple(map(int, about["input_shape"])),
                 tuple(map(str, about["classes"])),
                 tuple(map(float, about["mean"])),
                 tuple(map(float, about["std"])),
@@ -145,16 +145,12 @@ class _PlainFacts:
 
 def built(spec: StudySpec, shape: Shape, classes: int, state: dict[str, Any], where: Path) -> nn.Module:
     """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
-    channels, height, width = shape
-    model = build_model(
-        spec.model.name, num_classes=classes, input_shape=(channels, height, width), dropout=spec.model.dropout
-    )
+    make = find_maker(spec.model.name, num_classes=classes, input_shape=shape, dropout=spec.model.dropout)
     try:
-        model.load_state_dict(state)
+        return rebuilt(make, state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise RunError(f"{where}: the state is not that of a {spec.model.name}: {reason}") from error
-    return model.eval()
+        raise RunError(f"{where}: the state is not that of a {spec.model.label}: {reason}") from error
 
 
 def _about(
@@ -168,7 +164,7 @@ def _about(
         "seed_of_the_study": spec.seed,
         "goal": described(spec.goal),
         "data": f"{kind}:{Path(path).name}" if colon else kind,  # a folder of the user's is nobody's business
-        "network": spec.model.name,
+        "network": spec.model.label,
         "form": spec.search.form,
         "accuracy": best["accuracy"],
         "accuracy_mean": float(np.mean(accuracies)),

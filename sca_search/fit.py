@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from sca_search.control import SparsityControl
 from sca_search.data import Batch, Batches
 from sca_search.errors import DivergenceError, RunError
 from sca_search.loss import TaskLoss, cross_entropy
+from sca_search.output_scale import output_scales
 from sca_search.schedule import Steps
 from sca_search.ternary import latents
 from sca_search.wheels import heal_torchvision
@@ -128,15 +130,18 @@ def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
     theta = {id(latent) for latent in latents(model).values()}
     last = model.get_submodule(plan.last_layer) if plan.last_layer and plan.last_layer_weight_decay else None
     decayed = {id(parameter) for parameter in last.parameters()} - theta if last else set()
+    # A step of Adam's is as long for a small scale as for a large one: so each scale has a rate in its own measure.
+    scales = {id(scale): unit for scale, unit in output_scales(model)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if id(p) in theta], "lr": plan.latent_learning_rate},
         {
-            "params": [p for p in trained if id(p) in decayed],
+            "params": [p for p in trained if id(p) in decayed and id(p) not in scales],
             "lr": plan.learning_rate,
             "weight_decay": plan.last_layer_weight_decay,
         },
-        {"params": [p for p in trained if id(p) not in theta | decayed], "lr": plan.learning_rate},
+        {"params": [p for p in trained if id(p) not in theta | decayed | scales.keys()], "lr": plan.learning_rate},
+        *({"params": [p], "lr": plan.learning_rate * scales[id(p)]} for p in trained if id(p) in scales),
     ]
     return [group for group in groups if group["params"]]
 
@@ -172,6 +177,12 @@ class _Conductor(lightning.Callback):
             self.watch.after_epoch(self.first + trainer.current_epoch + 1)
 
 
+def _layout(model: nn.Module) -> torch.memory_format:
+    """Channels last, unless there are weights of volumes: torch knows that layout for images alone."""
+    is_flat = all(tensor.ndim <= 4 for tensor in chain(model.parameters(), model.buffers()))
+    return torch.channels_last if is_flat else torch.contiguous_format
+
+
 def fit(
     model: nn.Module,
     batches: Batches,
@@ -188,7 +199,7 @@ def fit(
     conductor = _Conductor(watch, control, leg)
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(memory_format=_layout(model))  # type: ignore[call-overload]
     classifier = Classifier(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.

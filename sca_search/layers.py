@@ -2,21 +2,27 @@
 
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from sca_search.errors import ModelError
+from sca_search.models.own import cause
 
-WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
 NORMALISATIONS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
     nn.GroupNorm,
     nn.LayerNorm,
+    nn.RMSNorm,
 )
 
 
@@ -28,10 +34,22 @@ class WeightLayer:
     shape: tuple[int, ...]  # of its weight: output channels, input channels, kernel
     scale_is_free: bool  # a normalisation reads its output, so the weights may be rescaled
     executed: bool = True
+    transposed_groups: int = 0  # of a transposed convolution, whose weight begins with its input channels
+    bound: str = ""  # why the layer must stay dense, if it must
 
     @property
     def weights(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def outputs(self) -> int:
+        """Output channels."""
+        return self.shape[1] * self.transposed_groups if self.transposed_groups else self.shape[0]
+
+    @property
+    def obstacle(self) -> str:
+        """Why the layer cannot become ternary whatever the user asks for; nothing if it can."""
+        return self.bound if self.executed else "never runs as a module of its own"
 
 
 @dataclass(frozen=True)
@@ -43,18 +61,24 @@ class LayerChoice:
     why: str
 
 
-def weight_layers(model: nn.Module, input_shape: Sequence[int]) -> list[WeightLayer]:
+def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | None = None) -> list[WeightLayer]:
     """The weight layers in order of execution, those that never run last.
 
     One forward pass with hooks: a normalisation that is handed the very tensor a layer gave follows that layer.
+    ModelError if the network cannot take such an input, or does not answer it with one row of `outputs` numbers.
     """
     names = {module: name for name, module in model.named_modules()}
-    order: list[nn.Module] = []
+    runs: Counter[nn.Module] = Counter()  # in the order of the first
     giver: dict[tuple[int, int], nn.Module] = {}  # by identity and version: an in-place ReLU makes it another tensor
     kept: list[Tensor] = []  # outputs stay alive, else a new tensor could take over a dead one's id
     normalised: set[nn.Module] = set()
+    within: list[tuple[nn.Module, Any]] = []  # modules that have begun and not ended, with what they were given
+
+    def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        within.append((module, inputs))
 
     def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        within.pop()
         if isinstance(module, NORMALISATIONS) and inputs:
             source = giver.get((id(inputs[0]), inputs[0]._version))
             if source is not None:
@@ -62,30 +86,90 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int]) -> list[WeightLa
         if isinstance(module, WEIGHT_LAYERS):
             kept.append(output)
             giver[id(output), output._version] = module
-            if module not in order:
-                order.append(module)
+            runs[module] += 1
 
-    hooks = [module.register_forward_hook(note) for module in names]
-    modes = {module: module.training for module in names}
+    # Before all other hooks: what a hook of the network's own raises belongs to its module.
+    hooks = [module.register_forward_pre_hook(begin, prepend=True) for module in names]
+    hooks += [module.register_forward_hook(note) for module in names]
     try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(2, *input_shape))
+        with torch.no_grad(), _in_evaluation(model):
+            answer = model(torch.zeros(2, *input_shape))
     except Exception as error:  # whatever a network raises on an input that it cannot take
-        raise ModelError(f"the network cannot take an input of shape {tuple(input_shape)}: {error}") from error
+        place = _place(within, names)
+        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {cause(error)}"
+        raise ModelError(sentence) from error
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         for hook in hooks:
             hook.remove()
-    idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in order]
-    return [_describe(module, names[module], module in normalised) for module in order] + [
-        _describe(module, names[module], scale_is_free=False, executed=False) for module in idle
+    if outputs is not None:
+        require_rows(answer, outputs)
+    idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in runs]
+    bound = _bound_layers(model, runs)
+    return [_describe(module, names[module], bound, module in normalised) for module in runs] + [
+        _describe(module, names[module], bound, scale_is_free=False, executed=False) for module in idle
     ]
 
 
-def _describe(module: nn.Module, name: str, scale_is_free: bool, executed: bool = True) -> WeightLayer:
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _place(within: list[tuple[nn.Module, Any]], names: dict[nn.Module, str]) -> str:
+    """Where a pass broke off: the innermost module that had begun, and what met there."""
+    if not within or not names[within[-1][0]]:
+        return ""
+    module, inputs = within[-1]
+    given = [tuple(each.shape[1:]) for each in inputs if isinstance(each, Tensor)]
+    weight = getattr(module, "weight", None)
+    came = f" got an input of shape {given[0]}" if given else ""
+    has = f"{' and' if came else ''} has a weight of shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else ""
+    return f" (the layer {names[module]!r}{came}{has})" if came or has else f" (in {names[module]!r})"
+
+
+def require_rows(answer: Any, outputs: int, when: str = "") -> None:
+    """A classifier gives one number a class for each of two inputs."""
+    rule = f"the network must give a row of {outputs} numbers for each input, the shape (2, {outputs}) for two"
+    if not isinstance(answer, Tensor):
+        raise ModelError(f"{rule}; it gave a {type(answer).__name__}{when}")
+    if tuple(answer.shape) != (2, outputs):
+        raise ModelError(f"{rule}; it gave the shape {tuple(answer.shape)}{when}")
+
+
+def _bound_layers(model: nn.Module, runs: Counter[nn.Module]) -> dict[nn.Module, str]:
+    """The layers whose weights cannot become trits of their own, each with the reason."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    reasons: dict[nn.Module, str] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, WEIGHT_LAYERS):
+            continue
+        weight = module._parameters.get("weight")
+        others = [other for other in owners.get(id(weight), []) if other not in {f"{name}.weight", "weight"}]
+        if parametrize.is_parametrized(module, "weight") or weight is None:
+            reasons[module] = "its weight is computed from other parameters"
+        elif others:
+            reasons[module] = f"its weight is shared with {others[0]}"
+        elif not weight.requires_grad:
+            reasons[module] = "its weight is frozen"
+        elif runs[module] > 1:
+            reasons[module] = f"runs {runs[module]} times in a pass"
+    return reasons
+
+
+def _describe(
+    module: nn.Module, name: str, bound: dict[nn.Module, str], scale_is_free: bool, executed: bool = True
+) -> WeightLayer:
     assert isinstance(module.weight, Tensor)
-    return WeightLayer(name, tuple(module.weight.shape), scale_is_free, executed)
+    groups = int(module.groups) if isinstance(module, _TRANSPOSED) else 0
+    return WeightLayer(name, tuple(module.weight.shape), scale_is_free, executed, groups, bound.get(module, ""))
 
 
 def choose_layers(
@@ -103,6 +187,7 @@ def choose_layers(
         conventional |= dict.fromkeys(running[-1:], "last") if keep_last else {}
         conventional |= dict.fromkeys(running[:1], "first") if keep_first else {}
     _refuse_idle_patterns([*skip, *only], [layer.name for layer in layers])
+    _refuse_impossible_patterns(only, layers)
     choices = [_choose(layer, conventional, skip, only) for layer in layers]
     if not any(choice.ternary for choice in choices):
         reasons = "; ".join(f"{choice.layer.name}: {choice.why}" for choice in choices) or "it has no weight layer"
@@ -116,12 +201,22 @@ def _refuse_idle_patterns(patterns: Sequence[str], names: Sequence[str]) -> None
             raise ModelError(f"the layer pattern {pattern!r} matches no weight layer: there are {', '.join(names)}")
 
 
+def _refuse_impossible_patterns(only: Sequence[str], layers: Sequence[WeightLayer]) -> None:
+    """A pattern that asks for nothing but what cannot be."""
+    for pattern in only:
+        named = [layer for layer in layers if fnmatch.fnmatchcase(layer.name, pattern)]
+        if named and all(layer.obstacle for layer in named):
+            raise ModelError(
+                f"the layer {named[0].name!r} is to become ternary and must stay dense: {named[0].obstacle}"
+            )
+
+
 def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str], only: Sequence[str]) -> LayerChoice:
     def matches(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns)
 
-    if not layer.executed:
-        return LayerChoice(layer, False, "never runs as a module of its own")
+    if layer.obstacle:
+        return LayerChoice(layer, False, layer.obstacle)
     if matches(skip):
         return LayerChoice(layer, False, "skipped by name")
     if only and not matches(only):
@@ -130,4 +225,4 @@ def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str
         return LayerChoice(layer, False, f"{conventional[layer.name]} weight layer")
     if layer.scale_is_free:
         return LayerChoice(layer, True, "normalisation follows: Θ rescaled")
-    return LayerChoice(layer, True, "no normalisation follows: Θ left at the dense weights' scale")
+    return LayerChoice(layer, True, "no normalisation follows: a learned output scale")

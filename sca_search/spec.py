@@ -49,6 +49,7 @@ FLAGS = {
     "model": "model.name",
     "skip": "model.skip",
     "only": "model.only",
+    "weights": "model.weights",
     "trials": "search.trials",
     "form": "search.form",
     "time_budget": "search.time_budget",
@@ -142,6 +143,14 @@ Growths = Annotated[
     BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
     Field(min_length=1),
 ]
+
+
+def _with_whole_path(name: str) -> str:
+    """A network's file is found again from wherever a run is looked at."""
+    place, colon, own = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}{colon}{own}" if place.endswith(".py") else name
+
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -198,19 +207,26 @@ class DataSpec(_Table):
 class ModelSpec(_Table):
     """The network, and which of its layers become ternary."""
 
-    name: str = "lenet-small"
+    name: Annotated[str, AfterValidator(_with_whole_path)] = "lenet-small"
+    weights: Annotated[Folder, AfterValidator(Path.resolve)] | None = None  # a trained state to start from
     dropout: ShareBelowOne = 0.0
     keep_first: bool = True
     keep_last: bool = True
     skip: Patterns = ()
     only: Patterns = ()
 
+    @property
+    def label(self) -> str:
+        """The name without the folders of a file, which are nobody's business."""
+        place, colon, own = self.name.rpartition(":")
+        return f"{Path(place).name}{colon}{own}" if place.endswith(".py") else self.name
+
 
 class TrainSpec(_Table):
     """What is the same for every candidate."""
 
     batch: Annotated[Whole, Field(ge=2)] = 64
-    dense_epochs: PositiveInt = 30
+    dense_epochs: NonNegativeInt = 30  # 0 where there are weights to start from, and the file names no number
     dense_learning_rate: PositiveFloat = 0.01
     epochs: PositiveInt = 20
     frozen_epochs: NonNegativeInt = 5
@@ -281,6 +297,23 @@ class StudySpec(_Table):
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _trained_already(cls, given: Any) -> Any:
+        """Weights to start from stand instead of the dense training, unless that is asked for."""
+        if not isinstance(given, dict):
+            return given
+        model, train = given.get("model"), given.get("train", {})
+        if not isinstance(model, dict) or not isinstance(train, dict) or model.get("weights") is None:
+            return given
+        return given | {"train": {"dense_epochs": 0} | train}
+
+    @model_validator(mode="after")
+    def _dense_somehow(self) -> Self:
+        if self.train.dense_epochs == 0 and self.model.weights is None:
+            raise ValueError("train.dense_epochs must be at least 1 where model.weights names no file, got 0")
+        return self
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
@@ -288,7 +321,8 @@ class StudySpec(_Table):
     def base_name(self) -> str:
         """A run folder's name where the user gave none: data, network, target."""
         data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
-        return f"{data or 'data'}-{self.model.name}-{self._goal_name}"
+        network = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.name.rpartition(":")[2]).strip("-.")[:40]
+        return f"{data or 'data'}-{network or 'network'}-{self._goal_name}"
 
     @property
     def _goal_name(self) -> str:
@@ -396,7 +430,11 @@ def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> st
     if fault["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
     if fault["type"] == "value_error":
-        return f"{what} {fault['ctx']['error']}"
+        error = str(fault["ctx"]["error"])
+        if key:
+            return f"{what} {error}"
+        named, _, rule = error.partition(" ")  # a rule between tables begins with its key
+        return f"{by_flag.get(named, f'{where}: {named}')} {rule}"
     known = _RULES.get(fault["type"])
     rule = known.format(**fault.get("ctx", {})) if known else f"is not accepted ({fault['msg']})"
     return f"{what} {rule}, got {_shown(fault['input'])}"

@@ -28,6 +28,7 @@ class Task:
     learning_rate_steps: tuple[tuple[float, float], ...] = ()
     last_layer_weight_decay: float = 0.0
     floor: Floor = field(default_factory=Floor)
+    make_start: Callable[[], nn.Module] | None = None  # where the dense network has weights to start from
 
     @property
     def ternary_layers(self) -> tuple[str, ...]:
@@ -37,22 +38,28 @@ class Task:
     def last_layer(self) -> str:
         return [choice.layer.name for choice in self.choices if choice.layer.executed][-1]
 
-    def spreads(self, spread: float) -> dict[str, float | None]:
-        """The spread for each ternary layer whose scale is free, None for the others."""
-        return {
-            choice.layer.name: spread if choice.layer.scale_is_free else None
-            for choice in self.choices
-            if choice.ternary
-        }
+    def spreads(self, spread: float) -> dict[str, float]:
+        """The spread of Θ for each ternary layer."""
+        return dict.fromkeys(self.ternary_layers, spread)
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         """The ternary layers as a split of the zeros sees them, with the non-zeros that each must keep."""
         layers = [choice.layer for choice in self.choices if choice.ternary]
         return tuple(
-            LayerShape(layer.name, layer.shape, max(1, self.floor.per_layer, self.floor.per_channel * layer.shape[0]))
+            LayerShape(layer.name, layer.shape, max(1, self.floor.per_layer, self.floor.per_channel * layer.outputs))
             for layer in layers
         )
+
+    @property
+    def transposed(self) -> dict[str, int]:
+        """The ternary layers that are transposed convolutions, with their groups."""
+        layers = [choice.layer for choice in self.choices if choice.ternary]
+        return {layer.name: layer.transposed_groups for layer in layers if layer.transposed_groups}
+
+    def start_model(self) -> nn.Module:
+        """The dense network before its training: with the weights that the user gave, or as it is initialised."""
+        return (self.make_start or self.make_model)()
 
     def model_with(self, state: State) -> nn.Module:
         model = self.make_model()

@@ -31,10 +31,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-Form = Literal["paper", "sharpened", "straight-through"]
+from sca_search.output_scale import take_over
 
-# Beyond this a tanh is 1 in float32 for every practical purpose and its gradient is gone.
-LARGEST_SOFT = 0.999
+Form = Literal["paper", "sharpened", "straight-through"]
 
 
 def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) -> Tensor:
@@ -74,17 +73,19 @@ def wdr(soft: Tensor, alpha: float) -> Tensor:
     return (square * (alpha - square)).sum()
 
 
-def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
-    """Θ for a trained dense weight.
+def latent_of_dense(weight: Tensor, spread: float) -> Tensor:
+    """Θ for a trained dense weight: rescaled to a root mean square of `spread`, so that |Θ| reaches both basins.
 
-    With a spread the layer's scale is free (a normalisation follows): Θ is the weight, rescaled to that root
-    mean square so that |Θ| reaches both basins. Without one, Θ = atanh(w) and W starts out as w, clamped into
-    (-1, 1) where the dense weight is larger.
+    The scale is free: a normalisation follows, or a scale of the layer's own takes over what is lost.
     """
-    if spread is None:
-        return torch.atanh(weight.clamp(-LARGEST_SOFT, LARGEST_SOFT))
     root_mean_square = weight.square().mean().sqrt()
     return weight * (spread / root_mean_square) if root_mean_square > 0 else weight.clone()
+
+
+def lost_scale(weight: Tensor, spread: float) -> float:
+    """What Θ must be multiplied by to be the dense weight again; 1 where that is all zeros."""
+    root_mean_square = float(weight.square().mean().sqrt())
+    return root_mean_square / spread if root_mean_square > 0 else 1.0
 
 
 class TernaryWeight(nn.Module):
@@ -94,7 +95,7 @@ class TernaryWeight(nn.Module):
     once a step.
     """
 
-    def __init__(self, form: Form = "paper", spread: float | None = None) -> None:
+    def __init__(self, form: Form = "paper", spread: float = 1.0) -> None:
         super().__init__()
         self.form: Form = form
         self.spread = spread
@@ -183,12 +184,14 @@ class ZeroCount:
         return ZeroCount(self.zeros + other.zeros, self.weights + other.weights)
 
 
-def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
-    """Puts the parametrization on the named layers, in place; a spread per layer, None where its scale is not free."""
+def ternarize(model: nn.Module, spreads: Mapping[str, float], form: Form = "paper") -> None:
+    """Puts the parametrization on the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
+        layer = model.get_submodule(name)
         # Registering calls the parametrization once; with gradients on it would keep that soft weight.
         with torch.no_grad():
-            parametrize.register_parametrization(model.get_submodule(name), "weight", TernaryWeight(form, spread))
+            take_over(layer, lost_scale(cast(Tensor, layer.weight), spread))
+            parametrize.register_parametrization(layer, "weight", TernaryWeight(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:

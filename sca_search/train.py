@@ -42,9 +42,9 @@ RUNG_BATCHES = 8
 
 
 def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress) -> WarmStart:
-    """The dense network, trained from its initialisation."""
+    """The dense network, trained from its initialisation or from the weights that it was given."""
     torch.manual_seed(seed)
-    model = task.make_model()
+    model = task.start_model()
 
     def after_epoch(epoch: int) -> None:
         accuracy = task.validate(model).accuracy
@@ -249,7 +249,7 @@ class _Training:
         if not self.candidate.exact:
             return rounded_trits(softs)
         zeros = zeros_for_sparsity(self.candidate.sparsity, sum(latent.numel() for latent in thetas.values()))
-        return exact_trits(thetas, softs, thresholds, zeros, self.task.floor)
+        return exact_trits(thetas, softs, thresholds, zeros, self.task.floor, self.task.transposed)
 
     def _train_float_parts(self, before: Epoch) -> None:
         """Normalisation, first and last layer and biases learn to live with the trits."""

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
 
 from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighting
 from sca_search.budget import Budgets
@@ -14,14 +13,14 @@ from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
 from sca_search.data import load_study_data
 from sca_search.exact import Floor
-from sca_search.files import atomic_path, write_json_atomic
+from sca_search.files import write_json_atomic
 from sca_search.gauge import Gauge, budgets_of, columns_of
 from sca_search.goal import typical_sparsity
 from sca_search.latency import Calibration, latency_model
 from sca_search.latency_file import read_calibration, read_latency_table
-from sca_search.layers import choose_layers, weight_layers
 from sca_search.measure import Score
-from sca_search.models import build_model
+from sca_search.models import find_maker
+from sca_search.prepare import prepared
 from sca_search.prior import alpha_for_sparsity
 from sca_search.prior_file import read_prior, write_prior
 from sca_search.run_folder import RunFolder
@@ -29,6 +28,7 @@ from sca_search.sensitivity import measure_sensitivity
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
+from sca_search.tensor_file import save_tensors
 from sca_search.ternary import latents, ternarize
 from sca_search.train import train_dense
 
@@ -41,23 +41,15 @@ ANSWERS = "(answers)"
 def make_task(spec: StudySpec) -> Task:
     """Data, network and the choice of layers; raises for everything that a user can get wrong."""
     data = load_study_data(spec.data, spec.seed)
-
-    def make_model() -> nn.Module:
-        return build_model(
-            spec.model.name, num_classes=data.num_classes, input_shape=data.input_shape, dropout=spec.model.dropout
-        )
-
-    choices = choose_layers(
-        weight_layers(make_model(), data.input_shape),
-        keep_first=spec.model.keep_first,
-        keep_last=spec.model.keep_last,
-        skip=spec.model.skip,
-        only=spec.model.only,
+    make = find_maker(
+        spec.model.name, num_classes=data.num_classes, input_shape=data.input_shape, dropout=spec.model.dropout
     )
+    network = prepared(make, data.input_shape, data.num_classes, spec.model)
     task = Task(
         data=data,
-        make_model=make_model,
-        choices=tuple(choices),
+        make_model=network.make_model,
+        make_start=network.make_start,
+        choices=network.choices,
         batch=spec.train.batch,
         learning_rate_steps=spec.train.learning_rate_steps,
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
@@ -86,9 +78,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
             seed=spec.seed,
             progress=progress,
         )
-        tensors = start.state | {ANSWERS: start.answers}
-        with atomic_path(run.dense_file) as temporary:
-            save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
+        save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
         # The scores come last: where they are, the weights are whole.
         write_json_atomic(scores, {"accuracy": start.score.accuracy, "loss": start.score.loss})
     return _read_warm_start(run.dense_file, scores)

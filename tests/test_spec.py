@@ -105,6 +105,7 @@ FLAG_VALUES = {
     "model": "lenet",
     "skip": "fc*",
     "only": "conv*",
+    "weights": Path("/some/weights.pt"),
     "trials": 3,
     "form": "paper",
     "time_budget": "2m",

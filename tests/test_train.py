@@ -14,10 +14,10 @@ from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import Floor
 from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
-from sca_search.layers import choose_layers, weight_layers
+from sca_search.prepare import prepared
 from sca_search.schedule import Ramp, Tracked
 from sca_search.space import Space
-from sca_search.spec import StudySpec
+from sca_search.spec import ModelSpec, StudySpec
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Task
 from sca_search.ternary import bake, latents, ternarize
 from sca_search.train import _Training, train_candidate, train_dense
@@ -96,10 +96,6 @@ def test_task_names_its_ternary_layers_and_its_last_one(task):
     assert task.ternary_layers == ("conv2", "fc1")
     assert task.last_layer == "fc2"
     assert task.spreads(0.7) == {"conv2": 0.7, "fc1": 0.7}
-
-
-def test_task_knows_no_spread_where_no_normalisation_follows():
-    assert plain_task().spreads(0.7) == {"3": None}
 
 
 def test_last_layer_is_the_last_that_runs(task):
@@ -723,7 +719,8 @@ def plain_task(dropout=0.0):
             nn.Linear(48, 10),
         )
 
-    return Task(data, make_model, tuple(choose_layers(weight_layers(make_model(), data.input_shape))))
+    network = prepared(make_model, data.input_shape, data.num_classes, ModelSpec())
+    return Task(data, network.make_model, network.choices)
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
@@ -738,14 +735,28 @@ def test_a_network_without_normalisation_trains_and_settles(form):
     assert all(value.isfinite().all() for value in settled.model.state_dict().values())
 
 
-def test_without_normalisation_the_papers_network_starts_as_the_dense_one():
-    """Θ = atanh(w): the soft weight is the dense weight."""
+def test_without_normalisation_the_scale_takes_over_what_the_weights_lose():
+    """scale · Θ is the dense weight, and the rest is as it was."""
     task = plain_task()
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
-    training = _Training(papers(), task, start, Progress())
-    np.testing.assert_allclose(
-        np.tanh(latents(training.model)["3"].detach().double().numpy()), start.state["3.weight"].numpy(), atol=1e-6
-    )
+    training = _Training(papers(spread=0.4), task, start, Progress())
+    dense, dense_scale = (start.state[f"3.{name}"].double().numpy() for name in ("weight", "output_scale"))
+    latent = latents(training.model)["3"].detach().double().numpy()
+    assert np.sqrt(np.mean(latent**2)) == pytest.approx(0.4, rel=1e-5)
+    np.testing.assert_allclose(training.model[3].output_scale.item() * latent, dense_scale * dense, rtol=1e-5)
+    assert torch.equal(training.model[3].bias, start.state["3.bias"])
+
+
+def test_a_scale_learns_in_its_own_measure():
+    """Adam's steps are as long as the rate: a scale of 0.1 would be lost within ten of them."""
+    task = plain_task()
+    model = task.make_model()
+    ternarize(model, task.spreads(0.6), "sharpened")
+    scale = model[3].output_scale.item()
+    groups = parameter_groups(model, FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02))
+    rates = [group["lr"] for group in groups if any(each is model[3].output_scale for each in group["params"])]
+    assert rates == [pytest.approx(0.01 * scale)]
+    assert ids([parameter for group in groups for parameter in group["params"]]) == ids(model.parameters())
 
 
 # Seeds

@@ -148,7 +148,7 @@ def _setup(files: RunFiles) -> Document:
         "spec": spec.to_toml(),
         "facts": [
             ("Data", spec.data.name),
-            ("Network", spec.model.name),
+            ("Network", spec.model.label),
             ("Form", spec.search.form),
             ("Seed", str(spec.seed)),
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),

@@ -21,6 +21,15 @@ class Value:
     shape: Shape
     padding: Sides = (0, 0, 0, 0)
 
+    @property
+    def padded_shape(self) -> Shape:
+        """The shape with the zeros around it, as torch has it."""
+        if not any(self.padding):
+            return self.shape
+        top, bottom, left, right = self.padding
+        channels, height, width = self.shape
+        return (channels, top + height + bottom, left + width + right)
+
 
 def depends_on_input(argument: Any) -> bool:
     """Whether an argument of a call is, or holds, a value of the graph."""

@@ -1,4 +1,4 @@
-"""Folds each ChannelAffine, such as a BatchNorm, into the layer in front of it."""
+"""Folds each ChannelAffine into a layer: a BatchNorm into the one in front, an output scale into the one behind."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,10 +13,43 @@ def fold_affines(graph: Graph) -> Graph:
     """A graph that computes the same with fewer records.
 
     s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer takes over the other's constants where nobody else
-    uses its value in between.
+    uses its value in between. A single factor in front of a layer, w·(f·x) = f·w·x, is taken over by its scale.
     """
+    return _fold_into_front(_fold_into_behind(graph))
+
+
+def _fold_into_behind(graph: Graph) -> Graph:
+    uses = _uses(graph)
+    factors = {
+        record.name: record
+        for record in graph.records
+        if isinstance(record, ChannelAffine) and uses[record.name] == 1 and _is_one_factor(record)
+    }
+    taken: set[str] = set()
+    kept: list[Record] = []
+    for record in graph.records:
+        front = factors.get(record.inputs[0]) if isinstance(record, WeightRecord) else None
+        if front is not None and isinstance(record, WeightRecord):
+            scale = _floats(record.scale.astype(np.float64) * front.scale[0])
+            taken.add(front.name)
+            kept.append(replace(record, inputs=front.inputs, scale=scale))
+        else:
+            kept.append(record)
+    return replace(graph, records=tuple(record for record in kept if record.name not in taken))
+
+
+def _is_one_factor(record: ChannelAffine) -> bool:
+    return not record.bias.any() and bool((record.scale == record.scale[0]).all())
+
+
+def _uses(graph: Graph) -> Counter[str]:
     uses = Counter(name for record in graph.records for name in record.inputs)
     uses[graph.output] += 1
+    return uses
+
+
+def _fold_into_front(graph: Graph) -> Graph:
+    uses = _uses(graph)
     kept: dict[str, Record] = {}
     names: dict[str, str] = {}  # of folded records -> of those that took them over
     for record in graph.records:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sca_search.errors import RunError
-from sca_search.files import atomic_path
+from sca_search.tensor_file import save_tensors
 from sca_search.ternary import ZeroCount, zero_counts
 
 FORMAT = "sca-search/plain"
@@ -27,17 +26,14 @@ def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], ab
     for name in ternary:
         if not _all_trits(state[name]):
             raise ValueError(f"{name} is not ternary: it must be baked before it is saved")
-    tensors = {
-        name: (value.to(torch.int8) if name in ternary else value).contiguous().cpu() for name, value in state.items()
-    }
+    tensors = {name: value.to(torch.int8) if name in ternary else value for name, value in state.items()}
     metadata = {
         "format": FORMAT,
         "version": VERSION,
         "ternary_layers": json.dumps(ternary_layers),
         "about": json.dumps(about),
     }
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+    save_tensors(path, tensors, metadata)
 
 
 def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, object]]:

@@ -23,6 +23,8 @@ from sca_search.export.fold import fold_affines
 from sca_search.export.records import INPUT, Graph, Record, Shape, Trits, WeightRecord
 from sca_search.export.shapes import check_graph
 from sca_search.export.translate import translate
+from sca_search.output_scale import NAME as OUTPUT_SCALE
+from sca_search.output_scale import has_output_scale
 
 
 def trace(
@@ -99,6 +101,7 @@ class _Walk:
         self._taken = {INPUT}
         self._ternary = set(ternary_layers)
         self._found: set[str] = set()
+        self._scaled = {name for name, module in model.named_modules() if has_output_scale(module)}
 
     def run(self) -> Value:
         constants = self._constants()
@@ -150,7 +153,8 @@ class _Walk:
 
     def _add(self, record: Record) -> Value:
         """Keeps a record under a name that no other has: a module that is called twice makes two records."""
-        wanted = record_name(record.name)
+        is_scale = record.name in self._scaled and not isinstance(record, WeightRecord)
+        wanted = record_name(f"{record.name}.{OUTPUT_SCALE}" if is_scale else record.name)
         name = next(name for name in _numbered(wanted) if name not in self._taken)
         self._taken.add(name)
         if isinstance(record, WeightRecord) and record.name in self._ternary:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -242,10 +243,12 @@ def _joined(call: Call, kind: type[Add] | type[Multiply], value: Value, other: V
 
 def _affine(call: Call, value: Value, scale: Any, bias: Any) -> Value:
     """Constants by channel; one number counts for all channels."""
-    source = call.unpadded(value)
-    if source.shape != call.shape:
+    scales, shifts = _by_channel(call, scale), _by_channel(call, bias)
+    # Zeros around a map stay zeros where nothing is added.
+    source = call.unpadded(value) if shifts.any() else value
+    if source.padded_shape != call.shape:
         call.refuse(f"widens the shape {source.shape} to {call.shape}")
-    return call.add(ChannelAffine, [source], call.shape, scale=_by_channel(call, scale), bias=_by_channel(call, bias))
+    return replace(call.add(ChannelAffine, [source], source.shape, scale=scales, bias=shifts), padding=source.padding)
 
 
 def _by_channel(call: Call, constant: Any) -> Floats:

@@ -1,8 +1,10 @@
-"""The networks of the paper and a small one for 8×8 digits, by name.
+"""The networks of the paper and a small one for 8×8 digits, by name; and the way to any other network.
 
 Plain modules: which of their layers become ternary is decided elsewhere, from the layers' names. What they
 share is that every weight layer but the last feeds a BatchNorm and has no bias: weights in {-1, 0, +1} have
 no scale of their own, the normalisation gives them one.
+
+A name with a colon is no network of ours: `torchvision:NAME`, `timm:NAME`, `file.py:function`, `package:function`.
 """
 
 from collections.abc import Callable
@@ -12,11 +14,13 @@ from torch import nn
 from sca_search.errors import ModelError, unknown_name
 from sca_search.models.alexnet import alexnet
 from sca_search.models.lenet import lenet, lenet_medium, lenet_small
+from sca_search.models.own import Maker, maker_of, own_maker
 from sca_search.models.resnet import resnet18, resnet20
-from sca_search.models.shape import Shape
+from sca_search.models.shape import Shape, require_maps
 from sca_search.models.vgg import vgg_s, vgg_variate
+from sca_search.models.zoo import timm_maker, torchvision_maker
 
-__all__ = ["MODELS", "Builder", "Shape", "build_model"]
+__all__ = ["MODELS", "Builder", "Maker", "Shape", "build_model", "find_maker", "maker_of"]
 
 Builder = Callable[[int, Shape, float], nn.Module]
 """(number of classes, input shape, dropout rate) -> network"""
@@ -33,10 +37,27 @@ MODELS: dict[str, Builder] = {
 }
 
 
+_ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
+
+
+def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> Maker:
+    """What makes the named network for inputs of this shape; ModelError if there is no such network."""
+    source, colon, rest = name.partition(":")
+    if not colon:
+        return lambda: build_model(name, num_classes=num_classes, input_shape=input_shape, dropout=dropout)
+    if dropout:
+        raise ModelError(f"model {name}: model.dropout is a setting of the built-in networks, got {dropout}")
+    if source in _ZOOS:
+        return _ZOOS[source](rest, num_classes, input_shape)
+    return own_maker(name, num_classes, input_shape)
+
+
 def build_model(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> nn.Module:
     """The named network for inputs of (channels, height, width), freshly initialised, in training mode."""
     if name not in MODELS:
-        raise ModelError(unknown_name("model", name, MODELS))
+        sentence = unknown_name("model", name, MODELS)
+        raise ModelError(f"{sentence}; others are given as file.py:function, torchvision:NAME or timm:NAME")
+    require_maps(name, input_shape)
     if num_classes < 2:
         raise ModelError(f"model {name}: the number of classes must be at least 2, got {num_classes}")
     if input_shape[0] < 1:

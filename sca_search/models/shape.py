@@ -2,8 +2,17 @@
 
 from sca_search.errors import ModelError
 
-Shape = tuple[int, int, int]
-"""(channels, height, width)"""
+Shape = tuple[int, ...]
+"""(channels, height, width) for images; (channels, length), (channels, depth, height, width), (features,)"""
+
+
+def require_maps(model: str, shape: Shape) -> None:
+    """Refuse an input that is no image."""
+    if len(shape) != 3:
+        raise ModelError(
+            f"model {model}: takes images (channels, height, width), the data's shape is {tuple(shape)}; "
+            "a network of your own is given as file.py:function"
+        )
 
 
 def require_pixels(model: str, shape: Shape, least: int) -> None:

@@ -1,0 +1,135 @@
+"""Attention whose projections are layers of their own, so that they can become ternary.
+
+torch's nn.MultiheadAttention keeps its input projection as a bare parameter and hands its weights to a function: no
+parametrization and no hook reaches them. Here queries, keys and values each have a full layer, and the numbers that
+come out are the same.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    """What nn.MultiheadAttention computes, by four full layers: q_proj, k_proj, v_proj and out_proj."""
+
+    # torch's encoder layers look at these to decide on a path that would go around the layers: not with these answers.
+    in_proj_weight = None
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
+
+    def __init__(self, given: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.embed_dim = given.embed_dim
+        self.num_heads = given.num_heads
+        self.dropout = given.dropout
+        self.batch_first = given.batch_first
+        weights = (
+            (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
+            if given.in_proj_weight is None
+            else given.in_proj_weight.chunk(3)
+        )
+        biases = (None, None, None) if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
+        packed = given.in_proj_weight if given.in_proj_weight is not None else given.q_proj_weight
+        self.q_proj, self.k_proj, self.v_proj = (
+            _linear(weight, bias, trained=packed.requires_grad) for weight, bias in zip(weights, biases, strict=True)
+        )
+        out_bias = given.out_proj.bias
+        self.out_proj = _linear(given.out_proj.weight, out_bias, trained=given.out_proj.weight.requires_grad)
+        self.train(given.training)
+
+    def forward(  # noqa: PLR0913, PLR0917 - torch's signature
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """torch's arguments and results; `is_causal` is a hint there and not needed here: the mask says it all."""
+        if is_causal and attn_mask is None:
+            raise RuntimeError("attention needs its attn_mask where it is said to be causal")
+        batched = query.ndim == 3
+        first = self.batch_first or not batched
+        q, k, v = (
+            self._heads(proj(given), batched, first)
+            for proj, given in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        mask = self._mask(attn_mask, key_padding_mask, q)
+        rate = self.dropout if self.training else 0.0
+        if need_weights:
+            scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.transpose(-2, -1)
+            weights = F.dropout(torch.softmax(scores if mask is None else scores + mask, dim=-1), rate)
+            joined = weights @ v
+        else:
+            joined = F.scaled_dot_product_attention(q, k, v, mask, rate)
+        output = self.out_proj(joined.transpose(1, 2).flatten(2))
+        output = output if first else output.transpose(0, 1)
+        output = output if batched else output.squeeze(0)
+        if not need_weights:
+            return output, None
+        weights = weights.mean(1) if average_attn_weights else weights
+        return output, weights if batched else weights.squeeze(0)
+
+    def _heads(self, projected: Tensor, batched: bool, first: bool) -> Tensor:
+        """(batch, heads, length, width of a head)"""
+        batch_first = projected if first else projected.transpose(0, 1)
+        batch_first = batch_first if batched else batch_first.unsqueeze(0)
+        return batch_first.reshape(*batch_first.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+    def _mask(self, mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
+        """Both masks as one that is added to the scores, (batch or 1, heads or 1, queries or 1, keys)."""
+        added = None if mask is None else _as_added(mask, like)
+        if added is not None:
+            added = added.reshape(-1, self.num_heads, *added.shape[1:]) if added.ndim == 3 else added[None, None]
+        if padding is None:
+            return added
+        keys = _as_added(padding if padding.ndim == 2 else padding[None], like)[:, None, None]
+        return keys if added is None else added + keys
+
+
+def _as_added(mask: Tensor, like: Tensor) -> Tensor:
+    """True in a mask stands for places that must not be looked at."""
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
+
+
+def _linear(weight: Tensor, bias: Tensor | None, *, trained: bool) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=trained)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=trained and bias.requires_grad)
+    return layer
+
+
+def open_attention(network: nn.Module) -> nn.Module:
+    """Replaces each nn.MultiheadAttention in place.
+
+    Not those that add a key of their own (add_bias_kv, add_zero_attn), nor classes derived from torch's, whose
+    code may do something else: they stay as they are, and dense.
+    """
+    if _opens(network):
+        assert isinstance(network, nn.MultiheadAttention)
+        return Attention(network)
+    made: dict[nn.Module, Attention] = {}  # an attention that two modules share stays shared
+    for parent in list(network.modules()):
+        for name, child in list(parent.named_children()):
+            if _opens(child):
+                assert isinstance(child, nn.MultiheadAttention)
+                made[child] = made.get(child) or Attention(child)
+                setattr(parent, name, made[child])
+    for module in network.modules():
+        if made and isinstance(module, nn.TransformerEncoder):
+            # Nested tensors belong to the path around the layers, and are decided on when the encoder is made.
+            module.use_nested_tensor = False
+    return network
+
+
+def _opens(module: nn.Module) -> bool:
+    return type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn

@@ -1,0 +1,87 @@
+"""Networks of torchvision and timm by name, freshly initialised: nothing is downloaded."""
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from sca_search.errors import ModelError, nearest_name
+from sca_search.models.own import Maker, cause
+from sca_search.models.shape import Shape, require_maps
+from sca_search.wheels import heal_torchvision
+
+
+def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
+    """Any of torchvision's classifiers; other input channels than three get a first convolution for them."""
+    heal_torchvision()
+    from torchvision import models  # noqa: PLC0415 - only once it is healed
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ModelError(f"torchvision has no classifier {name!r}{nearest_name(name, known)}")
+    require_maps(f"torchvision:{name}", input_shape)
+    settings = _settings(models.get_model_builder(name), name, input_shape)
+
+    def make() -> nn.Module:
+        try:
+            network: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **settings)
+        except Exception as error:  # an image size that patches do not divide, for one
+            raise ModelError(f"model torchvision:{name}: cannot be made: {cause(error)}") from error
+        if input_shape[0] != 3:
+            _replace_first_convolution(network, input_shape[0])
+        return network
+
+    return make
+
+
+def _settings(builder: Any, name: str, input_shape: Shape) -> dict[str, Any]:
+    """What a network must be told besides: no second output for training; a vision transformer its image's size."""
+    if name in {"googlenet", "inception_v3"}:
+        return {"aux_logits": False, "init_weights": True}
+    if name.startswith("vit_"):
+        if input_shape[1] != input_shape[2]:
+            raise ModelError(f"model torchvision:{name}: takes square images, the data's shape is {input_shape}")
+        return {"image_size": input_shape[1]}
+    if name.startswith("maxvit") and "input_size" in inspect.signature(builder).parameters:
+        return {"input_size": tuple(input_shape[1:])}
+    return {}
+
+
+def _replace_first_convolution(network: nn.Module, channels: int) -> None:
+    """As the network has it, but for the number of its input channels."""
+    name, old = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        old.kernel_size,  # type: ignore[arg-type]
+        old.stride,  # type: ignore[arg-type]
+        old.padding,  # type: ignore[arg-type]
+        old.dilation,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+        padding_mode=old.padding_mode,
+    )
+    parent, _, own = name.rpartition(".")
+    setattr(network.get_submodule(parent), own, new)
+
+
+def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
+    """Any of timm's networks, where timm is installed."""
+    try:
+        import timm  # noqa: PLC0415 - it is no dependency
+    except ImportError as error:
+        raise ModelError(f"model timm:{name}: the package timm is not installed: pip install timm") from error
+    known = timm.list_models()
+    if name not in known and name.partition(".")[0] not in known:
+        raise ModelError(f"timm has no network {name!r}{nearest_name(name, known)}")
+    require_maps(f"timm:{name}", input_shape)
+
+    def make() -> nn.Module:
+        try:
+            network: nn.Module = timm.create_model(
+                name, pretrained=False, num_classes=num_classes, in_chans=input_shape[0]
+            )
+        except Exception as error:  # whatever a network's settings raise
+            raise ModelError(f"model timm:{name}: cannot be made: {cause(error)}") from error
+        return network
+
+    return make
