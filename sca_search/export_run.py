@@ -48,16 +48,17 @@ def study_images(data: DataSpec, seed: int) -> tuple[Images | None, Images | Non
         found = load_study_data(data, seed)
     except DataError as error:
         return None, None, str(error)
+    labels = (lambda: _labels(found.val)) if found.kind == "classes" else None
     some = min(len(found.train), CALIBRATION_IMAGES)
     return (
-        Images(len(found.val), lambda: _as_given(found, found.val), lambda: _labels(found.val)),
+        Images(len(found.val), lambda: _as_given(found, found.val), labels),
         Images(some, lambda: _first(_as_given(found, found.train), some)),
         "",
     )
 
 
 def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
-    shape = (-1, 1, 1)
+    shape = (-1, *[1] * (len(data.input_shape) - 1))
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
@@ -80,9 +81,9 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, A
     if not run.trials_file.is_file():
         raise RunError(f"{run.path}: no trial has finished yet, there is nothing to export")
     frame = read_csv(run.trials_file)
-    wanted = chosen_trial(frame, spec.goal) if trial is None else trial
+    wanted = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
     if wanted is None:
-        raise RunError(f"{run.path}: {unmet(frame, spec.goal)} Name a trial with --trial.")
+        raise RunError(f"{run.path}: {unmet(frame, spec.goal, run.metric)} Name a trial with --trial.")
     rows = frame[frame["trial"] == wanted].to_dict("records")
     if not rows:
         raise RunError(f"{run.path}: there is no trial {wanted}; there are {_listed(frame)}")
@@ -117,6 +118,9 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
         about=_about(run, spec, row, records, best),
         study_toml=spec.to_toml(),
         state_file=state_file,
+        kind=given.kind,
+        target_mean=given.target_mean,
+        target_std=given.target_std,
     )
 
 
@@ -124,20 +128,25 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
 class _PlainFacts:
     """What a candidate's file says about its input."""
 
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    kind: str
+    target_mean: tuple[float, ...]
+    target_std: tuple[float, ...]
 
     @classmethod
     def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
         try:
-            channels, height, width = map(int, about["input_shape"])
             return cls(
-                (channels, height, width),
+                tuple(map(int, about["input_shape"])),
                 tuple(map(str, about["classes"])),
                 tuple(map(float, about["mean"])),
                 tuple(map(float, about["std"])),
+                str(about.get("kind", "classes")),
+                tuple(map(float, about.get("target_mean", ()))),
+                tuple(map(float, about.get("target_std", ()))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
@@ -145,10 +154,7 @@ class _PlainFacts:
 
 def built(spec: StudySpec, shape: Shape, classes: int, state: dict[str, Any], where: Path) -> nn.Module:
     """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
-    channels, height, width = shape
-    model = build_model(
-        spec.model.name, num_classes=classes, input_shape=(channels, height, width), dropout=spec.model.dropout
-    )
+    model = build_model(spec.model.name, num_classes=classes, input_shape=shape, dropout=spec.model.dropout)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -166,7 +172,8 @@ def _about(
         "study": run.path.resolve().name,
         "trial": int(row["trial"]),
         "seed_of_the_study": spec.seed,
-        "goal": described(spec.goal),
+        "goal": described(spec.goal, run.metric),
+        "metric": run.metric,
         "data": f"{kind}:{Path(path).name}" if colon else kind,  # a folder of the user's is nobody's business
         "network": spec.model.name,
         "form": spec.search.form,
@@ -187,6 +194,7 @@ def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
         facts = {"dense_accuracy": dense["accuracy"]}
         if chosen and chosen["trial"] == trial:
             facts |= {"test_accuracy": chosen["test_accuracy"], "test_images": chosen["test_images"]}
+            facts["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # a study that is still running has none
     return facts

@@ -20,9 +20,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sca_search.errors import SpecError, unknown_name
+from sca_search.metric_name import LOSSES, METRICS, at_most_one, check_name, is_share
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
 # Strict, as in a schedule: `true` is no number.
@@ -46,6 +47,8 @@ FLAGS = {
     "data_dir": "data.dir",
     "image_size": "data.image_size",
     "train_limit": "data.train_limit",
+    "normalise": "data.normalise",
+    "data_columns": "data.columns",
     "model": "model.name",
     "skip": "model.skip",
     "only": "model.only",
@@ -64,6 +67,8 @@ FLAGS = {
     "epochs": "train.epochs",
     "dense_epochs": "train.dense_epochs",
     "batch": "train.batch",
+    "loss": "train.loss",
+    "metric": "train.metric",
     "seed": "seed",
     "name": "name",
     "out": "out",
@@ -142,6 +147,8 @@ Growths = Annotated[
     BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
     Field(min_length=1),
 ]
+LossName = Annotated[str, AfterValidator(lambda given: check_name(given, LOSSES))]
+MetricName = Annotated[str, AfterValidator(lambda given: check_name(given, METRICS))]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -153,7 +160,7 @@ class GoalSpec(_Table):
     """What the study is after: one of three, budgets, or both. Without any, half of the weights are to be zero."""
 
     target_sparsity: ShareBelowOne | None = None  # the most accurate model at this sparsity
-    min_accuracy: Annotated[PositiveFloat, Field(le=1)] | None = None  # the sparsest model with this accuracy
+    min_accuracy: Annotated[float, Field(strict=True)] | None = None  # the sparsest with so much of the study's metric
     front: bool = False  # the whole front
     max_latency_ms: PositiveFloat | None = None  # of the exported C: one image, one thread
     max_kb: PositiveFloat | None = None  # of the packed ternary weights, in 1,024 bytes
@@ -187,12 +194,14 @@ class GoalSpec(_Table):
 
 
 class DataSpec(_Table):
-    """Where the images come from."""
+    """Where the examples come from."""
 
     name: str = "digits"
     dir: Folder | None = None
     image_size: PositiveInt | None = None
     train_limit: Annotated[Whole, Field(ge=10)] | None = None
+    normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
+    columns: Patterns = ()  # of hf-disk: inputs and targets
 
 
 class ModelSpec(_Table):
@@ -216,6 +225,8 @@ class TrainSpec(_Table):
     frozen_epochs: NonNegativeInt = 5
     learning_rate_steps: Steps = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
+    loss: LossName | None = None  # None: by the kind of the targets
+    metric: MetricName | None = None  # likewise; what trials are compared by, higher is better
     distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
     temperature: PositiveFloat = 4.0
     floor_per_layer: NonNegativeInt = 1
@@ -280,6 +291,18 @@ class StudySpec(_Table):
     model: ModelSpec = ModelSpec()
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        """A metric that is 1 at best cannot be asked for more, nor a share for nothing."""
+        least, metric = self.goal.min_accuracy, self.train.metric
+        if least is None:
+            return self
+        if at_most_one(metric) and least > 1:
+            raise _fault_of("goal.min_accuracy", "must be at most 1", least)
+        if (metric is None or is_share(metric)) and least <= 0:
+            raise _fault_of("goal.min_accuracy", "must be above 0", least)
+        return self
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
@@ -386,6 +409,11 @@ _RULES = {
 }
 
 
+def _fault_of(key: str, rule: str, given: object) -> PydanticCustomError:
+    """A fault of one key that only shows beside another."""
+    return PydanticCustomError("fault_of_key", "{rule}", {"key": key, "rule": rule, "given": given})
+
+
 def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> str:
     """One fault as one sentence: where, what, the rule, what was given."""
     location = [part for part in fault["loc"] if isinstance(part, str)]
@@ -395,6 +423,9 @@ def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> st
     what = by_flag.get(key, f"{where}: {key}")
     if fault["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
+    if fault["type"] == "fault_of_key":
+        told = fault["ctx"]
+        return f"{by_flag.get(told['key'], f'{where}: ' + told['key'])} {told['rule']}, got {_shown(told['given'])}"
     if fault["type"] == "value_error":
         return f"{what} {fault['ctx']['error']}"
     known = _RULES.get(fault["type"])

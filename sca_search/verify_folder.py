@@ -39,7 +39,8 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, facts, trained, packed)
     if facts.largest_values is not None:
         references = _integer_references(folder, facts, references, trained, packed)
-    return verify(folder, [replace(each, images=images, no_images=problem) for each in references], seconds=seconds)
+    shown = [replace(each, images=images, no_images=problem, kind=facts.kind) for each in references]
+    return verify(folder, shown, seconds=seconds)
 
 
 def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
@@ -61,6 +62,9 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
         std=facts.std,
         claim=facts.zeros,
         images=images,
+        kind=facts.kind,
+        target_mean=facts.target_mean,
+        target_std=facts.target_std,
     )
 
 

@@ -20,7 +20,9 @@ from sca_search.goal import typical_sparsity
 from sca_search.latency import Calibration, latency_model
 from sca_search.latency_file import read_calibration, read_latency_table
 from sca_search.layers import choose_layers, weight_layers
+from sca_search.loss import loss_of
 from sca_search.measure import Score
+from sca_search.metric import metric_of, try_metric
 from sca_search.models import build_model
 from sca_search.prior import alpha_for_sparsity
 from sca_search.prior_file import read_prior, write_prior
@@ -34,7 +36,7 @@ from sca_search.train import train_dense
 
 # Where the closed form is written down: close where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
-# Beside the dense weights, under a name that no module can have: its logits on the training split.
+# Beside the dense weights, under a name that no module can have: its outputs on the training split.
 ANSWERS = "(answers)"
 
 
@@ -54,6 +56,8 @@ def make_task(spec: StudySpec) -> Task:
         skip=spec.model.skip,
         only=spec.model.only,
     )
+    metric = metric_of(spec.train.metric, data)
+    try_metric(metric, data)
     task = Task(
         data=data,
         make_model=make_model,
@@ -62,6 +66,8 @@ def make_task(spec: StudySpec) -> Task:
         learning_rate_steps=spec.train.learning_rate_steps,
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
+        loss=loss_of(spec.train.loss, data),
+        metric=metric,
     )
     _refuse_impossible(spec, task)
     return task
@@ -77,7 +83,7 @@ def _refuse_impossible(spec: StudySpec, task: Task) -> None:
 
 def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) -> WarmStart:
     """The dense network of this run: trained once, read back ever after."""
-    scores = run.dense_file.with_suffix(".json")
+    scores = run.dense_scores_file
     if not scores.exists():
         start = train_dense(
             task,
@@ -90,7 +96,8 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
         with atomic_path(run.dense_file) as temporary:
             save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
         # The scores come last: where they are, the weights are whole.
-        write_json_atomic(scores, {"accuracy": start.score.accuracy, "loss": start.score.loss})
+        told = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
+        write_json_atomic(scores, told)
     return _read_warm_start(run.dense_file, scores)
 
 

@@ -33,14 +33,17 @@ MODELS: dict[str, Builder] = {
 }
 
 
-def build_model(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> nn.Module:
+def build_model(name: str, *, num_classes: int, input_shape: tuple[int, ...], dropout: float = 0.0) -> nn.Module:
     """The named network for inputs of (channels, height, width), freshly initialised, in training mode."""
     if name not in MODELS:
         raise ModelError(unknown_name("model", name, MODELS))
-    if num_classes < 2:
-        raise ModelError(f"model {name}: the number of classes must be at least 2, got {num_classes}")
+    if num_classes < 1:
+        raise ModelError(f"model {name}: the number of outputs must be at least 1, got {num_classes}")
+    if len(input_shape) != 3:
+        raise ModelError(f"model {name}: the input must be (channels, height, width), got {input_shape}")
     if input_shape[0] < 1:
         raise ModelError(f"model {name}: the input must have at least 1 channel, got {input_shape[0]}")
     if not 0 <= dropout < 1:
         raise ModelError(f"model {name}: dropout must be at least 0 and below 1, got {dropout}")
-    return MODELS[name](num_classes, input_shape, dropout)
+    channels, height, width = input_shape
+    return MODELS[name](num_classes, (channels, height, width), dropout)
