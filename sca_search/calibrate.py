@@ -4,7 +4,7 @@ or the program that measures it on another device."""
 import hashlib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,8 @@ class Emitted:
 def graph_of(task: Task, model: nn.Module) -> Graph:
     """A network of the task with trits in its ternary layers. ExportError if it cannot be exported."""
     data = task.data
-    return Network(model, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std).graph()
+    network = Network(model, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    return replace(network, target_mean=data.target_mean, target_std=data.target_std).graph()
 
 
 def calibration_graph(task: Task) -> Graph:

@@ -32,7 +32,9 @@ class Counted:
 
 def facts(settled: Settled) -> dict[str, float]:
     """The figures of a candidate beside its two objectives."""
+    error = settled.score.error
     return {
+        **({} if error is None else {"accuracy_error": error}),
         "loss": settled.score.loss,
         "soft_accuracy": settled.soft_accuracy,
         "rounded_accuracy": settled.rounded_accuracy,
@@ -62,6 +64,9 @@ def keep(
         "classes": task.data.classes,
         "mean": task.data.mean,
         "std": task.data.std,
+        "kind": task.data.kind,
+        "target_mean": task.data.target_mean,
+        "target_std": task.data.target_std,
     }
     save_plain(model_file, settled.model, task.ternary_layers, about)
     counted = _counted(model_file)

@@ -30,6 +30,7 @@ from sca_search.spec import StudySpec, resolve
 
 if TYPE_CHECKING:
     from sca_search.run_folder import RunFolder
+    from sca_search.task import Task
 
 # A disk that is full or may not be written, wherever it shows.
 _MACHINES_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -65,7 +66,8 @@ def run_command(
     ] = None,
     target_sparsity: Annotated[float | None, _option(_GOAL, "Share of zeros, from 0 to below 1. Default 0.5.")] = None,
     min_accuracy: Annotated[
-        float | None, _option(_GOAL, "Instead: the sparsest model with at least this validation accuracy, say 0.98.")
+        float | None,
+        _option(_GOAL, "Instead: the sparsest model with at least this on validation, in the metric's unit: 0.98."),
     ] = None,
     front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
     max_latency_ms: Annotated[
@@ -84,13 +86,24 @@ def run_command(
         bool | None, _option(_GOAL, "Let every other trial draw the front around the target (default), or none.")
     ] = None,
     data: Annotated[
-        str | None, _option(_WHAT, "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH or npz:PATH.")
+        str | None,
+        _option(
+            _WHAT,
+            "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH, npz:PATH, hf-disk:PATH, or your own "
+            "function: module:function or file.py:function.",
+        ),
     ] = None,
     data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of mnist and cifar.")] = None,
     image_size: Annotated[
         int | None, _option(_WHAT, "Side to which a folder's images are resized. Default 64.")
     ] = None,
     train_limit: Annotated[int | None, _option(_WHAT, "Use only so many training images.")] = None,
+    normalise: Annotated[
+        bool | None, _option(_WHAT, "Normalise inputs by channel and a regression's targets (default), or leave them.")
+    ] = None,
+    data_columns: Annotated[
+        str | None, _option(_WHAT, "Of hf-disk: the columns of inputs and targets, 'image,label'. Default: by type.")
+    ] = None,
     model: Annotated[
         str | None,
         _option(
@@ -141,6 +154,22 @@ def run_command(
         int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30; with --weights 0.")
     ] = None,
     batch: Annotated[int | None, _option(_TRAIN, "Images a step. Default 64.")] = None,
+    loss: Annotated[
+        str | None,
+        _option(
+            _TRAIN,
+            "cross-entropy, balanced-cross-entropy; binary-cross-entropy of labels; mse, mae, huber of numbers; or "
+            "module:function of (outputs, targets). Default: by the targets.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        _option(
+            _TRAIN,
+            "accuracy, balanced-accuracy, macro-f1; macro-f1, exact-match of labels; r2, negative-mae, negative-mse "
+            "of numbers; or module:function of (outputs, targets), higher is better. Default: by the targets.",
+        ),
+    ] = None,
     seed: Annotated[int | None, _option(_RUN, "Same seed, machine and threads: same front. Default 0.")] = None,
     name: Annotated[
         str | None, _option(_RUN, "Name of the run folder. Default: from data, network and target.")
@@ -197,6 +226,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
     task = make_task(spec)
+    _print_notes(task)
     known = resumed_run(spec) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
@@ -205,7 +235,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
         _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)
     note_command(run, sys.argv[1:])
-    display = StudyDisplay(spec, _out)
+    display = StudyDisplay(spec, _out, task.metric.name)
     with _stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
     if finished.summary:
@@ -215,7 +245,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
         _err.print("Stopped as asked. The same command with --resume goes on.")
         raise typer.Exit(_INTERRUPTED)
     if not finished.summary["chosen"]:
-        _err.print(unmet(read_csv(run.trials_file), spec.goal), highlight=False, soft_wrap=True)
+        _err.print(unmet(read_csv(run.trials_file), spec.goal, task.metric.name), highlight=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -242,6 +272,7 @@ def _dry_run(spec: StudySpec) -> None:
     from sca_search.workshop import starting_alphas
 
     task = make_task(spec)
+    _print_notes(task)
     task.start_model()  # weights that do not fit are refused here, too
     alphas = starting_alphas(task, spec)
     _out.print(spec.to_toml(), highlight=False, markup=False)
@@ -256,7 +287,7 @@ def _dry_run(spec: StudySpec) -> None:
     _out.print(table)
     planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
     shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    _out.print(f"goal: {described(spec.goal)}; planned sparsities: {shown}", highlight=False)
+    _out.print(f"goal: {described(spec.goal, task.metric.name)}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
     _out.print(
@@ -303,10 +334,15 @@ def _print_results(run: "RunFolder", spec: StudySpec) -> None:
     frame = read_csv(run.trials_file)
     summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
     sensitivity = sensitivity_table(summary.get("sensitivity", []))
-    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal)]:
+    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
         _out.print(table)
-    for line in [*rung_lines(summary), *result_lines(summary), *better_lines(frame, spec.goal)]:
+    for line in [*rung_lines(summary), *result_lines(summary), *better_lines(frame, spec.goal, run.metric)]:
         _out.print(line, highlight=False)
+
+
+def _print_notes(task: "Task") -> None:
+    for note in task.data.notes:
+        _out.print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_places(run: "RunFolder") -> None:

@@ -5,9 +5,9 @@ from statistics import fmean
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sca_search.candidate import Candidate
+from sca_search.loss import PlainLoss, cross_entropy
 from sca_search.prior import alpha_for_sparsity, border
 from sca_search.schedule import FromPrior, Tracked
 from sca_search.ternary import latents, ternary_weights
@@ -102,15 +102,15 @@ class SparsityControl:
         return {name: weight.alpha for name, weight in self._weights.items()}
 
 
-def strength_unit(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss = cross_entropy) -> float:
     """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ.
 
     λ ranges over ten decades between networks; in this unit the same number means the same balance. The task's
-    gradient is taken with the batch's labels rolled by half: that is how hard the task can pull where the network is
-    wrong. With the true labels it is next to nothing at a trained start, and says only how long the start trained.
+    gradient is taken with the batch's targets rolled by half: that is how hard the task can pull where the network is
+    wrong. With the true ones it is next to nothing at a trained start, and says only how long the start trained.
     """
     thetas = list(latents(model).values())
-    task = torch.autograd.grad(F.cross_entropy(model(images), labels.roll(len(labels) // 2)), thetas, retain_graph=True)
+    task = torch.autograd.grad(loss(model(images), labels.roll(len(labels) // 2, 0)), thetas, retain_graph=True)
     pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
     norm_of_pull = _norm(torch.autograd.grad(pull, thetas))
     return _norm(task) / norm_of_pull if norm_of_pull > 0 else 0.0

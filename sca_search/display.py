@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sca_search.goal import KB, chosen_trial
+from sca_search.metric_name import ACCURACY, shown
 from sca_search.results import expected_accuracy, pareto_front, trial_frame
 from sca_search.spec import GoalSpec, StudySpec
 
@@ -37,8 +38,9 @@ _LARGE_SPREAD = 0.02
 class StudyDisplay:
     """Keeps what the study has told and draws it: a line a trial under way, the best so far, the time left."""
 
-    def __init__(self, spec: StudySpec, console: Console) -> None:
+    def __init__(self, spec: StudySpec, console: Console, metric: str = ACCURACY) -> None:
         self.spec = spec
+        self.metric = metric
         self.console = console
         self._live: Live | None = None
         self._began = time.monotonic()
@@ -94,15 +96,15 @@ class StudyDisplay:
         self._epochs_done += 1
         self._epochs_left -= 1
         if who == "dense" and epoch.epoch == epoch.epochs and not self.console.is_terminal:
-            self.console.print(f"dense warm start: {epoch.soft_accuracy:.2%} validation accuracy")
+            self.console.print(f"dense warm start: {shown(self.metric, epoch.soft_accuracy)} validation {self.metric}")
 
     def _on_end(self, row: dict[str, Any]) -> None:
         self._running.pop(f"trial {row['trial']}", None)
         self._finished += 1
         self._rows.append(row)
-        chosen = chosen_trial(trial_frame(self._rows), self.spec.goal)
+        chosen = chosen_trial(trial_frame(self._rows), self.spec.goal, self.metric)
         self._best = next((each for each in self._rows if each["trial"] == chosen), None)
-        line = _trial_line(row, self._finished, self._total)
+        line = _trial_line(row, self._finished, self._total, self.metric)
         if self._live is not None:
             self._live.console.print(line)
         else:
@@ -112,7 +114,7 @@ class StudyDisplay:
         done = self._epochs_done / max(1, self._epochs_done + max(0, self._epochs_left))
         grid = Table.grid(padding=(0, 1))
         grid.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(self._headline(), style="bold"))
-        lines = [_running_line(who, planned, epoch) for who, (planned, epoch) in self._running.items()]
+        lines = [_running_line(who, planned, epoch, self.metric) for who, (planned, epoch) in self._running.items()]
         return Group(grid, *lines)
 
     def _headline(self) -> str:
@@ -120,7 +122,8 @@ class StudyDisplay:
         if self._total:
             parts.append(f"{self._finished}/{self._total}")
         if self._best:
-            parts.append(f"best for the goal {self._best['accuracy']:.2%} at {self._best['sparsity']:.1%}")
+            best = shown(self.metric, self._best["accuracy"])
+            parts.append(f"best for the goal {best} at {self._best['sparsity']:.1%}")
         if self._epochs_done >= 3:
             each = (time.monotonic() - self._began) / self._epochs_done
             parts.append(f"{_clock(each * max(0, self._epochs_left))} left")
@@ -133,18 +136,19 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _running_line(who: str, planned: float, epoch: "Epoch | None") -> Text:
+def _running_line(who: str, planned: float, epoch: "Epoch | None", metric: str = ACCURACY) -> Text:
     if epoch is None:
         return Text(f"  {who} · planned sparsity {planned:.1%} · starting", style="dim")
-    text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · accuracy {epoch.soft_accuracy:.2%}"
+    soft, rounded = shown(metric, epoch.soft_accuracy), shown(metric, epoch.rounded_accuracy)
+    text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
     if epoch.phase == "ternary":
-        text += f", rounded {epoch.rounded_accuracy:.2%} · sparsity {epoch.sparsity:.2%} of {planned:.1%}"
+        text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%} of {planned:.1%}"
     elif epoch.phase == "frozen":
         text += f" · sparsity {epoch.sparsity:.2%}, trits frozen"
     return Text(text)
 
 
-def _trial_line(row: dict[str, Any], finished: int, total: int) -> Text:
+def _trial_line(row: dict[str, Any], finished: int, total: int, metric: str = ACCURACY) -> Text:
     head = f"[{finished}/{total}] trial {row['trial']}: "
     if row["state"] == "paused":
         return Text(head + f"paused after {row['epochs']:.0f} epochs, others of its sparsity are better", style="dim")
@@ -152,14 +156,14 @@ def _trial_line(row: dict[str, Any], finished: int, total: int) -> Text:
         return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
     return Text(
-        head + f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%} "
+        head + f"{metric} {shown(metric, row['accuracy'])} at sparsity {row['sparsity']:.3%} "
         f"(moved {row['moved_share']:.3%}){flag} · {row['seconds']:.1f} s"
     )
 
 
-def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
+def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> Table:
     """The Pareto front, the chosen trial marked; it is listed even where another trial dominates it."""
-    chosen = chosen_trial(frame, goal)
+    chosen = chosen_trial(frame, goal, metric)
     front = pareto_front(frame)
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
@@ -168,7 +172,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
     taken = [column for column in _TAKEN if is_limited and column in front and front[column].notna().any()]
     # What a network takes stands instead of what its training did: all of it does not fit on a line.
     how = () if taken else ("before the frozen phase", "moved", "seconds")
-    for heading in ("", "trial", "sparsity", "accuracy", *how, *(_TAKEN[column][0] for column in taken)):
+    for heading in ("", "trial", "sparsity", metric, *how, *(_TAKEN[column][0] for column in taken)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
         is_chosen = row["trial"] == chosen
@@ -176,8 +180,12 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec) -> Table:
             "→ chosen" if is_chosen else "",
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
-            f"{row['accuracy']:.2%}",
-            *((f"{row['rounded_accuracy']:.2%}", f"{row['moved_share']:.3%}", f"{row['seconds']:.1f}") if how else ()),
+            shown(metric, row["accuracy"]),
+            *(
+                (shown(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", f"{row['seconds']:.1f}")
+                if how
+                else ()
+            ),
             *(f"{row[column] / _TAKEN[column][1]:.4g}" for column in taken),
             style="bold green" if is_chosen else None,
         )
@@ -189,11 +197,12 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if not chosen or not dense:
         return []
+    metric, examples = summary.get("metric", ACCURACY), summary.get("examples", "images")
     return [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
-        f"validation {expected_accuracy(chosen)}",
-        f"Test accuracy {chosen['test_accuracy']:.2%} on {chosen['test_images']} images, "
-        f"dense network {dense['test_accuracy']:.2%}",
+        f"validation {expected_accuracy(chosen, metric)}",
+        f"Test {metric} {shown(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
+        f"dense network {shown(metric, dense['test_accuracy'])}",
         *_taken_lines(chosen),
     ]
 
@@ -212,9 +221,9 @@ def _taken_lines(chosen: dict[str, Any]) -> list[str]:
     return [f"{chosen['latency_ms']:.4f} ms an image on one thread ({told}); {line}"]
 
 
-def better_lines(frame: pd.DataFrame, goal: GoalSpec) -> list[str]:
+def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> list[str]:
     """Says so where a trial beats the chosen one in both: a user may want more zeros than were asked for."""
-    chosen = chosen_trial(frame, goal)
+    chosen = chosen_trial(frame, goal, metric)
     mine = frame[frame["trial"] == chosen]
     if mine.empty:
         return []
@@ -225,7 +234,8 @@ def better_lines(frame: pd.DataFrame, goal: GoalSpec) -> list[str]:
         return []
     best = better.iloc[-1]
     return [
-        f"Trial {best['trial']} is no less accurate with more zeros: {best['accuracy']:.2%} at {best['sparsity']:.1%}. "
+        f"Trial {best['trial']} is no less accurate with more zeros: {shown(metric, best['accuracy'])} "
+        f"at {best['sparsity']:.1%}. "
         "A higher target may cost nothing."
     ]
 
@@ -245,13 +255,13 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
         return None
     losses = {(cost["layer"], round(cost["sparsity"], 3)): cost["loss"] for cost in costs}
     layers = list(dict.fromkeys(cost["layer"] for cost in costs))
-    shown = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
+    told = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
     table = Table(title="Validation loss added by rounding one layer alone, untrained", title_justify="left")
-    for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in shown)):
+    for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in told)):
         table.add_column(heading, justify="left" if heading == "layer" else "right")
-    ranked = sorted(layers, key=lambda layer: -losses[layer, shown[-1]]) if shown else layers
+    ranked = sorted(layers, key=lambda layer: -losses[layer, told[-1]]) if told else layers
     for layer in ranked[:_SHOWN_LAYERS]:
-        table.add_row(layer, *(f"{losses[layer, sparsity]:+.4f}" for sparsity in shown))
+        table.add_row(layer, *(f"{losses[layer, sparsity]:+.4f}" for sparsity in told))
     if len(ranked) > _SHOWN_LAYERS:
         table.add_row(f"… {len(ranked) - _SHOWN_LAYERS} more in sensitivity.json")
     return table

@@ -8,7 +8,8 @@
     │   ├── RunError         a run folder: taken, missing, or of another study
     │   └── ExportError      a network that a format cannot express, or an exported file that cannot be trusted
     ├── StorageError         the machine's fault: a full disk, a folder that cannot be written; exit code 2
-    └── DivergenceError      a training that left the finite numbers; ends its trial, not the study
+    ├── DivergenceError      a training that left the finite numbers; ends its trial, not the study
+    └── CodeError            the user's own code failed in the middle of a study; ends its trial, not the study
 
 A message says where, what, the rule, and what was given.
 """
@@ -51,6 +52,10 @@ class StorageError(ScaError):
 
 class DivergenceError(ScaError):
     """A training left the finite numbers."""
+
+
+class CodeError(ScaError):
+    """A loss, a metric or a data set of the user's raised, or gave something else than it must."""
 
 
 def unknown_name(what: str, given: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.candidate_record import best_of, records_of
-from sca_search.data import AnySplit, DataSet, load_study_data
+from sca_search.data import AnySplit, DataSet
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
 from sca_search.export.integer_scales import CALIBRATION_IMAGES
@@ -21,15 +21,17 @@ from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
 from sca_search.goal import chosen_trial, described, limits_of, unmet
 from sca_search.measure import EVALUATION_BATCH
-from sca_search.models import find_maker
 from sca_search.prepare import rebuilt
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder
-from sca_search.spec import DataSpec, StudySpec
+from sca_search.source import BY_NAME, Source
+from sca_search.spec import StudySpec
 from sca_search.versions import versions
 
 
-def export_run(path: Path, trial: int | None, out: Path | None, options: ExportOptions) -> Exported:
+def export_run(
+    path: Path, trial: int | None, out: Path | None, options: ExportOptions, source: Source = BY_NAME
+) -> Exported:
     """Exports one trial of a run, by default the chosen one, into `out` or the run's own folder of exports."""
     run = RunFolder(path)
     spec = run.spec()
@@ -37,28 +39,30 @@ def export_run(path: Path, trial: int | None, out: Path | None, options: ExportO
     folder = out or run.path / "exports" / f"trial-{row['trial']:03d}"
     check_target(folder, replaced=options.replace)  # before the data is read, which may take a while
     options.say("reading the data")
-    validation, training, problem = study_images(spec.data, spec.seed)
+    validation, training, problem = study_images(spec, source)
     if problem:
         options.say(f"the validation split cannot be read, so only test vectors are compared: {problem}")
-    return export_network(folder, replace(_network(run, spec, row, validation), training=training), options)
+    network = replace(found_network(run, spec, row, source), images=validation, training=training)
+    return export_network(folder, network, options)
 
 
-def study_images(data: DataSpec, seed: int) -> tuple[Images | None, Images | None, str]:
+def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | None, Images | None, str]:
     """A study's validation split and some of its training split before normalisation, or why they are not there."""
     try:
-        found = load_study_data(data, seed)
+        found = source.load(spec)
     except DataError as error:
         return None, None, str(error)
+    labels = (lambda: _labels(found.val)) if found.kind == "classes" else None
     some = min(len(found.train), CALIBRATION_IMAGES)
     return (
-        Images(len(found.val), lambda: _as_given(found, found.val), lambda: _labels(found.val)),
+        Images(len(found.val), lambda: _as_given(found, found.val), labels),
         Images(some, lambda: _first(_as_given(found, found.train), some)),
         "",
     )
 
 
 def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
-    shape = (-1, *(1 for _ in data.input_shape[1:]))
+    shape = (-1, *[1] * (len(data.input_shape) - 1))
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
@@ -81,9 +85,9 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, A
     if not run.trials_file.is_file():
         raise RunError(f"{run.path}: no trial has finished yet, there is nothing to export")
     frame = read_csv(run.trials_file)
-    wanted = chosen_trial(frame, spec.goal) if trial is None else trial
+    wanted = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
     if wanted is None:
-        raise RunError(f"{run.path}: {unmet(frame, spec.goal)} Name a trial with --trial.")
+        raise RunError(f"{run.path}: {unmet(frame, spec.goal, run.metric)} Name a trial with --trial.")
     rows = frame[frame["trial"] == wanted].to_dict("records")
     if not rows:
         raise RunError(f"{run.path}: there is no trial {wanted}; there are {_listed(frame)}")
@@ -99,7 +103,7 @@ def _listed(frame: pd.DataFrame) -> str:
     return ", ".join(numbers) if len(numbers) <= 40 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Images | None) -> Network:
+def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
     """The best on validation of a trial and its refits, as a study's summary chooses it."""
     records = records_of(run, int(row["candidate"]))
     best = best_of(records, limits_of(spec.goal))
@@ -107,17 +111,19 @@ def _network(run: RunFolder, spec: StudySpec, row: dict[str, Any], images: Image
     state, layers, about = load_plain(state_file)
     given = _PlainFacts.of(best["folder"], about)
     return Network(
-        model=built(spec, given.input_shape, len(given.classes), state, best["folder"]),
+        model=built(spec, given.input_shape, len(given.classes), state, best["folder"], source),
         input_shape=given.input_shape,
         class_names=given.classes,
         ternary_layers=layers,
         mean=given.mean,
         std=given.std,
         claim={name: (count["zeros"], count["weights"]) for name, count in best["layers"].items()},
-        images=images,
         about=_about(run, spec, row, records, best),
         study_toml=spec.to_toml(),
         state_file=state_file,
+        kind=given.kind,
+        target_mean=given.target_mean,
+        target_std=given.target_std,
     )
 
 
@@ -129,6 +135,9 @@ class _PlainFacts:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    kind: str
+    target_mean: tuple[float, ...]
+    target_std: tuple[float, ...]
 
     @classmethod
     def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
@@ -138,14 +147,24 @@ class _PlainFacts:
                 tuple(map(str, about["classes"])),
                 tuple(map(float, about["mean"])),
                 tuple(map(float, about["std"])),
+                str(about.get("kind", "classes")),
+                tuple(map(float, about.get("target_mean", ()))),
+                tuple(map(float, about.get("target_std", ()))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
 
 
-def built(spec: StudySpec, shape: Shape, classes: int, state: dict[str, Any], where: Path) -> nn.Module:
+def built(
+    spec: StudySpec,
+    shape: Shape,
+    classes: int,
+    state: dict[str, Any],
+    where: Path,
+    source: Source = BY_NAME,
+) -> nn.Module:
     """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
-    make = find_maker(spec.model.name, num_classes=classes, input_shape=shape, dropout=spec.model.dropout)
+    make = source.maker(spec, classes, shape)
     try:
         return rebuilt(make, state)
     except RuntimeError as error:
@@ -162,7 +181,8 @@ def _about(
         "study": run.path.resolve().name,
         "trial": int(row["trial"]),
         "seed_of_the_study": spec.seed,
-        "goal": described(spec.goal),
+        "goal": described(spec.goal, run.metric),
+        "metric": run.metric,
         "data": f"{kind}:{Path(path).name}" if colon else kind,  # a folder of the user's is nobody's business
         "network": spec.model.label,
         "form": spec.search.form,
@@ -183,6 +203,7 @@ def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
         facts = {"dense_accuracy": dense["accuracy"]}
         if chosen and chosen["trial"] == trial:
             facts |= {"test_accuracy": chosen["test_accuracy"], "test_images": chosen["test_images"]}
+            facts["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # a study that is still running has none
     return facts

@@ -9,7 +9,7 @@ other's up to rotation and scale, near 0 where they have nothing in common.
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -71,7 +71,7 @@ def compare_features(
     dense: nn.Module,
     ternary: nn.Module,
     batches: Iterable[Batch],
-    classes: Sequence[str],
+    name_of: Callable[[Tensor], str],
     ternary_layers: Sequence[str],
     memory_bytes: int = MEMORY_BYTES,
 ) -> Features:
@@ -92,7 +92,7 @@ def compare_features(
         )
         for number, name in shown
     )
-    named = tuple(str(classes[int(label)]) for label in labels[:SHOWN_IMAGES])
+    named = tuple(name_of(label) for label in labels[:SHOWN_IMAGES])
     return Features(_maps(images[:SHOWN_IMAGES].mean(1)), named, len(images), layers)
 
 

@@ -8,7 +8,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sca_search.candidate_record import FEATURES, best_of, records_of
-from sca_search.data import load_study_data
 from sca_search.errors import RunError
 from sca_search.export.plain import load_plain
 from sca_search.export_run import built, trial_row
@@ -17,6 +16,7 @@ from sca_search.files import write_json_atomic
 from sca_search.goal import limits_of
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.run_folder import RunFolder
+from sca_search.source import BY_NAME
 from sca_search.workshop import ANSWERS
 
 
@@ -30,13 +30,17 @@ def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> t
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
     dense = _dense_state(run)
     say("reading the data")
-    data = load_study_data(spec.data, spec.seed)
+    data = BY_NAME.load(spec)
+    if not data.has_images:
+        raise RunError(
+            f"{run.path}: feature maps are of images, inputs of {data.name} have the shape {data.input_shape}"
+        )
     say("comparing the networks")
     one, other = (
         built(spec, data.input_shape, data.num_classes, weights, where)
         for weights, where in ((dense, run.path), (state, best["folder"]))
     )
-    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.classes, layers).as_json()
+    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
     write_json_atomic(run.candidate(number) / FEATURES, found)
     return int(row["trial"]), found
 

@@ -1,4 +1,4 @@
-"""The one Lightning room: a classifier module, the callbacks around it, and `fit`."""
+"""The one Lightning room: a learning module, the callbacks around it, and `fit`."""
 
 import logging
 import math
@@ -62,8 +62,8 @@ class Watch:
     stop_requested: Callable[[], bool] = field(default=lambda: False)
 
 
-class Classifier(lightning.LightningModule):
-    """Cross-entropy, plus λR where a control steers ternary layers."""
+class Learner(lightning.LightningModule):
+    """The task's loss, plus λR where a control steers ternary layers."""
 
     def __init__(
         self, model: nn.Module, plan: FitPlan, leg: Leg, steps: int, control: SparsityControl | None, loss: TaskLoss
@@ -78,8 +78,8 @@ class Classifier(lightning.LightningModule):
         self.memory: dict[str, Tensor] = {}
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
-        images, *wanted = batch
-        loss = self.loss(self.model(images), *wanted)
+        inputs, *wanted = batch
+        loss = self.loss(self.model(inputs), *wanted)
         if self.control is not None:
             loss = loss + self.control.penalty()
         if not math.isfinite(float(loss.detach())):
@@ -200,7 +200,7 @@ def fit(
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=_layout(model))  # type: ignore[call-overload]
-    classifier = Classifier(model, plan, leg, len(batches), control, loss)
+    learner = Learner(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
         warnings.simplefilter("ignore")
@@ -215,8 +215,8 @@ def fit(
             callbacks=[conductor],
             default_root_dir=None,
         )
-        trainer.fit(classifier, batches)
+        trainer.fit(learner, batches)
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     if conductor.stopped:
         raise StopRequestedError
-    return classifier.memory
+    return learner.memory

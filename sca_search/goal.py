@@ -5,6 +5,8 @@ at the target.
 `min_accuracy`: trials between the sparsest that passed and the next that did not; chosen is the sparsest that passed.
 `front`: trials on the grid; chosen is the sparsest within half a point of the most accurate.
 
+Accuracy stands for the study's metric; a point of one with a unit of its own is a hundredth of its best value.
+
 Budgets in milliseconds and bytes: every other trial uses up the tightest, the others lie on the grid; chosen is the
 most accurate that was measured to be within all of them. With `target_sparsity` it is at least as sparse as that. With
 `min_accuracy`, trials lie between the fastest, smallest or sparsest that passed and the next that did not.
@@ -14,6 +16,7 @@ import math
 
 import pandas as pd
 
+from sca_search.metric_name import ACCURACY, one, shown
 from sca_search.results import choose, least_of, measured, most_accurate, sparsest
 from sca_search.spec import GoalSpec
 
@@ -85,7 +88,7 @@ def planned_between(frame: pd.DataFrame, accuracy: float) -> float:
     return 1.0 - math.sqrt((1.0 - low) * (1.0 - min(high, LAST_TRY)))
 
 
-def chosen_trial(frame: pd.DataFrame, goal: GoalSpec) -> int | None:
+def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> int | None:
     """The trial that the goal picks, None where none meets it."""
     if goal.budgets:
         frame = frame[is_within(frame, goal)]
@@ -96,7 +99,7 @@ def chosen_trial(frame: pd.DataFrame, goal: GoalSpec) -> int | None:
     if goal.target_sparsity is not None:
         return choose(frame, goal.target_sparsity)
     best = measured(frame)["accuracy"].max()
-    return None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST)
+    return None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST * one(metric, float(best)))
 
 
 def typical_sparsity(goal: GoalSpec) -> float:
@@ -104,7 +107,7 @@ def typical_sparsity(goal: GoalSpec) -> float:
     return FIRST_TRY if goal.target_sparsity is None else goal.target_sparsity
 
 
-def described(goal: GoalSpec) -> str:
+def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
     """The goal in words."""
     if goal.front:
         return "the whole front"
@@ -114,19 +117,23 @@ def described(goal: GoalSpec) -> str:
         parts.insert(0, f"target sparsity {goal.target_sparsity:.4g}")
     if goal.min_accuracy is not None:
         wanted = {"sparsest": "highest sparsity", "fastest": "least latency", "smallest": "fewest bytes"}[goal.prefer]
-        parts.insert(0, f"{wanted} at {goal.min_accuracy:.2%} accuracy or more")
+        parts.insert(0, f"{wanted} at {shown(metric, goal.min_accuracy)} {metric} or more")
     return ", ".join(parts)
 
 
-def unmet(frame: pd.DataFrame, goal: GoalSpec) -> str:
+def _with_name(metric: str, value: float) -> str:
+    return shown(metric, value) if metric == ACCURACY else f"{metric} {shown(metric, value)}"
+
+
+def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
     """Why nothing was chosen, and what the best is."""
     tried = measured(frame)
     if tried.empty:
-        return f"No trial finished, so none meets the goal ({described(goal)})."
+        return f"No trial finished, so none meets the goal ({described(goal, metric)})."
     best = tried.sort_values(["accuracy", "sparsity"]).iloc[-1]
     sentence = (
-        f"No trial meets the goal ({described(goal)}): the most accurate, trial {best['trial']}, "
-        f"has {best['accuracy']:.2%} at a sparsity of {best['sparsity']:.2%}"
+        f"No trial meets the goal ({described(goal, metric)}): the most accurate, trial {best['trial']}, "
+        f"has {_with_name(metric, best['accuracy'])} at a sparsity of {best['sparsity']:.2%}"
     )
     least = [
         f"the least {column} is {tried[column].min():.4g} of {most:g}"

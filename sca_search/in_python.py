@@ -21,14 +21,13 @@ from torch import nn
 from sca_search.display import StudyDisplay
 from sca_search.errors import RunError, SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
-from sca_search.export.rebuild import load
-from sca_search.export_run import export_run, trial_row
+from sca_search.export_run import export_run, found_network, trial_row
 from sca_search.goal import chosen_trial, unmet
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder, new_run, resumed_run
-from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.source import Source
+from sca_search.spec import FLAGS, IN_PYTHON, StudySpec, resolve
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
-from sca_search.workshop import Source
 
 # What `search` takes as an argument of its own.
 _OWN = {"model", "data"}
@@ -66,7 +65,7 @@ def search(
 def _name_of(given: Any) -> str:
     if isinstance(given, str):
         return given
-    return f"python:{getattr(given, '__name__', type(given).__name__)}"
+    return f"{IN_PYTHON}{getattr(given, '__name__', type(given).__name__)}"
 
 
 def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
@@ -156,8 +155,6 @@ class Found:
         return export_run(self.result.path, self.trial, Path(out), chosen, self.result.source)
 
     def model(self) -> nn.Module:
-        """The network as a plain torch module, its input normalised within, rebuilt from its exported records."""
-        folder = self.result.path / "exports" / f"python-{self.trial:03d}"
-        if not folder.exists():
-            self.export(folder, ["packed"])
-        return load(folder / "model.safetensors")
+        """The network itself, with its trits, as a torch module that takes inputs as they are and normalises them."""
+        run = RunFolder(self.result.path)
+        return found_network(run, run.spec(), self.row, self.result.source).normalised()

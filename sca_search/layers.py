@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sca_search.errors import ModelError
-from sca_search.models.own import cause
+from sca_search.named_object import cause_of
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
@@ -96,7 +96,7 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
             answer = model(torch.zeros(2, *input_shape))
     except Exception as error:  # whatever a network raises on an input that it cannot take
         place = _place(within, names)
-        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {cause(error)}"
+        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {cause_of(error)}"
         raise ModelError(sentence) from error
     finally:
         for hook in hooks:
@@ -107,6 +107,17 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
     bound = _bound_layers(model, runs)
     return [_describe(module, names[module], bound, module in normalised) for module in runs] + [
         _describe(module, names[module], bound, scale_is_free=False, executed=False) for module in idle
+    ]
+
+
+def defined_layers(model: nn.Module) -> list[WeightLayer]:
+    """The weight layers in the order of their definition, where there is no input to run the network on: whether a
+    normalisation follows a layer is not known then."""
+    bound = _bound_layers(model, Counter())
+    return [
+        _describe(module, name, bound, scale_is_free=False)
+        for name, module in model.named_modules()
+        if isinstance(module, WEIGHT_LAYERS)
     ]
 
 

@@ -42,7 +42,9 @@ class Control:
             raise ModelError(f"Control: frozen_share must be at least 0 and below 1, got {frozen_share}")
         first = next(iter(weights.values()))
         if (first.form == "paper") != (strength is not None):
-            raise ModelError(f"Control: strength (λ) belongs to the paper's form, and must be given there; got {strength}")
+            raise ModelError(
+                f"Control: strength (λ) belongs to the paper's form, and must be given there; got {strength}"
+            )
         self.model = model
         self.steps = steps
         self.done = 0
@@ -105,9 +107,7 @@ def _sharper(candidate: Candidate, factor: float) -> Candidate:
     if not isinstance(ramp, Ramp):
         return candidate
     sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
-    return candidate.model_copy(
-        update={"sharpness": sharpness, "gradient_sharpness": widest and widest * factor}
-    )
+    return candidate.model_copy(update={"sharpness": sharpness, "gradient_sharpness": widest and widest * factor})
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:

@@ -1,13 +1,14 @@
-"""A network and a split -> figures: accuracy, loss; and normalisation statistics, on which both depend."""
+"""A network and a split -> figures: metric, loss; and normalisation statistics, on which both depend."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sca_search.data import Batch
+from sca_search.loss import PlainLoss, cross_entropy
+from sca_search.metric import ACCURACY_METRIC, Metric
 
 # Evaluation needs no gradients, so its batches may be larger than training's; this one still fits a small cache.
 EVALUATION_BATCH = 256
@@ -15,28 +16,31 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Score:
-    """Share of right answers and mean cross-entropy on a split."""
+    """The study's metric and its loss on a split."""
 
-    accuracy: float
+    accuracy: float  # the metric's value, whatever it is called
     loss: float
+    error: float | None = None  # the metric's standard error, where it was asked for and does not follow from it
 
 
 @torch.no_grad()
-def score(model: nn.Module, batches: Iterable[Batch]) -> Score:
-    """Accuracy and loss of a network in evaluation mode; its mode is put back."""
+def score(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    metric: Metric = ACCURACY_METRIC,
+    loss: PlainLoss = cross_entropy,
+    *,
+    with_error: bool = False,
+) -> Score:
+    """Metric and loss of a network in evaluation mode; its mode is put back."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    right = seen = 0
-    loss = 0.0
-    for images, labels, *_ in batches:
-        logits = model(images.to(device))
-        targets = labels.to(device)
-        right += int((logits.argmax(1) == targets).sum())
-        loss += float(F.cross_entropy(logits, targets, reduction="sum"))
-        seen += len(labels)
+    seen = [(model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches]
     model.train(was_training)
-    return Score(right / seen, loss / seen)
+    outputs, targets = (torch.cat(part) for part in zip(*seen, strict=True))
+    error = metric.standard_error(outputs, targets) if with_error else None
+    return Score(metric(outputs, targets), float(loss(outputs, targets)), error)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from sca_search.files import atomic_path, write_json_atomic
 from sca_search.gauge import TAKEN, Gauge, Taken
 from sca_search.goal import chosen_trial, described, limits_of
 from sca_search.halving import foretelling, rung_epochs
-from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.measure import EVALUATION_BATCH
 from sca_search.results import front_area, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
@@ -32,7 +32,7 @@ _REFIT = 1_000_000
 
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
     """trials.csv and front.csv, as far as the study has come."""
-    chosen = chosen_trial(frame, spec.goal)
+    chosen = chosen_trial(frame, spec.goal, run.metric)
     front = pareto_front(frame)
     write_csv(frame, run.trials_file)
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
@@ -65,17 +65,21 @@ def summarize(
     The model exported is the best on validation among the chosen candidate and its refits; their mean is what a user
     may expect of the candidate, since the best of many on a small validation set flatters itself.
     """
-    trial = chosen_trial(frame, spec.goal)
+    metric = task.metric.name
+    trial = chosen_trial(frame, spec.goal, metric)
     summary: dict[str, object] = {
         "study": run.path.name,
-        "goal": described(spec.goal),
+        "goal": described(spec.goal, metric),
+        "metric": metric,
+        "task": task.data.kind,
+        "examples": "images" if task.data.has_images else "examples",
         "target_sparsity": spec.goal.target_sparsity,
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
         "failed": int((frame["state"] == "failed").sum()),
         "paused": int((frame["state"] == "paused").sum()),
         "rungs": _rungs(spec, frame),
-        "hypervolume": front_area(pareto_front(frame), start.score.accuracy),
+        "hypervolume": front_area(pareto_front(frame), start.score.accuracy, metric),
         "seconds": round(seconds, 1),
         "versions": versions(),
         "dense": {"accuracy": start.score.accuracy},
@@ -111,10 +115,11 @@ def _chosen(
     test = task.data.read_test()
     batches = test.batches(EVALUATION_BATCH)
     networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
-    dense, ours = (score(network, batches) for network in networks)
-    validation = task.data.val.batches(EVALUATION_BATCH)
-    features = compare_features(*networks, validation, task.data.classes, task.ternary_layers)
-    write_json_atomic(run.candidate(number) / FEATURES, features.as_json())
+    dense, ours = (task.score(network, batches) for network in networks)
+    if task.data.has_images:
+        validation = task.data.val.batches(EVALUATION_BATCH)
+        features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
+        write_json_atomic(run.candidate(number) / FEATURES, features.as_json())
     accuracies = [record["accuracy"] for record in records]
     return {
         "dense": {"accuracy": start.score.accuracy, "test_accuracy": dense.accuracy},

@@ -16,9 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sca_search.attention import open_attention
 from sca_search.errors import ModelError
 from sca_search.exact import Floor, exact_trits
-from sca_search.layers import WEIGHT_LAYERS, WeightLayer, choose_layers, weight_layers
+from sca_search.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
+from sca_search.output_scale import put_output_scales
 from sca_search.prior import alpha_for_sparsity, zeros_for_sparsity
 from sca_search.ternary import (
     Form,
@@ -51,31 +53,25 @@ def ternarize(
 
     First and last layer stay dense unless told otherwise. With an `example`, a batch of inputs, they are found by
     running the network once; without, by the order in which its modules were defined. `skip` and `only` are patterns
-    of layer names.
+    of layer names. Layers that no normalisation is known to follow get a learned output scale; nn.MultiheadAttention is
+    replaced by an equal module of two linear layers.
     """
     if not 0.0 <= target_sparsity < 1.0:
         raise ModelError(f"ternarize: target_sparsity must be at least 0 and below 1, got {target_sparsity}")
     if ternary_weights(model):
         raise ModelError("ternarize: the network is ternarized already")
-    layers = _defined_layers(model) if example is None else weight_layers(model, tuple(example.shape[1:]))
+    model = open_attention(model)
+    layers = defined_layers(model) if example is None else weight_layers(model, tuple(example.shape[1:]))
     choices = choose_layers(layers, keep_first=keep_first, keep_last=keep_last, skip=skip, only=only)
-    names = [choice.layer.name for choice in choices if choice.ternary]
-    parametrize_layers(model, dict.fromkeys(names, SPREAD), form)
+    chosen = [choice.layer for choice in choices if choice.ternary]
+    put_output_scales(model, [layer.name for layer in chosen if not layer.scale_is_free])
+    parametrize_layers(model, dict.fromkeys((layer.name for layer in chosen), SPREAD), form)
     thetas = latents(model)
     for name, weight in ternary_weights(model).items():
         weight.planned = target_sparsity
         weight.alpha = alpha_for_sparsity(thetas[name], target_sparsity)
         weight.strength = 1.0  # until a control says otherwise, the regularizer is R itself
     return model
-
-
-def _defined_layers(model: nn.Module) -> list[WeightLayer]:
-    """The weight layers in the order of their definition. Each gets a scale of its own, whatever follows it."""
-    return [
-        WeightLayer(name, tuple(module.weight.shape), scale_is_free=False)
-        for name, module in model.named_modules()
-        if isinstance(module, WEIGHT_LAYERS)
-    ]
 
 
 def regularizer(model: nn.Module) -> Tensor:

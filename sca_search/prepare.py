@@ -16,7 +16,7 @@ from sca_search.attention import open_attention
 from sca_search.errors import ModelError
 from sca_search.layers import LayerChoice, choose_layers, require_rows, weight_layers
 from sca_search.models import Maker
-from sca_search.models.own import cause
+from sca_search.named_object import cause_of
 from sca_search.output_scale import put_output_scales, scaled_layers
 from sca_search.spec import ModelSpec
 from sca_search.weights_file import load_weights
@@ -92,5 +92,5 @@ def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], ou
         try:
             answer = trained(torch.zeros(2, *input_shape))
         except Exception as error:  # whatever it raises
-            raise ModelError(f"the network fails in training mode: {cause(error)}") from error
+            raise ModelError(f"the network fails in training mode: {cause_of(error)}") from error
     require_rows(answer, outputs, " in training mode")

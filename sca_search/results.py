@@ -1,6 +1,7 @@
 """What the trials of a study gave: one table, its Pareto front, the front's area, and the trial to choose.
 
-Both objectives, validation accuracy and sparsity, are maximized.
+Both objectives, the study's metric on the validation split and sparsity, are maximized. The metric's value is in the
+column `accuracy`, whatever its name is.
 """
 
 import io
@@ -9,11 +10,13 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from sca_search.errors import RunError
 from sca_search.files import write_text_atomic
+from sca_search.metric_name import ACCURACY, one, shown, shown_spread
 
 COLUMNS = (
     "trial",
@@ -34,6 +37,7 @@ FACTS = (
     "candidate",
     "epochs",
     "images",  # of the validation split
+    "accuracy_error",  # its standard error by bootstrap, of metrics that are not accuracy itself
     "sparsity_before",
     "rung_accuracy",  # at the last rung, as if training had ended there
     "latency_ms",
@@ -91,15 +95,16 @@ def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> flo
     )
 
 
-def front_area(front: pd.DataFrame, dense_accuracy: float) -> float:
+def front_area(front: pd.DataFrame, dense_accuracy: float, metric: str = ACCURACY) -> float:
     """The hypervolume that studies report: above five points below the dense network, and three zeros in ten."""
-    accuracy, sparsity = area_reference(dense_accuracy)
+    accuracy, sparsity = area_reference(dense_accuracy, metric)
     return hypervolume(front, accuracy=accuracy, sparsity=sparsity)
 
 
-def area_reference(dense_accuracy: float) -> tuple[float, float]:
-    """The accuracy and sparsity that count for nothing."""
-    return dense_accuracy - 0.05, 0.3
+def area_reference(dense_accuracy: float, metric: str = ACCURACY) -> tuple[float, float]:
+    """The accuracy and sparsity that count for nothing; a point of a metric with a unit is a hundredth of the dense
+    network's own value."""
+    return dense_accuracy - 0.05 * one(metric, dense_accuracy), 0.3
 
 
 def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
@@ -112,13 +117,16 @@ def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001
 def best_trial(frame: pd.DataFrame) -> int | None:
     """The lowest loss among the most accurate and those that chance may have put below it; ties: earlier.
 
-    Chance is one standard error of the best accuracy on that many validation `images`. Accuracy counts images one by
-    one, the loss weighs all of them: of 21 pairs of networks trained for one sparsity on MNIST, the loss told 19 times
-    which was better on the test split, the accuracy 12.
+    Chance is one standard error: of the best accuracy on that many validation `images`, or of another metric what was
+    found by bootstrap. Accuracy counts images one by one, the loss weighs all of them: of 21 pairs of networks trained
+    for one sparsity on MNIST, the loss told 19 times which was better on the test split, the accuracy 12.
     """
     best = frame["accuracy"].max()
-    images = frame["images"].fillna(math.inf) if "images" in frame else math.inf
-    error = (best * (1.0 - best) / images) ** 0.5
+    if "accuracy_error" in frame and frame["accuracy_error"].notna().any():
+        error = frame.loc[frame["accuracy"] == best, "accuracy_error"].fillna(0.0).max()
+    else:
+        images = frame["images"].fillna(math.inf) if "images" in frame else math.inf
+        error = (best * (1.0 - best) / images) ** 0.5
     return _first(frame[frame["accuracy"] >= best - error], {"loss": True, "accuracy": False, "trial": True})
 
 
@@ -191,9 +199,14 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["state"] == "complete") & finite]
 
 
-def expected_accuracy(chosen: Mapping[str, object]) -> str:
+def expected_accuracy(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
     """What may be expected of the chosen candidate, in words: one seed alone tells of no spread."""
-    mean = f"{chosen['accuracy_mean']:.2%}"
+    mean, spread = shown(metric, chosen["accuracy_mean"]), spread_of(chosen, metric)
+    return f"{mean} {spread}" if spread.startswith("±") else f"{mean}, {spread}"
+
+
+def spread_of(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
+    """How far seeds lie apart, in words."""
     if chosen["seeds"] == 1:
-        return f"{mean}, one seed"
-    return f"{mean} ± {chosen['accuracy_spread']:.2%} over {chosen['seeds']} seeds"
+        return "one seed"
+    return f"± {shown_spread(metric, chosen['accuracy_spread'])} over {chosen['seeds']} seeds"

@@ -3,7 +3,7 @@
 runs/<name>/
   study.toml            the resolved spec
   study.db              the Optuna study (SQLite)
-  dense.safetensors     the warm start; dense.json: its scores
+  dense.safetensors     the warm start; dense.json: its scores and the metric's name
   candidates/007/       model.safetensors, candidate.json, history.csv, distribution.json (tanh Θ over epochs),
                         features.json (maps beside the dense network's); refit-1/ … of the chosen one;
                         checkpoint.safetensors of one that is not finished
@@ -17,6 +17,7 @@ runs/<name>/
   chosen.safetensors    the exported model
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from sca_search.errors import RunError, StorageError
 from sca_search.files import write_text_atomic
+from sca_search.metric_name import ACCURACY
 from sca_search.spec import StudySpec, differences, resolve
 
 
@@ -48,6 +50,18 @@ class RunFolder:
     @property
     def dense_file(self) -> Path:
         return self.path / "dense.safetensors"
+
+    @property
+    def dense_scores_file(self) -> Path:
+        return self.dense_file.with_suffix(".json")
+
+    @property
+    def metric(self) -> str:
+        """The name of what the study calls accuracy in its tables; it is settled with the dense network."""
+        try:
+            return str(json.loads(self.dense_scores_file.read_text(encoding="utf-8")).get("metric", ACCURACY))
+        except (OSError, ValueError, AttributeError):
+            return ACCURACY
 
     @property
     def trials_file(self) -> Path:

@@ -1,6 +1,6 @@
 """The search: an objective that trains a trial's candidate, and the loop that runs waiting trials.
 
-The study is an ordinary Optuna study with two objectives, accuracy and sparsity, both maximized.
+The study is an ordinary Optuna study with two objectives, the study's metric and sparsity, both maximized.
 """
 
 import time
@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
 from sca_search.correction import Observation, asked_for
-from sca_search.errors import DivergenceError
+from sca_search.errors import CodeError, DivergenceError
 from sca_search.fit import StopRequestedError
 from sca_search.gauge import Gauge, Taken
 from sca_search.goal import planned_between
@@ -78,7 +78,7 @@ class Objective:
                 Progress(on_epoch, self.listener.stop_requested),
                 self._rungs(trial, number, sparsity),
             )
-        except DivergenceError as error:
+        except (CodeError, DivergenceError) as error:
             trial.set_user_attr("reason", str(error))
             raise
         except StopRequestedError:
@@ -192,7 +192,7 @@ def work(
 
     while take_ticket() and not objective.listener.stop_requested():
         with storage_errors(objective.run):
-            study.optimize(objective, n_trials=1, catch=(DivergenceError,), callbacks=[on_end])
+            study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError), callbacks=[on_end])
 
 
 class Clock:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.allocation import LayerCost
-from sca_search.measure import EVALUATION_BATCH, Score, reestimate_normalisation, score
+from sca_search.measure import EVALUATION_BATCH, Score, reestimate_normalisation
 from sca_search.prior import border
 from sca_search.task import Task, WarmStart
 
@@ -34,7 +34,9 @@ def measure_sensitivity(task: Task, start: WarmStart) -> list[LayerCost]:
 
 def _score(task: Task, model: nn.Module) -> Score:
     reestimate_normalisation(model, islice(task.data.train.batches(EVALUATION_BATCH, seed=0), _BATCHES))
-    return score(model, islice(task.data.val.batches(EVALUATION_BATCH), _BATCHES))
+    # Of a long split the batches are shuffled: its first ones might be all of one class.
+    seed = 0 if len(task.data.val) > _BATCHES * EVALUATION_BATCH else None
+    return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), _BATCHES))
 
 
 def _with_trits(model: nn.Module, layer: str, sparsity: float) -> nn.Module:

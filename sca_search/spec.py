@@ -20,9 +20,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sca_search.errors import SpecError, unknown_name
+from sca_search.metric_name import LOSSES, METRICS, at_most_one, check_name, is_share
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
 # Strict, as in a schedule: `true` is no number.
@@ -46,6 +47,8 @@ FLAGS = {
     "data_dir": "data.dir",
     "image_size": "data.image_size",
     "train_limit": "data.train_limit",
+    "normalise": "data.normalise",
+    "data_columns": "data.columns",
     "model": "model.name",
     "skip": "model.skip",
     "only": "model.only",
@@ -65,6 +68,8 @@ FLAGS = {
     "epochs": "train.epochs",
     "dense_epochs": "train.dense_epochs",
     "batch": "train.batch",
+    "loss": "train.loss",
+    "metric": "train.metric",
     "seed": "seed",
     "name": "name",
     "out": "out",
@@ -145,12 +150,19 @@ Growths = Annotated[
 ]
 
 
+# How names begin that stand for an object made in Python.
+IN_PYTHON = "python:"
+
+
 def _with_whole_path(name: str) -> str:
-    """A network's file is found again from wherever a run is looked at."""
+    """A user's file is found again from wherever a run is looked at."""
     place, colon, own = name.rpartition(":")
     return f"{Path(place).expanduser().resolve()}{colon}{own}" if place.endswith(".py") else name
 
 
+OwnName = Annotated[str, AfterValidator(_with_whole_path)]
+LossName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, LOSSES))]
+MetricName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, METRICS))]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -162,7 +174,7 @@ class GoalSpec(_Table):
     """What the study is after: one of three, budgets, or both. Without any, half of the weights are to be zero."""
 
     target_sparsity: ShareBelowOne | None = None  # the most accurate model at this sparsity
-    min_accuracy: Annotated[PositiveFloat, Field(le=1)] | None = None  # the sparsest model with this accuracy
+    min_accuracy: Annotated[float, Field(strict=True)] | None = None  # the sparsest with so much of the study's metric
     front: bool = False  # the whole front
     max_latency_ms: PositiveFloat | None = None  # of the exported C: one image, one thread
     max_kb: PositiveFloat | None = None  # of the packed ternary weights, in 1,024 bytes
@@ -196,18 +208,20 @@ class GoalSpec(_Table):
 
 
 class DataSpec(_Table):
-    """Where the images come from."""
+    """Where the examples come from."""
 
-    name: str = "digits"
+    name: OwnName = "digits"
     dir: Folder | None = None
     image_size: PositiveInt | None = None
     train_limit: Annotated[Whole, Field(ge=10)] | None = None
+    normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
+    columns: Patterns = ()  # of hf-disk: inputs and targets
 
 
 class ModelSpec(_Table):
     """The network, and which of its layers become ternary."""
 
-    name: Annotated[str, AfterValidator(_with_whole_path)] = "lenet-small"
+    name: OwnName = "lenet-small"
     weights: Annotated[Folder, AfterValidator(Path.resolve)] | None = None  # a trained state to start from
     dropout: ShareBelowOne = 0.0
     keep_first: bool = True
@@ -232,6 +246,8 @@ class TrainSpec(_Table):
     frozen_epochs: NonNegativeInt = 5
     learning_rate_steps: Steps = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
+    loss: LossName | None = None  # None: by the kind of the targets
+    metric: MetricName | None = None  # likewise; what trials are compared by, higher is better
     distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
     temperature: PositiveFloat = 4.0
     floor_per_layer: NonNegativeInt = 1
@@ -310,8 +326,21 @@ class StudySpec(_Table):
 
     @model_validator(mode="after")
     def _dense_somehow(self) -> Self:
-        if self.train.dense_epochs == 0 and self.model.weights is None:
-            raise ValueError("train.dense_epochs must be at least 1 where model.weights names no file, got 0")
+        is_made = self.model.name.startswith(IN_PYTHON)  # it comes with weights of its own
+        if self.train.dense_epochs == 0 and self.model.weights is None and not is_made:
+            raise _fault_of("train.dense_epochs", "must be at least 1 where model.weights names no file", 0)
+        return self
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        """A metric that is 1 at best cannot be asked for more, nor a share for nothing."""
+        least, metric = self.goal.min_accuracy, self.train.metric
+        if least is None:
+            return self
+        if at_most_one(metric) and least > 1:
+            raise _fault_of("goal.min_accuracy", "must be at most 1", least)
+        if (metric is None or is_share(metric)) and least <= 0:
+            raise _fault_of("goal.min_accuracy", "must be above 0", least)
         return self
 
     def to_toml(self) -> str:
@@ -420,6 +449,11 @@ _RULES = {
 }
 
 
+def _fault_of(key: str, rule: str, given: object) -> PydanticCustomError:
+    """A fault of one key that only shows beside another."""
+    return PydanticCustomError("fault_of_key", "{rule}", {"key": key, "rule": rule, "given": given})
+
+
 def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> str:
     """One fault as one sentence: where, what, the rule, what was given."""
     location = [part for part in fault["loc"] if isinstance(part, str)]
@@ -429,12 +463,11 @@ def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> st
     what = by_flag.get(key, f"{where}: {key}")
     if fault["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
+    if fault["type"] == "fault_of_key":
+        told = fault["ctx"]
+        return f"{by_flag.get(told['key'], f'{where}: ' + told['key'])} {told['rule']}, got {_shown(told['given'])}"
     if fault["type"] == "value_error":
-        error = str(fault["ctx"]["error"])
-        if key:
-            return f"{what} {error}"
-        named, _, rule = error.partition(" ")  # a rule between tables begins with its key
-        return f"{by_flag.get(named, f'{where}: {named}')} {rule}"
+        return f"{what} {fault['ctx']['error']}"
     known = _RULES.get(fault["type"])
     rule = known.format(**fault.get("ctx", {})) if known else f"is not accepted ({fault['msg']})"
     return f"{what} {rule}, got {_shown(fault['input'])}"

@@ -149,7 +149,7 @@ def _run_trials(
         )
     for _ in range(_MOST_MORE if spec.goal.budgets else 0):
         # What was foretold may have erred; another trial is planned with what was seen.
-        if chosen_trial(trial_frame(rows(study)), spec.goal) is not None or not clock.trial_fits():
+        if chosen_trial(trial_frame(rows(study)), spec.goal, task.metric.name) is not None or not clock.trial_fits():
             break
         with storage_errors(run):
             queue_another(study, space)
@@ -161,7 +161,7 @@ def _run_refits(
     run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
 ) -> None:
     frame = trial_frame(rows(study))
-    chosen = chosen_trial(frame, spec.goal)
+    chosen = chosen_trial(frame, spec.goal, task.metric.name)
     if chosen is None:
         return
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])

@@ -1,17 +1,19 @@
 """What all trainings of a study share, and the records that they give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from sca_search.allocation import LayerShape
-from sca_search.data import DataSet
+from sca_search.data import Batch, DataSet
 from sca_search.distribution import Snapshot
 from sca_search.exact import Floor
 from sca_search.layers import LayerChoice
+from sca_search.loss import PlainLoss, cross_entropy
 from sca_search.measure import EVALUATION_BATCH, Score, score
+from sca_search.metric import ACCURACY_METRIC, Metric
 from sca_search.ternary import ZeroCount
 
 State = dict[str, Tensor]
@@ -28,6 +30,8 @@ class Task:
     learning_rate_steps: tuple[tuple[float, float], ...] = ()
     last_layer_weight_decay: float = 0.0
     floor: Floor = field(default_factory=Floor)
+    loss: PlainLoss = cross_entropy
+    metric: Metric = ACCURACY_METRIC
     make_start: Callable[[], nn.Module] | None = None  # where the dense network has weights to start from
 
     @property
@@ -66,8 +70,12 @@ class Task:
         model.load_state_dict(state)
         return model
 
-    def validate(self, model: nn.Module) -> Score:
-        return score(model, self.data.val.batches(EVALUATION_BATCH))
+    def validate(self, model: nn.Module, *, with_error: bool = False) -> Score:
+        return self.score(model, self.data.val.batches(EVALUATION_BATCH), with_error=with_error)
+
+    def score(self, model: nn.Module, batches: Iterable[Batch], *, with_error: bool = False) -> Score:
+        """The study's metric and loss on some batches."""
+        return score(model, batches, self.metric, self.loss, with_error=with_error)
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Epoch:
     phase: str  # "dense", "ternary" or "frozen"
     epoch: int
     epochs: int
-    soft_accuracy: float
+    soft_accuracy: float  # the study's metric, here and below
     rounded_accuracy: float
     sparsity: float = 0.0
     alpha: float = 0.0  # mean over the layers
@@ -121,7 +129,7 @@ class WarmStart:
 
     state: State
     score: Score
-    answers: Tensor  # its logits on the training split, for candidates that distil
+    answers: Tensor  # its outputs on the training split, for candidates that distil
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.control import SparsityControl, strength_unit
-from sca_search.data import AnySplit, TaughtSplit
+from sca_search.data import AnySplit, AskedSplit, LazySplit, TaughtSplit
 from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import ExactTrits, exact_trits, rounded_trits
 from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
-from sca_search.loss import TaskLoss, cross_entropy, distillation
+from sca_search.loss import TaskLoss, distillation, mismatch_of
 from sca_search.measure import EVALUATION_BATCH, Score, answers, reestimate_normalisation
 from sca_search.prior import zeros_for_sparsity
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
@@ -51,7 +51,8 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
         progress.on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
     batches = task.data.train.batches(task.batch, seed=seed)
-    fit(model, batches, _plan(task, epochs, learning_rate), Watch(after_epoch, progress.stop_requested))
+    watch = Watch(after_epoch, progress.stop_requested)
+    fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss)
     start = WarmStart(
         model.state_dict(), task.validate(model), answers(model, task.data.train.batches(EVALUATION_BATCH))
     )
@@ -81,6 +82,14 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
     )
 
 
+def _taught(task: Task, start: WarmStart) -> TaughtSplit | AskedSplit:
+    """The training split with the dense network's answers, which is asked again where inputs change."""
+    split = task.data.train
+    if isinstance(split, LazySplit) and split.changes:
+        return AskedSplit(split, task.model_with(start.state).eval())
+    return TaughtSplit(split, start.answers)
+
+
 def _require_finite(values: Mapping[str, Tensor]) -> None:
     """The loss is checked before each step, so that an explosion in the very last one shows only here."""
     for name, value in values.items():
@@ -95,11 +104,12 @@ class _Training:
         self.candidate = candidate
         self.task = task
         self.progress = progress
-        self.train_split: AnySplit | TaughtSplit = task.data.train
-        self.loss: TaskLoss = cross_entropy
+        self.train_split: AnySplit | TaughtSplit | AskedSplit = task.data.train
+        self.loss: TaskLoss = task.loss
         if candidate.distillation:
-            self.train_split = TaughtSplit(task.data.train, start.answers)
-            self.loss = distillation(candidate.distillation, candidate.temperature)
+            self.train_split = _taught(task, start)
+            mismatch = mismatch_of(task.data.kind, candidate.temperature)
+            self.loss = distillation(candidate.distillation, candidate.temperature, task.loss, mismatch)
         self.model = task.model_with(start.state)
         ternarize(self.model, task.spreads(candidate.spread), candidate.form)
         self.control = SparsityControl(self.model, candidate)
@@ -175,7 +185,7 @@ class _Training:
     def _strength_unit(self) -> float:
         """λ for a strength of 1, on the first training batch with the schedules at their start."""
         images, labels = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
-        return strength_unit(self.model.train(), images, labels)
+        return strength_unit(self.model.train(), images, labels, self.task.loss)
 
     def _fit(
         self,
@@ -224,7 +234,7 @@ class _Training:
         self._train_float_parts(before)
         # Shuffled, for a mixture of classes in each batch; training's batches also never end in a single image.
         reestimate_normalisation(self.model, self.task.data.train.batches(EVALUATION_BATCH, seed=0))
-        final = self.task.validate(self.model)
+        final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(
             model=self.model,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sca_search.errors import ExportError, RunError
+from sca_search.errors import ExportError, ModelError, RunError
 from sca_search.export.facts import Facts, read_facts
 from sca_search.export.integer_model import integer_model
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
@@ -28,7 +28,7 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
         raise ExportError(f"{folder}: there is no such folder")
     facts = read_facts(folder / FACTS_FILE)
     spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
-    images, _, problem = study_images(spec.data, spec.seed) if spec else (None, None, "the folder names no study")
+    images, _, problem = study_images(spec) if spec else (None, None, "the folder names no study")
     trained = _trained(folder, facts, spec, images)
     try:
         packed = read_packed(folder / PACKED) if (folder / PACKED).exists() else None
@@ -39,7 +39,8 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, facts, trained, packed)
     if facts.largest_values is not None:
         references = _integer_references(folder, facts, references, trained, packed)
-    return verify(folder, [replace(each, images=images, no_images=problem) for each in references], seconds=seconds)
+    shown = [replace(each, images=images, no_images=problem, kind=facts.kind) for each in references]
+    return verify(folder, shown, seconds=seconds)
 
 
 def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
@@ -52,8 +53,12 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
         state, layers, _ = load_plain(place)
     except RunError:
         return None  # the table will say so, where that file is checked
+    try:
+        model = built(spec, facts.input_shape, len(facts.class_names), state, place)
+    except ModelError:
+        return None  # of a network that can only be made elsewhere, the packed records are what is known
     return Network(
-        model=built(spec, facts.input_shape, len(facts.class_names), state, place),
+        model=model,
         input_shape=facts.input_shape,
         class_names=facts.class_names,
         ternary_layers=layers,
@@ -61,6 +66,9 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
         std=facts.std,
         claim=facts.zeros,
         images=images,
+        kind=facts.kind,
+        target_mean=facts.target_mean,
+        target_std=facts.target_std,
     )
 
 

@@ -11,20 +11,21 @@ from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighti
 from sca_search.budget import Budgets
 from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
-from sca_search.data import load_study_data
 from sca_search.exact import Floor
 from sca_search.files import write_json_atomic
 from sca_search.gauge import Gauge, budgets_of, columns_of
 from sca_search.goal import typical_sparsity
 from sca_search.latency import Calibration, latency_model
 from sca_search.latency_file import read_calibration, read_latency_table
+from sca_search.loss import loss_of
 from sca_search.measure import Score
-from sca_search.models import find_maker
+from sca_search.metric import metric_of, try_metric
 from sca_search.prepare import prepared
 from sca_search.prior import alpha_for_sparsity
 from sca_search.prior_file import read_prior, write_prior
 from sca_search.run_folder import RunFolder
 from sca_search.sensitivity import measure_sensitivity
+from sca_search.source import BY_NAME, Source
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
@@ -34,17 +35,17 @@ from sca_search.train import train_dense
 
 # Where the closed form is written down: close where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
-# Beside the dense weights, under a name that no module can have: its logits on the training split.
+# Beside the dense weights, under a name that no module can have: its outputs on the training split.
 ANSWERS = "(answers)"
 
 
-def make_task(spec: StudySpec) -> Task:
+def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
     """Data, network and the choice of layers; raises for everything that a user can get wrong."""
-    data = load_study_data(spec.data, spec.seed)
-    make = find_maker(
-        spec.model.name, num_classes=data.num_classes, input_shape=data.input_shape, dropout=spec.model.dropout
-    )
+    data = source.load(spec)
+    make = source.maker(spec, data.num_classes, data.input_shape)
     network = prepared(make, data.input_shape, data.num_classes, spec.model)
+    metric = metric_of(spec.train.metric, data)
+    try_metric(metric, data)
     task = Task(
         data=data,
         make_model=network.make_model,
@@ -54,6 +55,8 @@ def make_task(spec: StudySpec) -> Task:
         learning_rate_steps=spec.train.learning_rate_steps,
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
+        loss=loss_of(spec.train.loss, data),
+        metric=metric,
     )
     _refuse_impossible(spec, task)
     return task
@@ -69,7 +72,7 @@ def _refuse_impossible(spec: StudySpec, task: Task) -> None:
 
 def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) -> WarmStart:
     """The dense network of this run: trained once, read back ever after."""
-    scores = run.dense_file.with_suffix(".json")
+    scores = run.dense_scores_file
     if not scores.exists():
         start = train_dense(
             task,
@@ -80,7 +83,8 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
         )
         save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
         # The scores come last: where they are, the weights are whole.
-        write_json_atomic(scores, {"accuracy": start.score.accuracy, "loss": start.score.loss})
+        told = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
+        write_json_atomic(scores, told)
     return _read_warm_start(run.dense_file, scores)
 
 

@@ -47,7 +47,12 @@ def loader(shuffled: bool = True) -> DataLoader[Any]:
 
 
 def trainer(*callbacks: Any, **settings: Any) -> Any:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return lightning.Trainer(**(quiet | {"max_epochs": 12, "accelerator": "cpu", "callbacks": [*callbacks]} | settings))
 
 
@@ -106,7 +111,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: P
         def __init__(self, epoch: int) -> None:
             self.epoch = epoch
 
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
             if trainer.current_epoch + 1 == self.epoch < 12:
                 trainer.save_checkpoint(tmp_path / "on-the-way.ckpt")
                 trainer.should_stop = True

@@ -131,7 +131,7 @@ def test_limit_rows_of_a_smaller_limit_are_a_subset() -> None:
 
 
 def test_require_every_class_names_the_class_that_is_gone() -> None:
-    with pytest.raises(DataError, match=r"set/a: every class must keep an image .* class 'dog' has too few"):
+    with pytest.raises(DataError, match=r"set/a: every class must keep an example .* class 'dog' has too few"):
         require_every_class("set/a", np.array([0, 2]), ("cat", "dog", "owl"))
 
 
@@ -218,7 +218,10 @@ def test_digits_with_limit_and_size_keep_validation_and_test() -> None:
     [
         ("minst", "unknown data set 'minst': known are .*; did you mean 'mnist'"),
         ("cifar-10", "did you mean 'cifar10'"),
-        ("foldr:a/b", "unknown kind of data set 'foldr': known are folder, npz; did you mean 'folder'"),
+        (
+            "foldr:a/b",
+            "unknown kind of data set 'foldr': known are file.py:function, folder, hf-disk, .*; did you mean 'folder'",
+        ),
         ("npz:", "'npz:': a path must follow the colon, got none"),
     ],
 )

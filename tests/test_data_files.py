@@ -89,11 +89,19 @@ IMAGES, LABELS = np.zeros((30, 5, 4), np.uint8), np.arange(30) % 3
         ({"test_images": None, "test_labels": None}, "test_images, test_labels are required, .*test_images"),
         ({"val_labels": None}, "val_labels missing"),
         ({"train_images": IMAGES.astype(object)}, "train_images must be uint8 or float, got object"),
-        ({"train_labels": LABELS.astype(object)}, "train_labels must be integers, got object"),
+        ({"train_labels": LABELS.astype(object)}, "train_labels must be integers .* got object"),
         ({"train_images": IMAGES.astype(np.int64)}, "train_images must be uint8 or float, got int64"),
-        ({"train_labels": LABELS.astype(float)}, "train_labels must be integers, got float64"),
-        ({"train_labels": LABELS[:29]}, "train_labels must have one label for each of 30 images, got 29"),
-        ({"train_labels": LABELS.reshape(15, 2)}, r"train_labels must have shape \(N,\) or \(N, 1\), got \(15, 2\)"),
+        ({"val_labels": LABELS[:9].astype(float)}, "val_labels must be of one kind with training's, classes, got reg"),
+        ({"train_labels": LABELS[:29]}, "train_labels must have one for each of 30 examples, got 29"),
+        ({"train_labels": LABELS.reshape(15, 2)}, "train_labels must have one for each of 30 examples, got 15"),
+        (
+            {"val_labels": np.ones((9, 2), int)},
+            "val_labels must be of one kind with training's, classes, got multi-label",
+        ),
+        (
+            {"train_labels": LABELS.reshape(5, 3, 2)},
+            r"train_labels must be integers \(N,\) .* got int64 of shape \(5, 3, 2",
+        ),
         ({"train_images": IMAGES[0]}, r"train_images must have shape \(N, H, W\).* got \(5, 4\)"),
         ({"train_labels": LABELS - 1}, "train_labels must not be negative, got -1"),
         ({"val_labels": np.arange(9) - 1}, r"val_labels must be 0..2 as in training, got -1"),
@@ -121,7 +129,7 @@ def test_npz_malformed_is_refused_in_one_sentence(tmp_path: Path, changes: dict[
 
 def test_npz_too_small_to_carve_is_refused(tmp_path: Path) -> None:
     changes = {"train_images": IMAGES[:2], "train_labels": np.array([0, 1]), "test_labels": np.arange(12) % 2}
-    with pytest.raises(DataError, match="every class must keep an image for training"):
+    with pytest.raises(DataError, match="every class must keep an example for training"):
         load_data(save(tmp_path, val_images=None, val_labels=None, **changes), seed=0)
 
 
@@ -261,7 +269,7 @@ def test_folder_with_odd_splits_is_refused(tmp_path: Path) -> None:
 
 
 def test_folder_with_too_few_images_to_carve_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="every class must keep an image for training"):
+    with pytest.raises(DataError, match="every class must keep an example for training"):
         load_data(draw_classes(tmp_path, {"cat": 1, "dog": 1}), seed=0)
 
 

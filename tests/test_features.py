@@ -41,6 +41,10 @@ def test_linear_cka_does_not_see_rotation_and_scale() -> None:
     assert linear_cka(one, torch.zeros(30, 8, dtype=torch.float64)) == 0.0
 
 
+def named(*classes: str) -> Callable[[torch.Tensor], str]:
+    return lambda label: classes[int(label)]
+
+
 def small() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -59,7 +63,7 @@ def test_activations_are_taken_behind_the_normalisation_and_before_the_relu() ->
 
 def test_equal_networks_have_equal_maps_and_similarity_one() -> None:
     batches = [(torch.randn(20, 1, 8, 8), torch.arange(20) % 3)]
-    found = compare_features(small(), small(), batches, ["a", "b", "c"], ["4"])
+    found = compare_features(small(), small(), batches, named("a", "b", "c"), ["4"])
     assert found.compared == 20
     assert found.labels == ("a", "b", "c", "a")
     assert [(layer.layer, layer.number, layer.ternary) for layer in found.layers] == [("0", 1, False), ("4", 2, True)]
@@ -75,15 +79,15 @@ def test_equal_networks_have_equal_maps_and_similarity_one() -> None:
 def test_wide_networks_are_compared_on_fewer_images() -> None:
     batches = [(torch.randn(20, 1, 8, 8), torch.arange(20) % 3)]
     values = 4 * 8 * 8 + 3  # of an image, in both layers
-    found = compare_features(small(), small(), batches, ["a", "b", "c"], ["4"], memory_bytes=12 * 2 * 4 * values)
+    found = compare_features(small(), small(), batches, named("a", "b", "c"), ["4"], memory_bytes=12 * 2 * 4 * values)
     assert found.compared == 12
-    assert compare_features(small(), small(), batches, ["a", "b", "c"], ["4"], memory_bytes=1).compared == 8
+    assert compare_features(small(), small(), batches, named("a", "b", "c"), ["4"], memory_bytes=1).compared == 8
 
 
 def test_wide_maps_are_averaged_down() -> None:
     batches = [(torch.randn(4, 1, 96, 64), torch.zeros(4, dtype=torch.long))]
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)).eval()
-    found = compare_features(model, model, batches, ["a", "b"], [])
+    found = compare_features(model, model, batches, named("a", "b"), [])
     assert (found.images.height, found.images.width) == (LARGEST_SIDE, 21)
 
 

@@ -326,7 +326,7 @@ def test_residual_networks_refuse_dropout(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"num_classes": 1}, "model lenet: the number of classes must be at least 2, got 1"),
+        ({"num_classes": 0}, "model lenet: the number of outputs must be at least 1, got 0"),
         ({"input_shape": (0, 8, 8)}, "model lenet: the input must have at least 1 channel, got 0"),
         ({"dropout": 1.0}, "model lenet: dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": -0.1}, "model lenet: dropout must be at least 0 and below 1, got -0.1"),

@@ -102,6 +102,8 @@ FLAG_VALUES = {
     "data_dir": Path("some/where"),
     "image_size": 48,
     "train_limit": 100,
+    "normalise": False,
+    "data_columns": "picture,kind",
     "model": "lenet",
     "skip": "fc*",
     "only": "conv*",
@@ -121,11 +123,19 @@ FLAG_VALUES = {
     "epochs": 7,
     "dense_epochs": 8,
     "batch": 9,
+    "loss": "mae",
+    "metric": "file.py:mine",
     "seed": 10,
     "name": "study-1",
     "out": Path("else/where"),
 }
-RESOLVED = {"strength": (30.0, 30.0), "skip": ("fc*",), "only": ("conv*",), "time_budget": 120.0}
+RESOLVED = {
+    "strength": (30.0, 30.0),
+    "skip": ("fc*",),
+    "only": ("conv*",),
+    "time_budget": 120.0,
+    "data_columns": ("picture", "kind"),
+}
 
 
 def test_every_flag_lands_in_its_key():

@@ -96,10 +96,12 @@ function parallelFigure() {
   });
   const ends = (scale) =>
     (scale.kind === "names" ? [scale.names.at(-1), scale.names[0]] : [scale.high, scale.low]).map((value) =>
-      ["sparsity", "accuracy"].includes(scale.name) ? percent(value, 1) : plain(short(value))
+      scale.name === "sparsity" || (scale.name === "accuracy" && metric().is_share)
+        ? percent(value, 1)
+        : plain(short(value))
     );
   const narrow = isNarrow();
-  const names = axes.map((scale) => plain(scale.name).replaceAll("_", " "));
+  const names = axes.map((scale) => plain(scale.name === "accuracy" ? metric().name : scale.name).replaceAll("_", " "));
   return {
     title: "Which values good trials have in common",
     note,

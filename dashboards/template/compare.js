@@ -42,10 +42,10 @@ function compareFigure() {
         name,
         legendgroup: name,
         x: rows.map((row) => measure.factor * row[measure.key]),
-        y: rows.map((row) => 100 * row.accuracy),
+        y: rows.map((row) => metricFactor() * row.accuracy),
         customdata: rows.map((row) => row.trial),
         marker: { color: look.ink, symbol: look.symbol, size: 9, line: { color: colours().card, width: 1 } },
-        hovertemplate: `${name}, trial %{customdata}<br>%{y:.2f} % at %{x:.2f} ${measure.unit}<extra></extra>`,
+        hovertemplate: `${name}, trial %{customdata}<br>%{y:.4~g} ${metricUnit()} at %{x:.2f} ${measure.unit}<extra></extra>`,
       },
     ];
   });
@@ -56,7 +56,7 @@ function compareFigure() {
   const sameReference = new Set(shown.map(({ each }) => JSON.stringify(each.growth.reference))).size === 1;
   return {
     title: sameReference ? `${best[0]} covers the most` : "Fronts beside each other",
-    note: `The fronts of all studies, validation accuracy against ${measure.name}.${
+    note: `The fronts of all studies, validation ${metric().name} against ${measure.name}.${
       sameReference ? "" : " Their dense networks differ, so areas are not compared."
     }`,
     alt: `Fronts of ${page.studies.map((each) => each.name).join(", ")}.`,
@@ -64,7 +64,7 @@ function compareFigure() {
     layout: layout(isNarrow() ? 380 : 440, {
       uirevision: `compare ${key}`,
       xaxis: axis(`${measure.title}, ${measure.unit}`),
-      yaxis: axis("validation accuracy, %", { range: [100 * low, 100 * high] }),
+      yaxis: axis(metricAxis(), { range: [metricFactor() * low, metricFactor() * high] }),
     }),
   };
 }
@@ -93,16 +93,18 @@ function compareGrowthFigure() {
 function showComparison() {
   for (const part of document.querySelectorAll('[data-when="compare"]')) part.hidden = !isComparison();
   if (!isComparison()) return;
-  const names = ["study", "chosen", "accuracy", "zeros", "vs dense", "trials"];
+  const names = ["study", "chosen", metric().name, "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
     const beside = chosen && isNumber(each.dense_accuracy)
-      ? `${(100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)}`.replace("-", "−")
+      ? (metric(each).is_share
+        ? (100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)
+        : short(chosen.accuracy - each.dense_accuracy)).replace("-", "−")
       : "–";
     const complete = trialsOf(each).filter(isComplete).length;
     const cells = [
       chosen ? `trial ${chosen.trial}` : "–",
-      chosen ? percent(chosen.accuracy) : "–",
+      chosen ? shownMetric(chosen.accuracy, each) : "–",
       chosen ? percent(chosen.sparsity) : "–",
       beside,
       String(complete),

@@ -21,18 +21,20 @@ function accuracyFigure() {
   if (!course?.epoch.length) return null;
   const colour = colours();
   const last = course.phase.lastIndexOf("ternary");
-  const gap = last < 0 ? 0 : 100 * (course.soft_accuracy[last] - course.rounded_accuracy[last]);
-  const title = Math.abs(gap) < 0.005
+  const gap = last < 0 ? 0 : metricFactor() * (course.soft_accuracy[last] - course.rounded_accuracy[last]);
+  const isNothing = Math.abs(gap) < (metric().is_share ? 0.005 : 1e-4 * Math.abs(course.soft_accuracy[last] ?? 1));
+  const costs = metric().is_share ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
+  const title = isNothing
     ? "Rounding costs nothing at the end of training"
-    : `Rounding ${gap > 0 ? "costs" : "gains"} ${Math.abs(gap).toFixed(2)} points at the end of training`;
-  const shares = (values) => values.map((value) => 100 * value);
+    : `Rounding ${gap > 0 ? "costs" : "gains"} ${costs} at the end of training`;
+  const shares = (values) => values.map((value) => metricFactor() * value);
   const dense = study().dense_accuracy;
   const traces = [
     curve("soft", course.epoch, shares(course.soft_accuracy), line(colour.second, "dash"), {
-      hovertemplate: "soft %{y:.2f} %<extra></extra>",
+      hovertemplate: `soft %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
     curve("rounded", course.epoch, shares(course.rounded_accuracy), line(colour.accent), {
-      hovertemplate: "rounded %{y:.2f} %<extra></extra>",
+      hovertemplate: `rounded %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
   ];
   if (isNumber(dense)) {
@@ -40,7 +42,7 @@ function accuracyFigure() {
       curve(
         "dense",
         [course.epoch[0], course.epoch.at(-1)],
-        [100 * dense, 100 * dense],
+        [metricFactor() * dense, metricFactor() * dense],
         line(colour.quiet, "dot", 1.25),
         { hoverinfo: "skip", mode: "lines" },
       ),
@@ -51,9 +53,9 @@ function accuracyFigure() {
     : "";
   return {
     title,
-    note: `Validation accuracy of the network as trained (soft) and as rounding would leave it.${frozen}`,
-    alt: `Line chart of accuracy over ${course.epoch.length} epochs, ending at ${
-      percent(course.rounded_accuracy.at(-1))
+    note: `Validation ${metric().name} of the network as trained (soft) and as rounding would leave it.${frozen}`,
+    alt: `Line chart of ${metric().name} over ${course.epoch.length} epochs, ending at ${
+      shownMetric(course.rounded_accuracy.at(-1))
     }.`,
     traces,
     layout: layout(310, {
@@ -61,7 +63,7 @@ function accuracyFigure() {
       hovermode: "x unified",
       shapes: frozenShape(course),
       xaxis: axis("epoch", { rangemode: "tozero" }),
-      yaxis: axis("validation accuracy, %"),
+      yaxis: axis(metricAxis()),
     }),
   };
 }

@@ -5,7 +5,7 @@ function frontFigure() {
   const note = frontNote(measure, view);
   if (!trials().some(isComplete)) {
     return {
-      title: "Accuracy against sparsity",
+      title: `${metric().name.replace(/^accuracy$/, "Accuracy")} against sparsity`,
       note: "Every finished trial becomes a point here.",
       empty: "No trial has finished yet.",
     };
@@ -22,15 +22,15 @@ function frontNote(measure, view) {
   const told = paper && measure.key === "sparsity"
     ? ` The paper reports ${percent(paper.accuracy)} on the test split, after 200 epochs or more.`
     : "";
-  return `Validation accuracy against ${measure.name}, better ${better}. Click a point, or use the arrow keys, and everything below follows.${below}${told}`;
+  return `Validation ${metric().name} against ${measure.name}, better ${better}. Click a point, or use the arrow keys, and everything below follows.${below}${told}`;
 }
 
 function frontAlt(measure) {
   const rows = currentFront().trials.map(trialOf);
   const told = rows.map((row) =>
-    `trial ${row.trial}: ${percent(row.accuracy)} at ${shownMeasure(measure, row[measure.key])}`
+    `trial ${row.trial}: ${shownMetric(row.accuracy)} at ${shownMeasure(measure, row[measure.key])}`
   );
-  return `Scatter plot of validation accuracy against ${measure.name}. On the front: ${told.join("; ")}.`;
+  return `Scatter plot of validation ${metric().name} against ${measure.name}. On the front: ${told.join("; ")}.`;
 }
 
 function shownMeasure(measure, value) {
@@ -45,10 +45,10 @@ function points(name, rows, marker, more = {}) {
     mode: "markers",
     name,
     x: rows.map((row) => measure.factor * row[measure.key]),
-    y: rows.map((row) => 100 * row.accuracy),
+    y: rows.map((row) => metricFactor() * row.accuracy),
     customdata: rows.map((row) => row.trial),
     text: rows.map((row) =>
-      `trial ${row.trial}<br>${percent(row.accuracy)} accuracy<br>${shownMeasure(measure, row[measure.key])}`
+      `trial ${row.trial}<br>${shownMetric(row.accuracy)} ${plain(metric().name)}<br>${shownMeasure(measure, row[measure.key])}`
     ),
     hovertemplate: "%{text}<extra></extra>",
     marker,
@@ -67,7 +67,7 @@ function frontTraces() {
       type: "scatter",
       mode: "lines",
       x: outline.map(([x]) => measure.factor * x),
-      y: outline.map(([, y]) => 100 * y),
+      y: outline.map(([, y]) => metricFactor() * y),
       line: line(colour.accent),
       hoverinfo: "skip",
       showlegend: false,
@@ -120,8 +120,8 @@ function seedTraces(known) {
   const error = {
     type: "data",
     symmetric: false,
-    array: repeated.map((row) => 100 * (Math.max(...row.seeds) - row.accuracy)),
-    arrayminus: repeated.map((row) => 100 * (row.accuracy - Math.min(...row.seeds))),
+    array: repeated.map((row) => metricFactor() * (Math.max(...row.seeds) - row.accuracy)),
+    arrayminus: repeated.map((row) => metricFactor() * (row.accuracy - Math.min(...row.seeds))),
     color: colours().ink,
     thickness: 1.4,
     width: 5,
@@ -156,9 +156,15 @@ function frontLayout() {
   const shapes = [];
   const notes = [];
   if (isNumber(dense)) {
-    shapes.push(horizontal(100 * dense, "dot"));
+    shapes.push(horizontal(metricFactor() * dense, "dot"));
     notes.push(
-      label(`dense ${percent(dense)}`, { xref: "paper", x: 0, y: 100 * dense, xanchor: "left", yanchor: "bottom" }),
+      label(`dense ${shownMetric(dense)}`, {
+        xref: "paper",
+        x: 0,
+        y: metricFactor() * dense,
+        xanchor: "left",
+        yanchor: "bottom",
+      }),
     );
   }
   if (isNumber(goal[measure.key])) {
@@ -176,12 +182,12 @@ function frontLayout() {
     );
   }
   if (isNumber(goal.accuracy)) {
-    shapes.push(horizontal(100 * goal.accuracy, "dash"));
+    shapes.push(horizontal(metricFactor() * goal.accuracy, "dash"));
     notes.push(
-      label(`goal ${short(100 * goal.accuracy)} %`, {
+      label(`goal ${short(metricFactor() * goal.accuracy)} ${metricUnit()}`, {
         xref: "paper",
         x: 1,
-        y: 100 * goal.accuracy,
+        y: metricFactor() * goal.accuracy,
         xanchor: "right",
         yanchor: "bottom",
       }),
@@ -197,7 +203,7 @@ function frontLayout() {
       automargin: false,
       range: view.x.map((x) => measure.factor * x),
     }),
-    yaxis: axis("validation accuracy, %", { automargin: false, range: view.accuracy.map((y) => 100 * y) }),
+    yaxis: axis(metricAxis(), { automargin: false, range: view.accuracy.map((y) => metricFactor() * y) }),
   });
 }
 

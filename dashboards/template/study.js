@@ -26,7 +26,7 @@ function growthFigure() {
   const { accuracy, sparsity } = growth.reference;
   return {
     title: growth.headline,
-    note: `Hypervolume: the area that the front covers above ${percent(accuracy)} accuracy and ${
+    note: `Hypervolume: the area that the front covers above ${shownMetric(accuracy)} ${metric().name} and ${
       percent(sparsity, 0)
     } zeros.`,
     alt: `Step chart of the front's area, ending at ${short(growth.area.at(-1))} after ${

@@ -1,17 +1,9 @@
 // All trials: sorted by a heading, filtered by words and comparisons, downloaded as they stand.
 const table = { sort: "trial", isDown: false, isWhole: false };
 const FIRST_ROWS = 100;
-const SHARES = new Set([
-  "accuracy",
-  "sparsity",
-  "planned_sparsity",
-  "soft_accuracy",
-  "rounded_accuracy",
-  "moved_share",
-  "sparsity_before",
-  "rung_accuracy",
-]);
-const UNTOLD = new Set(["candidate", "images", "started"]);
+const METRICS = new Set(["accuracy", "soft_accuracy", "rounded_accuracy", "rung_accuracy"]);
+const SHARES = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
+const UNTOLD = new Set(["candidate", "images", "started", "accuracy_error"]);
 const NAMES = {
   packed_bytes: "size",
   latency_ms: "latency, ms",
@@ -22,7 +14,7 @@ const NAMES = {
   sparsity_before: "before exact step",
   rung_accuracy: "at last rung",
 };
-const heading = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+const heading = (name) => name === "accuracy" ? metric().name : NAMES[name] ?? name.replaceAll("_", " ");
 
 function tableColumns() {
   const { columns, searched } = study().table;
@@ -34,6 +26,7 @@ function tableColumns() {
 function cellText(name, value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "boolean") return value ? "yes" : "";
+  if (METRICS.has(name) && isNumber(value)) return shownMetric(value);
   if (SHARES.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
   if (name === "packed_bytes") return size(value);
   if (name === "seconds" && isNumber(value)) return value.toFixed(1);

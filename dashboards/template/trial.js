@@ -28,8 +28,8 @@ function aboutTrial(row, detail) {
   const bits = [];
   if (isComplete(row)) {
     bits.push(
-      element("b", {}, percent(row.accuracy)),
-      ` accuracy with `,
+      element("b", {}, shownMetric(row.accuracy)),
+      ` ${metric().name} with `,
       element("b", {}, percent(row.sparsity, 3)),
       " zeros",
     );
@@ -38,7 +38,9 @@ function aboutTrial(row, detail) {
   if (currentFront().trials.includes(row.trial)) bits.push(" · on the front");
   if (detail?.seeds.length > 1) {
     bits.push(
-      ` · ${detail.seeds.length} seeds: ${percent(Math.min(...detail.seeds))} to ${percent(Math.max(...detail.seeds))}`,
+      ` · ${detail.seeds.length} seeds: ${shownMetric(Math.min(...detail.seeds))} to ${
+        shownMetric(Math.max(...detail.seeds))
+      }`,
     );
   }
   if (isNumber(row.moved_share)) bits.push(` · ${percent(row.moved_share, 3)} of the weights moved by the exact step`);
@@ -51,7 +53,7 @@ function showTrialPicker() {
   const onFront = new Set(currentFront().trials);
   const told = (row) =>
     `${row.trial}${row.trial === study().chosen ? " ★" : onFront.has(row.trial) ? " •" : ""} — ${
-      isComplete(row) ? `${percent(row.accuracy)} at ${percent(row.sparsity, 1)}` : row.state
+      isComplete(row) ? `${shownMetric(row.accuracy)} at ${percent(row.sparsity, 1)}` : row.state
     }`;
   fill(
     picker,

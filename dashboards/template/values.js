@@ -27,6 +27,13 @@ const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
 
+// What tables call accuracy is the study's metric: a share in percent, or a number with a unit of its own.
+const metric = (of = study()) => of.metric ?? { name: "accuracy", is_share: true };
+const metricFactor = (of = study()) => (metric(of).is_share ? 100 : 1);
+const metricUnit = (of = study()) => (metric(of).is_share ? "%" : "");
+const metricAxis = (of = study()) => `validation ${plain(metric(of).name)}${metric(of).is_share ? ", %" : ""}`;
+const shownMetric = (value, of = study()) => (metric(of).is_share ? percent(value) : isNumber(value) ? short(value) : "–");
+
 function size(bytes) {
   if (!isNumber(bytes)) return "–";
   if (bytes < 1e3) return `${Math.round(bytes)}\u00a0bytes`;

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sca_search.metric_name import ACCURACY, is_share
 from sca_search.results import area_reference, hypervolume, measured
 
 
@@ -26,16 +27,17 @@ def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def growth(frame: pd.DataFrame, dense_accuracy: float | None) -> dict[str, Any]:
+def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCURACY) -> dict[str, Any]:
     """The front's area after each finished trial, with the epochs spent until then.
 
-    The reference is the summary's; where nothing is better than that, it is the plane's corner.
+    The reference is the summary's; where nothing is better than that, it is the plane's corner, or of a metric that
+    is no share the worst trial.
     """
     finished = _by_end(frame[frame["state"].isin(["complete", "paused", "failed"])])
-    reference = area_reference(dense_accuracy or 0.0)
+    reference = area_reference(dense_accuracy or 0.0, metric)
     areas = _areas(finished, *reference)
     if not any(areas):
-        reference = (0.0, 0.0)
+        reference = (0.0 if is_share(metric) else _worst(finished), 0.0)
         areas = _areas(finished, *reference)
     epochs = finished["epochs"].fillna(0).cumsum() if "epochs" in finished else pd.Series(dtype=float)
     return {
@@ -44,6 +46,11 @@ def growth(frame: pd.DataFrame, dense_accuracy: float | None) -> dict[str, Any]:
         "epochs": [int(count) for count in epochs],
         "reference": {"accuracy": reference[0], "sparsity": reference[1]},
     }
+
+
+def _worst(finished: pd.DataFrame) -> float:
+    worst = measured(finished)["accuracy"].min()
+    return 0.0 if pd.isna(worst) else float(worst)
 
 
 def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[float]:

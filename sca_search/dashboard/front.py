@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pandas as pd
 
+from sca_search.metric_name import ACCURACY, is_share, one
 from sca_search.results import measured, pareto_front
 
 Corner = tuple[float, float]
@@ -49,10 +50,12 @@ class Front:
     view: View
 
 
-def fronts(frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float]) -> tuple[Front, ...]:
+def fronts(
+    frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float], metric: str = ACCURACY
+) -> tuple[Front, ...]:
     """One a measure that the trials have. `levels` are accuracies to keep in view, `goals` values of measures."""
     return tuple(
-        _front(frame, measure, levels, goals.get(measure.key))
+        _front(frame, measure, levels, goals.get(measure.key), metric)
         for measure in MEASURES
         if measure.key == "sparsity" or _has(frame, measure.key)
     )
@@ -62,10 +65,10 @@ def _has(frame: pd.DataFrame, key: str) -> bool:
     return key in frame.columns and bool(measured(frame)[key].notna().any())
 
 
-def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None) -> Front:
+def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
     best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
     points = list(zip(best[measure.key].astype(float), best["accuracy"].astype(float), strict=True))
-    seen = view(frame, measure, [accuracy for _, accuracy in points], levels, goal)
+    seen = view(frame, measure, [accuracy for _, accuracy in points], levels, goal, metric)
     trials = tuple(int(trial) for trial in best["trial"])
     return Front(measure, trials, outline(points, measure.more_is_better, seen.x), seen)
 
@@ -88,7 +91,12 @@ def outline(points: Sequence[Corner], more_is_better: bool, ends: tuple[float, f
 
 
 def view(
-    frame: pd.DataFrame, measure: Measure, front: Sequence[float], levels: Sequence[float], goal: float | None
+    frame: pd.DataFrame,
+    measure: Measure,
+    front: Sequence[float],
+    levels: Sequence[float],
+    goal: float | None,
+    metric: str = ACCURACY,
 ) -> View:
     """Fits the front, the goal and the levels; a few trials far below do not flatten the rest."""
     known = measured(frame)
@@ -98,14 +106,21 @@ def view(
         return View((0.0, whole or 1.0), (0.0, 1.0), 0)
     top = max([float(known["accuracy"].max()), *levels])
     # As much room below the front as it spans itself, but at least five points of accuracy.
-    floor = min(front) - max(top - min(front), 0.05)
+    floor = min(front) - max(top - min(front), 0.05 * one(metric, top))
     shown = known[known["accuracy"] >= floor]
+    lowest = float(shown["accuracy"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
         _padded(min(values), max(values), 0.01, whole),
-        _padded(float(shown["accuracy"].min()), top, 0.01, 1.0),
+        _padded(lowest, top, 0.01, 1.0) if is_share(metric) else _around(lowest, top),
         len(known) - len(shown),
     )
+
+
+def _around(low: float, high: float) -> tuple[float, float]:
+    """As `_padded`, of values that may lie anywhere."""
+    margin = 0.08 * (high - low) or 0.01 * abs(high) or 0.01
+    return low - margin, high + margin
 
 
 def _padded(low: float, high: float, least: float, whole: float | None) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import pandas as pd
 from sca_search.candidate_record import DISTRIBUTION, FEATURES, read_history, read_json, records_of
 from sca_search.errors import RunError
 from sca_search.goal import chosen_trial
+from sca_search.metric_name import ACCURACY
 from sca_search.progress_file import Now, read_now
 from sca_search.results import pareto_front, read_csv, trial_frame
 from sca_search.run_folder import RunFolder
@@ -36,10 +37,11 @@ class RunFiles:
     closed_form: Mapping[str, Any]
     sensitivity: list[Mapping[str, Any]]
     now: Now | None  # a sign of life that is young enough
+    metric: str = ACCURACY  # the name of what the tables call accuracy
 
     @cached_property
     def chosen(self) -> int | None:
-        return chosen_trial(self.frame, self.spec.goal)
+        return chosen_trial(self.frame, self.spec.goal, self.metric)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -58,7 +60,8 @@ def read_run(path: Path, clock: float | None = None) -> RunFiles:
         run=run,
         spec=run.spec(),
         frame=read_csv(run.trials_file) if run.trials_file.is_file() else trial_frame([]),
-        dense_accuracy=_number(_table(run.dense_file.with_suffix(".json")).get("accuracy")),
+        dense_accuracy=_number(_table(run.dense_scores_file).get("accuracy")),
+        metric=run.metric,
         summary=_table(run.summary_file),
         about=_table(run.about_file),
         prior=_table(run.prior_file),

@@ -24,6 +24,7 @@ from sca_search.dashboard.words import (
     tiles,
 )
 from sca_search.goal import limits_of
+from sca_search.metric_name import is_share
 
 Document = dict[str, Any]
 # In the table these come first, and in this order.
@@ -38,7 +39,7 @@ def study_document(files: RunFiles) -> Document:
     candidates = _candidates(files, detailed_trials(files.frame))
     names = searched([str(name) for name in files.frame.columns])
     ranked = importance(rows, names)
-    grown = growth(files.frame, files.dense_accuracy)
+    grown = growth(files.frame, files.dense_accuracy, files.metric)
     prior = prior_view(files.prior, files.closed_form, {trial: each.records[0] for trial, each in candidates.items()})
     document = {
         "name": files.run.path.resolve().name,
@@ -47,6 +48,7 @@ def study_document(files: RunFiles) -> Document:
         "tiles": tiles(files, rows),
         "chosen": files.chosen,
         "dense_accuracy": files.dense_accuracy,
+        "metric": {"name": files.metric, "is_share": is_share(files.metric)},
         "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
         "fronts": _fronts(files, rows),
         "paper": _paper(files),
@@ -114,8 +116,8 @@ def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float])
 
 def _fronts(files: RunFiles, rows: list[dict[str, Any]]) -> list[Document]:
     levels = [level for level in (files.dense_accuracy,) if level is not None]
-    found = fronts(files.frame, levels, _goals(files))
-    return [_front(front, rows, files.dense_accuracy) for front in found]
+    found = fronts(files.frame, levels, _goals(files), files.metric)
+    return [_front(front, rows, files) for front in found]
 
 
 def _goals(files: RunFiles) -> dict[str, float]:
@@ -124,8 +126,8 @@ def _goals(files: RunFiles) -> dict[str, float]:
     return limits_of(files.spec.goal) | ({} if target is None else {"sparsity": target})
 
 
-def _front(front: Front, rows: list[dict[str, Any]], dense_accuracy: float | None) -> Document:
-    return asdict(front) | {"headline": front_headline(front, rows, dense_accuracy)}
+def _front(front: Front, rows: list[dict[str, Any]], files: RunFiles) -> Document:
+    return asdict(front) | {"headline": front_headline(front, rows, files.dense_accuracy, files.metric)}
 
 
 def _paper(files: RunFiles) -> Document | None:

@@ -6,7 +6,8 @@ from typing import Any
 from sca_search.dashboard.front import Front
 from sca_search.dashboard.reading import RunFiles
 from sca_search.goal import described
-from sca_search.results import expected_accuracy
+from sca_search.metric_name import ACCURACY, is_share, one, shown, shown_spread
+from sca_search.results import spread_of
 
 SPACE = "\N{NO-BREAK SPACE}"
 Rows = Sequence[Mapping[str, Any]]
@@ -16,6 +17,11 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f}{SPACE}%"
 
 
+def told(metric: str, value: float) -> str:
+    """A value of the study's metric."""
+    return percent(value) if is_share(metric) else shown(metric, value)
+
+
 def counted(number: int, what: str) -> str:
     """1 trial, 2 trials."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
@@ -23,7 +29,7 @@ def counted(number: int, what: str) -> str:
 
 def lead(files: RunFiles, rows: Rows) -> str:
     """The result in a sentence or two."""
-    goal = f"Goal: {described(files.spec.goal)}."
+    goal = f"Goal: {described(files.spec.goal, files.metric)}."
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
     failed = sum(row["state"] == "failed" for row in rows)
@@ -34,16 +40,18 @@ def lead(files: RunFiles, rows: Rows) -> str:
     if mine is None:
         verb = "has" if len(complete) == 1 else "have"
         return f"{counted(len(complete), 'trial')} {verb} finished; none meets the goal yet. {goal}"
+    against = against_dense(mine["accuracy"], files.dense_accuracy, files.metric)
     return (
-        f"Trial {mine['trial']} reaches {percent(mine['accuracy'])} validation accuracy with "
-        f"{percent(mine['sparsity'])} of its weights at zero{against_dense(mine['accuracy'], files.dense_accuracy)}. "
-        f"{goal}"
+        f"Trial {mine['trial']} reaches {told(files.metric, mine['accuracy'])} validation {files.metric} with "
+        f"{percent(mine['sparsity'])} of its weights at zero{against}. {goal}"
     )
 
 
-def against_dense(accuracy: float, dense_accuracy: float | None) -> str:
+def against_dense(accuracy: float, dense_accuracy: float | None, metric: str = ACCURACY) -> str:
     if dense_accuracy is None:
         return ""
+    if not is_share(metric):
+        return f"; the dense network has {told(metric, dense_accuracy)}"
     points = 100 * (accuracy - dense_accuracy)
     if abs(points) < 0.005:  # would be shown as 0.00
         return ", as accurate as the dense network"
@@ -67,28 +75,34 @@ def status(files: RunFiles, rows: Rows) -> dict[str, str]:
 
 def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
     """The figures to read first: name, value, remark."""
-    told: list[tuple[str, str, str]] = []
+    tiled: list[tuple[str, str, str]] = []
+    metric = files.metric
     chosen, dense = files.summary.get("chosen"), files.summary.get("dense")
     mine = next((row for row in rows if row["trial"] == files.chosen), None)
     if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and mine and chosen["trial"] == mine["trial"]:
-        told.append(("Test accuracy", percent(chosen["test_accuracy"]), f"dense {percent(dense['test_accuracy'])}"))
-        told.append(("Validation accuracy", percent(chosen["accuracy_mean"]), _spread(chosen)))
-        told.append(("Zeros, counted in the file", percent(chosen["sparsity"], 3), described(files.spec.goal)))
+        tiled.append(
+            (f"Test {metric}", told(metric, chosen["test_accuracy"]), f"dense {told(metric, dense['test_accuracy'])}")
+        )
+        tiled.append((f"Validation {metric}", told(metric, chosen["accuracy_mean"]), _spread(chosen, metric)))
+        tiled.append(
+            ("Zeros, counted in the file", percent(chosen["sparsity"], 3), described(files.spec.goal, files.metric))
+        )
     elif mine:
-        told.append(("Validation accuracy", percent(mine["accuracy"]), f"trial {mine['trial']}, one seed"))
-        told.append(("Zeros, counted in the file", percent(mine["sparsity"], 3), described(files.spec.goal)))
+        tiled.append((f"Validation {metric}", told(metric, mine["accuracy"]), f"trial {mine['trial']}, one seed"))
+        tiled.append(
+            ("Zeros, counted in the file", percent(mine["sparsity"], 3), described(files.spec.goal, files.metric))
+        )
     if files.dense_accuracy is not None and not chosen:
-        told.append(("Dense network", percent(files.dense_accuracy), "validation accuracy"))
+        tiled.append(("Dense network", told(metric, files.dense_accuracy), f"validation {metric}"))
     if mine and "packed_bytes" in mine:
-        told.append(("Ternary weights", size(mine["packed_bytes"]), "packed"))
+        tiled.append(("Ternary weights", size(mine["packed_bytes"]), "packed"))
     complete = sum(row["state"] == "complete" for row in rows)
-    told.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
-    return told
+    tiled.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
+    return tiled
 
 
-def _spread(chosen: Mapping[str, Any]) -> str:
-    _, _, rest = expected_accuracy(chosen).partition("%")
-    return rest.strip(" ,").replace("± ", "±" + SPACE).replace("%", SPACE + "%")
+def _spread(chosen: Mapping[str, Any], metric: str) -> str:
+    return spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
 
 
 def _others(rows: Rows) -> str:
@@ -105,20 +119,21 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:,.2f}{SPACE}MB"
 
 
-def front_headline(front: Front, rows: Rows, dense_accuracy: float | None) -> str:
+def front_headline(front: Front, rows: Rows, dense_accuracy: float | None, metric: str = ACCURACY) -> str:
     """What the front teaches: how far one can go before accuracy falls by more than half a point."""
     points = {row["trial"]: row for row in rows if row["trial"] in set(front.trials)}
     if not points:
         return "Nothing to compare yet"
     best = max(row["accuracy"] for row in points.values())
     top = best if dense_accuracy is None else max(best, dense_accuracy)
-    near = [row for row in points.values() if row["accuracy"] >= top - 0.005 - 1e-12]
+    near = [row for row in points.values() if row["accuracy"] >= top - 0.005 * one(metric, top) - 1e-12]
     named = "the best" if dense_accuracy is None or best > dense_accuracy else "the dense network"
     if len(points) == 1 or not near:
         row = max(points.values(), key=lambda row: row["accuracy"])
-        return f"The most accurate has {percent(row['accuracy'])} at {_value(front, row)}"
+        return f"The most accurate has {told(metric, row['accuracy'])} at {_value(front, row)}"
     extreme = (max if front.measure.more_is_better else min)(near, key=lambda row: row[front.measure.key])
-    return f"{_value(front, extreme)} and still within half a point of {named}"
+    near_by = "half a point" if is_share(metric) else f"{shown_spread(metric, 0.005 * one(metric, top))} {metric}"
+    return f"{_value(front, extreme)} and still within {near_by} of {named}"
 
 
 def _value(front: Front, row: Mapping[str, Any]) -> str:

@@ -1,20 +1,25 @@
-"""Data sets: by name, from folders of images, from .npz files; in splits that are normalised and ready."""
+"""Data sets: by name, from files, or from a user's own objects; in splits that are normalised and ready."""
 
 from sca_search.data.dataset import AnySplit, DataSet
 from sca_search.data.lazy import LazySplit
 from sca_search.data.names import DATA_NAMES, check_data_name, load_data, load_study_data
-from sca_search.data.splits import Batch, Batches, Split, TaughtSplit
+from sca_search.data.objects import from_objects
+from sca_search.data.splits import AskedSplit, Batch, Batches, Split, TaughtSplit
+from sca_search.data.targets import Kind
 
 __all__ = [
     "DATA_NAMES",
     "AnySplit",
+    "AskedSplit",
     "Batch",
     "Batches",
     "DataSet",
+    "Kind",
     "LazySplit",
     "Split",
     "TaughtSplit",
     "check_data_name",
+    "from_objects",
     "load_data",
     "load_study_data",
 ]

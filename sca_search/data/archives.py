@@ -120,7 +120,7 @@ def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opene
         test_images, test_labels, _ = _read(archive, root, opener, train=False)
         return split_from_arrays(test_images, test_labels, image_size=request.image_size)
 
-    return assemble(archive.name, classes, part(train), part(val), read_test)
+    return assemble(archive.name, classes, part(train), part(val), read_test, normalise=request.normalise)
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""Images as stored, in numpy arrays, to images as trained on: float32 NCHW of the size asked for."""
+"""Inputs as stored, in numpy arrays, to inputs as trained on: float32, channels first, images of the size asked for."""
 
 from typing import Any
 
@@ -16,17 +16,29 @@ _STEP = 1024
 
 
 def split_from_arrays(
-    images: NDArray[Any], labels: Rows, rows: Rows | None = None, *, image_size: int | None = None
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    rows: Rows | None = None,
+    *,
+    image_size: int | None = None,
+    channels_first: bool = False,
 ) -> Split:
-    """The chosen rows (all by default) of uint8 or float images, (N, H, W) or (N, H, W, C), in 0..1 if uint8."""
+    """The chosen rows (all by default) of uint8 (then scaled to 0..1) or float inputs, and of targets.
+
+    Images are (N, H, W) or (N, H, W, C); where `channels_first`, inputs of any rank stay as they are.
+    """
     if rows is None:
         rows = np.arange(len(labels))
-    first = _to_tensor(images[rows[:1]], image_size)
-    filled = torch.empty(len(rows), *first.shape[1:])
+
+    def tensor(some: Rows) -> Tensor:
+        values = _to_float(images[some])
+        return values if channels_first else _to_images(values, image_size)
+
+    filled = torch.empty(len(rows), *tensor(rows[:1]).shape[1:])
     for start in range(0, len(rows), _STEP):
         part = slice(start, start + _STEP)
-        filled[part] = _to_tensor(images[rows[part]], image_size)
-    return Split(filled, torch.from_numpy(labels[rows].astype(np.int64)))
+        filled[part] = tensor(rows[part])
+    return Split(filled, torch.from_numpy(labels[rows]))
 
 
 def fit_size(images: Tensor, size: int) -> Tensor:
@@ -39,10 +51,12 @@ def fit_size(images: Tensor, size: int) -> Tensor:
     return images[:, :, top : top + size, left : left + size]
 
 
-def _to_tensor(images: NDArray[Any], image_size: int | None) -> Tensor:
-    tensor = torch.from_numpy(images.astype(np.float32))
-    if images.dtype == np.uint8:
-        tensor /= 255
+def _to_float(given: NDArray[Any]) -> Tensor:
+    tensor = torch.from_numpy(given.astype(np.float32))
+    return tensor / 255 if given.dtype == np.uint8 else tensor
+
+
+def _to_images(tensor: Tensor, image_size: int | None) -> Tensor:
     tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
     if image_size is None or tuple(tensor.shape[2:]) == (image_size, image_size):
         return tensor

@@ -75,6 +75,6 @@ def require_every_class(where: str, labels: Rows, classes: Sequence[str]) -> Non
     for name, count in zip(classes, counts, strict=True):
         if count == 0:
             raise DataError(
-                f"{where}: every class must keep an image for training after validation and test "
-                f"images are set apart, class {name!r} has too few"
+                f"{where}: every class must keep an example for training after validation and test "
+                f"examples are set apart, class {name!r} has too few"
             )

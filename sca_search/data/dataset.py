@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
+from sca_search.data.targets import Kind
 
 AnySplit = Split | LazySplit
 
@@ -27,6 +28,8 @@ class DataRequest:
     data_dir: Path | None = None
     image_size: int | None = None
     train_limit: int | None = None
+    normalise: bool = True  # inputs by channel, and targets of a regression
+    columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns and does not tell which
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +40,103 @@ class DataSet:
     train: AnySplit
     val: AnySplit
     read_test: Callable[[], AnySplit]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # the outputs' names: of classes, of labels, or of a regression's values
     mean: tuple[float, ...]  # per channel, of the training split before normalisation
     std: tuple[float, ...]  # 1 for a channel that is constant
+    kind: Kind = "classes"
+    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised, which they are then
+    target_std: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read
 
     @property
     def num_classes(self) -> int:
+        """How many outputs a network has, whatever they are."""
         return len(self.classes)
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels first: (channels, height, width) of images."""
         return self.train.image_shape
 
+    @property
+    def has_images(self) -> bool:
+        """Whether inputs are channels, height and width."""
+        return len(self.input_shape) == 3
 
-def assemble(name: str, classes: tuple[str, ...], train: Split, val: Split, read_test: Callable[[], Split]) -> DataSet:
+    @property
+    def has_units(self) -> bool:
+        """Whether targets were standardised, so that a network's answers have to be put into the user's units."""
+        return bool(self.target_std)
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Targets or answers as the user has them."""
+        return values * torch.tensor(self.target_std) + torch.tensor(self.target_mean) if self.has_units else values
+
+    def name_of(self, target: Tensor) -> str:
+        """One target in words."""
+        if self.kind == "classes":
+            return self.classes[int(target)]
+        if self.kind == "regression":
+            return ", ".join(f"{value:.3g}" for value in self.in_units(target).tolist())
+        return ", ".join(name for name, value in zip(self.classes, target.tolist(), strict=True) if value) or "none"
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How inputs are normalised, and a regression's targets standardised; nothing where it is empty."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    target_mean: tuple[float, ...] = ()
+    target_std: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, inputs: Iterable[Tensor], channels: int, targets: Tensor, kind: Kind, normalise: bool) -> "Scaling":
+        """By the training split."""
+        if not normalise:
+            return cls((0.0,) * channels, (1.0,) * channels)
+        by_channel = channel_statistics(inputs)
+        by_value = channel_statistics(torch.split(targets, _STEP)) if kind == "regression" else ((), ())
+        return cls(*by_channel, *by_value)
+
+    def apply_(self, split: Split) -> Split:
+        """Changes a split's tensors in place."""
+        normalise_(split.images, self.mean, self.std)
+        if self.target_std:
+            normalise_(split.labels, self.target_mean, self.target_std)
+        return split
+
+
+def assemble(
+    name: str,
+    classes: tuple[str, ...],
+    train: Split,
+    val: Split,
+    read_test: Callable[[], Split],
+    *,
+    kind: Kind = "classes",
+    normalise: bool = True,
+) -> DataSet:
     """Normalise splits in memory by the training split's statistics; the tensors given are changed."""
-    mean, std = channel_statistics(torch.split(train.images, _STEP))
-
-    def read_normalised_test() -> Split:
-        test = read_test()
-        normalise_(test.images, mean, std)
-        return test
-
+    scaling = Scaling.of(torch.split(train.images, _STEP), train.image_shape[0], train.labels, kind, normalise)
     for split in (train, val):
-        normalise_(split.images, mean, std)
-    return DataSet(name, train, val, read_normalised_test, classes, mean, std)
+        scaling.apply_(split)
+    return DataSet(
+        name,
+        train,
+        val,
+        lambda: scaling.apply_(read_test()),
+        classes,
+        scaling.mean,
+        scaling.std,
+        kind,
+        scaling.target_mean,
+        scaling.target_std,
+    )
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels of all parts (NCHW).
+    """Mean and standard deviation of each channel, the second axis, over all else of all parts.
 
     Each part gives its own mean m and variance v; together, with w for a part's share of the pixels,
     M = Σ w·m and V = Σ w·(v + (m - M)²). One walk, and nothing cancels as in E[x²] - E[x]².
@@ -82,10 +152,11 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
 
 def _moments(images: Tensor) -> tuple[int, Tensor, Tensor]:
     pixels = images.double()
-    variance, mean = torch.var_mean(pixels, dim=(0, 2, 3), correction=0)
+    variance, mean = torch.var_mean(pixels, dim=(0, *range(2, images.ndim)), correction=0)
     return len(images), mean, variance
 
 
 def normalise_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Shift and scale each channel in place: a copy of a large set may not fit beside it."""
-    images.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+    ones = [1] * (images.ndim - 2)
+    images.sub_(torch.tensor(mean).view(-1, *ones)).div_(torch.tensor(std).view(-1, *ones))

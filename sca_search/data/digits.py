@@ -28,7 +28,7 @@ def load_digits(request: DataRequest) -> DataSet:
         return split_from_arrays(images, labels, rows, image_size=request.image_size)
 
     classes = tuple(str(digit) for digit in range(10))
-    return assemble("digits", classes, part(train), part(val), lambda: part(test))
+    return assemble("digits", classes, part(train), part(val), lambda: part(test), normalise=request.normalise)
 
 
 def _read() -> tuple[NDArray[np.float32], Rows]:

@@ -20,7 +20,7 @@ from sca_search.data.carve import (
     require_every_class,
     share_of,
 )
-from sca_search.data.dataset import DataRequest, DataSet, assemble, channel_statistics
+from sca_search.data.dataset import DataRequest, DataSet, Scaling, assemble
 from sca_search.data.lazy import ImageReader, LazySplit, is_grey
 from sca_search.data.splits import Split
 from sca_search.errors import DataError
@@ -30,14 +30,14 @@ from sca_search.errors import DataError
 MEMORY_BYTES = 2 * 1024**3
 
 _DEFAULT_SIZE = 64
-_TEST_SHARE = 0.2
+TEST_SHARE = 0.2
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 # Files whose headers decide between grey and colour; more would make a large folder slow to open.
 _SAMPLE_MODES = 32
 # Images that give the mean and spread of a set too large for memory: even if all pixels of an image were
 # alike, 4096 images know the mean to 1/64 of a standard deviation.
-_SAMPLE_STATISTICS = 4096
+SAMPLE_STATISTICS = 4096
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,11 @@ def load_folder(name: str, path: Path, request: DataRequest, *, memory_bytes: in
     reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels)
     images = sum(map(len, (train.paths, parts.val.paths, parts.test.paths)))
     if images * int(np.prod(reader.image_shape)) * 4 > memory_bytes:
-        return _lazy(name, train, parts, reader)
+        return _lazy(name, train, parts, reader, request.normalise)
     read = partial(_read_split, reader)
-    return assemble(name, parts.classes, read(train), read(parts.val), lambda: read(parts.test))
+    return assemble(
+        name, parts.classes, read(train), read(parts.val), lambda: read(parts.test), normalise=request.normalise
+    )
 
 
 def _is_divided(path: Path) -> bool:
@@ -100,7 +102,7 @@ def _divided(path: Path, request: DataRequest) -> _Parts:
 def _carved(path: Path, request: DataRequest) -> _Parts:
     classes = _class_names(path)
     files = _list_files(path, classes)
-    test, others = carve(files.labels, share_of(len(files.paths), _TEST_SHARE), TEST_SEED)
+    test, others = carve(files.labels, share_of(len(files.paths), TEST_SHARE), TEST_SEED)
     val, train = carve_val(files.labels[others], request.seed)
     require_every_class(str(path), files.labels[others[train]], classes)
     return _Parts(files.take(others[train]), files.take(others[val]), files.take(test), classes)
@@ -145,8 +147,10 @@ def _read_split(reader: ImageReader, files: _Files) -> Split:
     return Split(images, torch.from_numpy(files.labels))
 
 
-def _lazy(name: str, train: _Files, parts: _Parts, reader: ImageReader) -> DataSet:
-    mean, std = channel_statistics(reader(path).unsqueeze(0) for path in train.spread(_SAMPLE_STATISTICS))
+def _lazy(name: str, train: _Files, parts: _Parts, reader: ImageReader, normalise: bool) -> DataSet:
+    sample = (reader(path).unsqueeze(0) for path in train.spread(SAMPLE_STATISTICS))
+    scaling = Scaling.of(sample, reader.channels, torch.from_numpy(train.labels), "classes", normalise)
+    mean, std = scaling.mean, scaling.std
 
     def split(files: _Files) -> LazySplit:
         return LazySplit(files.paths, torch.from_numpy(files.labels), reader, mean, std)

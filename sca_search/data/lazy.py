@@ -1,8 +1,10 @@
-"""Image files: reading one, and a split of more of them than memory should hold."""
+"""Image files: reading one, and a split of more of them, or of other things, than memory should hold."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sca_search.data.splits import Batch, Batches
-from sca_search.errors import DataError
+from sca_search.errors import CodeError, DataError
 
 # Everything Pillow raises on a file that is no image, is cut short, or is absurdly large;
 # SyntaxError is what its PNG reader says of a broken chunk.
@@ -64,23 +66,33 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path}: every image must be readable, this one is not ({reason})")
 
 
+class Reader(Protocol):
+    """Whatever gives an input, as float32 with its channels first, for what a split lists."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+
+    def __call__(self, listed: Any, /) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class LazySplit:
     """The interface of Split without its `images`: each batch is read from its files when it is due."""
 
-    paths: tuple[Path, ...]
+    paths: Sequence[Any]  # files, or whatever else the reader takes
     labels: Tensor
-    reader: ImageReader
+    reader: Reader
     mean: tuple[float, ...]
     std: tuple[float, ...]
     workers: int | None = None  # processes that read ahead; None: what the machine can spare
+    changes: bool = False  # whether an input is another one each time that it is read: augmented
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels first."""
         return self.reader.image_shape
 
     def batches(self, size: int, *, seed: int | None = None) -> Batches:
@@ -90,24 +102,25 @@ class LazySplit:
     def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
         """One batch for each list of rows."""
         # A generator of its own: the loader draws a seed for its workers, and taken from the global
-        # generator that draw would change every random number of the training after it.
+        # generator that draw would change every random number of the training after it. Its seed follows from the
+        # order of the rows, which is another in each epoch: readers that augment must not repeat themselves.
         loader = DataLoader(
             _Files(self),
             batch_sampler=[rows.tolist() for rows in chunks],
             num_workers=_spare_cores() if self.workers is None else self.workers,
-            generator=torch.Generator(),
+            generator=torch.Generator().manual_seed(zlib.crc32(chunks[0].numpy().tobytes()) if len(chunks) else 0),
         )
         try:
             for batch in loader:  # lists of two, from torch's default collation
                 yield batch[0], batch[1]
-        except DataError as error:
-            raise DataError(_own_words(error)) from None
+        except (DataError, CodeError) as error:
+            raise type(error)(_own_words(error)) from None
 
 
-def _own_words(error: DataError) -> str:
+def _own_words(error: Exception) -> str:
     """The sentence alone: an error that crosses from a reading process brings its traceback as text."""
     last = str(error).strip().splitlines()[-1]
-    return last.rpartition("DataError: ")[2]
+    return last.rpartition(f"{type(error).__name__}: ")[2]
 
 
 class _Files(Dataset[Batch]):
@@ -115,8 +128,9 @@ class _Files(Dataset[Batch]):
 
     def __init__(self, split: LazySplit) -> None:
         self._split = split
-        self._mean = torch.tensor(split.mean).view(-1, 1, 1)
-        self._std = torch.tensor(split.std).view(-1, 1, 1)
+        ones = [1] * (len(split.image_shape) - 1)
+        self._mean = torch.tensor(split.mean).view(-1, *ones)
+        self._std = torch.tensor(split.std).view(-1, *ones)
 
     def __getitem__(self, row: int) -> Batch:
         image = self._split.reader(self._split.paths[row])

@@ -1,18 +1,37 @@
-"""Data sets by name."""
+"""Data sets by name.
 
+digits, mnist, cifar10, cifar100        embedded, or archives
+folder:PATH, npz:PATH, hf-disk:PATH     files
+package.module:function, file.py:function    what a user's function gives
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.digits import load_digits
 from sca_search.data.folder import load_folder
+from sca_search.data.function import load_function
+from sca_search.data.hf_disk import load_hf_disk
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, unknown_name
+from sca_search.named_object import is_reference
 from sca_search.spec import DataSpec
 
-_PREFIXES = ("folder", "npz")
+_FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
+    "folder": load_folder,
+    "npz": load_npz,
+    "hf-disk": load_hf_disk,
+}
 
-DATA_NAMES = ("digits", *(archive.name for archive in ARCHIVES), *(f"{prefix}:PATH" for prefix in _PREFIXES))
+DATA_NAMES = (
+    "digits",
+    *(archive.name for archive in ARCHIVES),
+    *(f"{prefix}:PATH" for prefix in _FILES),
+    "module:function",
+    "file.py:function",
+)
 
 
 def check_data_name(name: str) -> None:
@@ -21,15 +40,17 @@ def check_data_name(name: str) -> None:
     if not colon:
         if name not in DATA_NAMES:
             raise DataError(unknown_name("data set", name, DATA_NAMES))
-    elif prefix not in _PREFIXES:
-        raise DataError(unknown_name("kind of data set", prefix, _PREFIXES))
+    elif prefix not in _FILES:
+        if not is_reference(name):
+            raise DataError(unknown_name("kind of data set", prefix, [*_FILES, "module:function", "file.py:function"]))
     elif not path:
         raise DataError(f"data set {name!r}: a path must follow the colon, got none")
 
 
 def load_study_data(data: DataSpec, seed: int) -> DataSet:
     """The data set that a study names."""
-    return load_data(data.name, data_dir=data.dir, seed=seed, image_size=data.image_size, train_limit=data.train_limit)
+    request = DataRequest(seed, data.dir, data.image_size, data.train_limit, data.normalise, data.columns)
+    return _loaded(data.name, request)
 
 
 def load_data(
@@ -39,18 +60,22 @@ def load_data(
     seed: int,
     image_size: int | None = None,
     train_limit: int | None = None,
+    normalise: bool = True,
 ) -> DataSet:
     """The data set of that name (see DATA_NAMES).
 
     `data_dir` holds mnist and cifar, or receives them; the cache by default. `image_size` resizes every
     image to a square, by default to the images' own size, and to 64 for folders. `train_limit` keeps that
-    many stratified training images.
+    many stratified training images. Without `normalise`, inputs and targets stay as they are.
     """
+    return _loaded(name, DataRequest(seed, data_dir, image_size, train_limit, normalise))
+
+
+def _loaded(name: str, request: DataRequest) -> DataSet:
     check_data_name(name)
-    for option, value in (("image size", image_size), ("train limit", train_limit)):
+    for option, value in (("image size", request.image_size), ("train limit", request.train_limit)):
         if value is not None and value < 1:
             raise DataError(f"data set {name!r}: {option} must be at least 1, got {value}")
-    request = DataRequest(seed, data_dir, image_size, train_limit)
     try:
         return _load(name, request)
     except OSError as error:
@@ -58,11 +83,13 @@ def load_data(
 
 
 def _load(name: str, request: DataRequest) -> DataSet:
-    prefix, _, path = name.partition(":")
-    if prefix == "folder":
-        return load_folder(name, Path(path).expanduser(), request)
-    if prefix == "npz":
-        return load_npz(name, Path(path).expanduser(), request)
+    prefix, colon, path = name.partition(":")
+    if request.columns and prefix != "hf-disk":
+        raise DataError(f"data set {name!r}: columns are named of hf-disk:PATH only, got {', '.join(request.columns)}")
+    if prefix in _FILES:
+        return _FILES[prefix](name, Path(path).expanduser(), request)
+    if colon:
+        return load_function(name, request)
     for archive in ARCHIVES:
         if archive.name == name:
             return load_archive(archive, request)

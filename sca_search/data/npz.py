@@ -1,17 +1,20 @@
-"""A data set in one .npz file, under the names that MedMNIST's files use.
+"""A data set in one .npz file, under the names that MedMNIST's files use, or channels first.
 
-    train_images, train_labels    required
-    val_images,   val_labels      optional; without them a validation split is carved from training
-    test_images,  test_labels     required, read at the very end
+    train_images, train_labels    or train_inputs, train_targets; required
+    val_images,   val_labels      or val_inputs, val_targets; without them, validation is carved from training
+    test_images,  test_labels     or test_inputs, test_targets; required, read at the very end
+    output_names                  optional: a text for each class, label or value
 
-Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (taken as they are). Labels are
-integers, (N,) or (N, 1). Every rule about names, shapes and types is checked on the arrays' headers
-before anything is read, the test arrays' too: a long study must not end on a malformed test split.
+Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (taken as they are). Inputs have any rank,
+(N, C), (N, C, L), (N, C, H, W) or more, channels first, of the same types. What is predicted follows from the targets
+(targets.py). Every rule about names, shapes and types is checked on the arrays' headers before anything is read, the
+test arrays' too: a long study must not end on a malformed test split.
 """
 
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.data.arrays import split_from_arrays
-from sca_search.data.carve import Rows, carve_val, limit_rows, require_every_class
+from sca_search.data.carve import carve_val, limit_rows, require_every_class
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
+from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import DataError
 
 _BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+_NAMES = "output_names"
 
 
 class _Header(NamedTuple):
@@ -32,104 +37,121 @@ class _Header(NamedTuple):
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file whose headers are in order."""
+
+    path: Path
+    parts: tuple[str, ...]  # training first
+    inputs: str  # what its arrays are called: images or inputs
+    targets: str
+    kind: Kind
+
+    def read_inputs(self, part: str) -> NDArray[Any]:
+        return _read_inputs(self.path, f"{part}_{self.inputs}")
+
+    def read_targets(self, part: str) -> Values:
+        key = f"{part}_{self.targets}"
+        return targets_of(f"{self.path}: {key}", _read(self.path, key), self.kind)
+
+    def read_split(self, part: str, image_size: int | None) -> Split:
+        return split_from_arrays(
+            self.read_inputs(part), self.read_targets(part), image_size=image_size, channels_first=self.channels_first
+        )
+
+    @property
+    def channels_first(self) -> bool:
+        return self.inputs == "inputs"
+
+
 def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str] | None = None) -> DataSet:
     """The data set in `path`; `classes` names the classes where their names are known."""
-    parts = _check_headers(path)
-    train_labels = _read_labels(path, "train")
-    count = _count_classes(path, train_labels)
-    for part in parts[1:]:
-        _check_range(path, part, _read_labels(path, part), count)
-    names = tuple(classes) if classes and len(classes) == count else tuple(map(str, range(count)))
-    train, val = _read_train_and_val(path, "val" in parts, names, request)
-    return assemble(name, names, train, val, lambda: _read_split(path, "test", request.image_size))
+    file = _checked(path)
+    if request.image_size is not None and file.channels_first:
+        raise DataError(f"data set {name!r}: an image size is for arrays named images, these are named inputs")
+    targets = file.read_targets("train")
+    count = count_outputs(f"{path}: train_{file.targets}", targets, file.kind)
+    for part in file.parts[1:]:
+        check_targets(f"{path}: {part}_{file.targets}", file.read_targets(part), file.kind, count)
+    names = _output_names(path, file.kind, count, classes)
+    train, val = _read_train_and_val(file, names, request)
+    return assemble(
+        name,
+        names,
+        train,
+        val,
+        lambda: file.read_split("test", request.image_size),
+        kind=file.kind,
+        normalise=request.normalise,
+    )
 
 
-def _read_train_and_val(
-    path: Path, has_val: bool, classes: tuple[str, ...], request: DataRequest
-) -> tuple[Split, Split]:
-    images, labels = _read_images(path, "train"), _read_labels(path, "train")
-    size = request.image_size
-    if has_val:
-        train, val = np.arange(len(labels)), _read_split(path, "val", size)
+def _output_names(path: Path, kind: Kind, count: int, known: Sequence[str] | None) -> tuple[str, ...]:
+    if _NAMES in _read_headers(path):
+        given = _read(path, _NAMES)
+        if given.shape != (count,) or given.dtype.kind != "U":
+            raise DataError(f"{path}: {_NAMES} must be {count} texts, got {given.dtype} of shape {given.shape}")
+        return tuple(map(str, given))
+    return tuple(known) if known and len(known) == count else numbered(kind, count)
+
+
+def _read_train_and_val(file: _File, classes: tuple[str, ...], request: DataRequest) -> tuple[Split, Split]:
+    inputs, targets = file.read_inputs("train"), file.read_targets("train")
+    size, mixture = request.image_size, strata(targets, file.kind)
+    if "val" in file.parts:
+        train, val = np.arange(len(targets)), file.read_split("val", size)
     else:
-        val_rows, train = carve_val(labels, request.seed)
-        require_every_class(str(path), labels[train], classes)
-        val = split_from_arrays(images, labels, val_rows, image_size=size)
-    train = train[limit_rows(labels[train], request.train_limit, request.seed)]
-    return split_from_arrays(images, labels, train, image_size=size), val
+        val_rows, train = carve_val(mixture, request.seed)
+        if file.kind == "classes":
+            require_every_class(str(file.path), targets[train], classes)
+        val = split_from_arrays(inputs, targets, val_rows, image_size=size, channels_first=file.channels_first)
+    train = train[limit_rows(mixture[train], request.train_limit, request.seed)]
+    return split_from_arrays(inputs, targets, train, image_size=size, channels_first=file.channels_first), val
 
 
-def _read_split(path: Path, part: str, image_size: int | None) -> Split:
-    return split_from_arrays(_read_images(path, part), _read_labels(path, part), image_size=image_size)
-
-
-def _check_headers(path: Path) -> list[str]:
-    """The parts that the file holds, training first, once their names, shapes and types are in order."""
+def _checked(path: Path) -> _File:
+    """The file, once the names, shapes and types of its arrays are in order."""
     headers = _read_headers(path)
-    parts = [part for part in ("train", "val", "test") if part != "val" or _has_val(headers)]
-    needed = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
+    inputs, targets = ("inputs", "targets") if "train_inputs" in headers else ("images", "labels")
+    has_val = f"val_{inputs}" in headers or f"val_{targets}" in headers
+    parts = ("train", "val", "test") if has_val else ("train", "test")
+    needed = [f"{part}_{what}" for part in parts for what in (inputs, targets)]
     missing = [key for key in needed if key not in headers]
     if missing:
         raise DataError(
             f"{path}: the arrays {', '.join(needed)} are required, {', '.join(missing)} missing; "
             f"given are {', '.join(sorted(headers)) or 'none'}"
         )
+    train_key = f"train_{targets}"
+    kind = kind_of(f"{path}: {train_key}", *headers[train_key])
     for part in parts:
-        _check_images(path, f"{part}_images", headers)
-        _check_labels(path, part, headers)
-    return parts
+        _check_inputs(path, f"{part}_{inputs}", headers, headers[f"train_{inputs}"].shape[1:])
+        _check_targets(path, f"{part}_{targets}", headers, headers[f"{part}_{inputs}"].shape[0], kind)
+    return _File(path, parts, inputs, targets, kind)
 
 
-def _has_val(headers: dict[str, _Header]) -> bool:
-    return "val_images" in headers or "val_labels" in headers
-
-
-def _check_images(path: Path, key: str, headers: dict[str, _Header]) -> None:
+def _check_inputs(path: Path, key: str, headers: dict[str, _Header], expected: tuple[int, ...]) -> None:
     shape, dtype = headers[key]
     if dtype != np.uint8 and dtype.kind != "f":
         raise DataError(f"{path}: {key} must be uint8 or float, got {dtype}")
-    if len(shape) not in {3, 4}:
+    if key.endswith("_images") and len(shape) not in {3, 4}:
         raise DataError(f"{path}: {key} must have shape (N, H, W) or (N, H, W, C), got {shape}")
+    if len(shape) < 2:
+        raise DataError(f"{path}: {key} must have shape (N, C) or (N, C, …), channels first, got {shape}")
     if 0 in shape:
         raise DataError(f"{path}: {key} must not be empty, got shape {shape}")
-    expected = headers["train_images"].shape[1:]
     if shape[1:] != expected:
-        raise DataError(f"{path}: {key} must have images of shape {expected} as in training, got {shape[1:]}")
+        what = "images" if key.endswith("_images") else "inputs"
+        raise DataError(f"{path}: {key} must have {what} of shape {expected} as in training, got {shape[1:]}")
 
 
-def _check_labels(path: Path, part: str, headers: dict[str, _Header]) -> None:
-    key = f"{part}_labels"
+def _check_targets(path: Path, key: str, headers: dict[str, _Header], count: int, kind: Kind) -> None:
     shape, dtype = headers[key]
-    if dtype.kind not in "iu":
-        raise DataError(f"{path}: {key} must be integers, got {dtype}")
-    if len(shape) != 1 and shape[1:] != (1,):
-        raise DataError(f"{path}: {key} must have shape (N,) or (N, 1), got {shape}")
-    count = headers[f"{part}_images"].shape[0]
+    found = kind_of(f"{path}: {key}", shape, dtype)
+    if found != kind:
+        raise DataError(f"{path}: {key} must be of one kind with training's, {kind}, got {found}")
     if shape[0] != count:
-        raise DataError(f"{path}: {key} must have one label for each of {count} images, got {shape[0]}")
-
-
-def _count_classes(path: Path, labels: Rows) -> int:
-    """The number of classes, once the training labels are 0..n-1 without a gap."""
-    found = np.unique(labels)
-    if found[0] < 0:
-        raise DataError(f"{path}: train_labels must not be negative, got {found[0]}")
-    if len(found) < 2:
-        raise DataError(f"{path}: train_labels must have at least 2 classes, got 1")
-    gaps = np.flatnonzero(found != np.arange(len(found)))
-    if len(gaps):
-        # A gap would give the network an output that no image ever asks for.
-        raise DataError(
-            f"{path}: train_labels must use every class from 0 to the highest, got {found[-1]} but no {gaps[0]}"
-        )
-    return len(found)
-
-
-def _check_range(path: Path, part: str, labels: Rows, count: int) -> None:
-    low, high = labels.min(), labels.max()
-    if low < 0 or high >= count:
-        given = low if low < 0 else high
-        raise DataError(f"{path}: {part}_labels must be 0..{count - 1} as in training, got {given}")
+        raise DataError(f"{path}: {key} must have one for each of {count} examples, got {shape[0]}")
 
 
 def _read_headers(path: Path) -> dict[str, _Header]:
@@ -153,20 +175,15 @@ def _read_header(archive: zipfile.ZipFile, name: str) -> _Header:
     return _Header(shape, dtype)
 
 
-def _read_images(path: Path, part: str) -> NDArray[Any]:
-    images = _read(path, f"{part}_images")
-    if images.dtype == np.uint8:
-        return images
+def _read_inputs(path: Path, key: str) -> NDArray[Any]:
+    inputs = _read(path, key)
+    if inputs.dtype == np.uint8:
+        return inputs
     with np.errstate(over="ignore"):  # a float64 may be finite and still not fit: refused below
-        images = images.astype(np.float32)
-    if not np.isfinite(images).all():
-        raise DataError(f"{path}: {part}_images must be finite numbers, got NaN or infinity")
-    return images
-
-
-def _read_labels(path: Path, part: str) -> Rows:
-    labels: Rows = _read(path, f"{part}_labels").reshape(-1).astype(np.int64)
-    return labels
+        inputs = inputs.astype(np.float32)
+    if not np.isfinite(inputs).all():
+        raise DataError(f"{path}: {key} must be finite numbers, got NaN or infinity")
+    return inputs
 
 
 def _read(path: Path, key: str) -> NDArray[Any]:

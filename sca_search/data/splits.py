@@ -1,6 +1,6 @@
 """One part of a data set in memory, and its batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Batch = tuple[Tensor, ...]  # images, labels, and where a teacher was asked, its logits
+Batch = tuple[Tensor, ...]  # inputs, targets, and where a teacher was asked, its outputs
 
 
 class Fetches(Protocol):
@@ -63,7 +63,7 @@ class Batches:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (float32, NCHW) and labels (int64) in memory."""
+    """Inputs (float32, channels behind the batch) and targets (int64 of classes, float32 of others) in memory."""
 
     images: Tensor
     labels: Tensor
@@ -72,10 +72,9 @@ class Split:
         return len(self.labels)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels first."""
+        return tuple(self.images.shape[1:])
 
     def batches(self, size: int, *, seed: int | None = None) -> Batches:
         """Batches of at most `size` images; in order without a seed, shuffled anew each epoch with one."""
@@ -105,3 +104,24 @@ class TaughtSplit:
         """One batch for each list of rows."""
         for batch, rows in zip(self.split.fetch(chunks), chunks, strict=True):
             yield (*batch, self.answers.index_select(0, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class AskedSplit:
+    """A split whose examples change from epoch to epoch, so that its teacher is asked at every step."""
+
+    split: Fetches
+    teacher: Callable[[Tensor], Tensor]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, size: int, *, seed: int | None = None) -> Batches:
+        """As the split's own batches, with a third tensor."""
+        return Batches(self, size, seed=seed)
+
+    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+        """One batch for each list of rows."""
+        for inputs, *rest in self.split.fetch(chunks):
+            with torch.no_grad():
+                yield (inputs, *rest, self.teacher(inputs))

@@ -11,6 +11,7 @@ from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
 from sca_search.export.records import Graph
 from sca_search.export.sizes import sizes
 from sca_search.export.verify import Verification
+from sca_search.metric_name import ACCURACY, shown, shown_spread
 
 
 def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verification) -> str:
@@ -19,7 +20,7 @@ def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verificat
     title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
     sections = [
         f"# {title}\n\n{_summary(facts, graph)}",
-        f"## Accuracy\n\n{_accuracy(about)}" if "accuracy" in about else "",
+        f"## {_title(about)}\n\n{_accuracy(about)}" if "accuracy" in about else "",
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
         f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
@@ -52,25 +53,47 @@ VERDICTS = {True: "yes", False: "NO", None: "not checked"}
 def _summary(facts: Facts, graph: Graph) -> str:
     weights = sum(layer.weight.size for layer in graph.ternary_layers)
     text = (
-        f"An image classifier, {_spelled(facts.input_shape)} to {len(facts.class_names)} classes, "
+        f"{_what(facts)}, "
         f"with {weights:,} weights that are only -1, 0 and +1, {graph.sparsity:.3%} of them 0. Found by sca-search."
     )
     return text + (f"\n\nGoal of the study: {facts.about['goal']}." if "goal" in facts.about else "")
 
 
+_ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values"}
+
+
+def _what(facts: Facts) -> str:
+    is_image = len(facts.input_shape) == 3
+    if facts.kind == "classes":
+        name = "An image classifier" if is_image else "A classifier"
+    else:
+        name = "A network for images" if is_image else "A network"
+    return f"{name}, {_spelled(facts.input_shape)} to {len(facts.class_names)} {_ANSWERS[facts.kind]}"
+
+
+def _title(about: Any) -> str:
+    metric = str(about.get("metric", ACCURACY))
+    return metric.capitalize() if metric == ACCURACY else metric
+
+
 def _accuracy(about: Any) -> str:
-    lines = [f"- Validation: {about['accuracy']:.2%} for this very model"]
+    def value(name: str) -> str:
+        return shown(about.get("metric", ACCURACY), about[name])
+
+    examples = about.get("examples", "images")
+    spread = shown_spread(about.get("metric", ACCURACY), about.get("accuracy_spread", 0.0))
+    lines = [f"- Validation: {value('accuracy')} for this very model"]
     if about.get("seeds", 1) > 1:
         lines.append(
-            f"- Over {about['seeds']} seeds: {about['accuracy_mean']:.2%} ± {about['accuracy_spread']:.2%} "
+            f"- Over {about['seeds']} seeds: {value('accuracy_mean')} ± {spread} "
             "(mean and standard deviation; what to expect of another training)"
         )
     else:
         lines.append("- One seed: no spread is known; best of many trials, the figure flatters itself")
     if about.get("test_accuracy") is not None:
-        lines.append(f"- Test: {about['test_accuracy']:.2%} on {about['test_images']} images, read once")
+        lines.append(f"- Test: {value('test_accuracy')} on {about['test_images']} {examples}, read once")
     if about.get("dense_accuracy") is not None:
-        lines.append(f"- The dense network it started from: {about['dense_accuracy']:.2%} on validation")
+        lines.append(f"- The dense network it started from: {value('dense_accuracy')} on validation")
     return "\n".join(lines)
 
 
@@ -103,19 +126,38 @@ def _sizes(folder: Path, graph: Graph) -> str:
 
 def _input(facts: Facts) -> str:
     mean, std = facts.mean or (0.0,) * facts.input_shape[0], facts.std or (1.0,) * facts.input_shape[0]
-    return (
-        f"Images are float32, {_spelled(facts.input_shape)} (channels, height, width), as the data set gives them; "
-        f"all files but `{STATE}` normalise them themselves, (image - mean) / std with mean {_numbers(mean)} and std "
-        f"{_numbers(std)} by channel. The answer is a logit for each of the classes "
-        f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}."
+    is_image = len(facts.input_shape) == 3
+    what, one, axes = (
+        ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
     )
+    return (
+        f"{what} are float32, {_spelled(facts.input_shape)} ({axes}), as the data set gives them; "
+        f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
+        f"{_numbers(std)} by channel. {_answer(facts)}"
+    )
+
+
+def _answer(facts: Facts) -> str:
+    names = f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}"
+    if facts.kind == "classes":
+        return f"The answer is a logit for each of the classes {names}."
+    if facts.kind == "multi-label":
+        return f"The answer is a logit for each of the labels {names}: above 0 where it is there."
+    text = f"The answer is a number for each of {names}, in the units of the data set."
+    if not facts.target_std:
+        return text
+    mean, std = _numbers(facts.target_mean), _numbers(facts.target_std)
+    return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
 
 
 def _usage(folder: Path, facts: Facts) -> str:
     size = ", ".join(map(str, facts.input_shape))
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
-        f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```",
+        f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
+        if facts.kind == "classes"
+        else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
+        f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
         "make -C c && c/model < images.f32 > logits.f32      # float32, image by image\n```\n\n"
         '```c\n#include "model.h"\n\nmodel_predict(image, logits);              /* one image; no heap */\n```\n\n'
@@ -126,7 +168,7 @@ def _usage(folder: Path, facts: Facts) -> str:
         "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",
         PROGRAM: "A .pt2 may run code when it is loaded: load only one that you wrote or trust.\n\n"
         f'```python\nimport torch\n\nmodel = torch.export.load("{PROGRAM}").module()\n```',
-        STATE: "The state dict of the network's own class, trits as int8; it wants normalised images.\n\n"
+        STATE: "The state dict of the network's own class, trits as int8; it wants normalised inputs.\n\n"
         f'```python\nfrom safetensors.torch import load_file\n\nnetwork.load_state_dict(load_file("{STATE}"))\n```',
     }
     return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())

@@ -24,18 +24,21 @@ class Agreement:
     difference: float  # max|a - b| / max|b|
     other_class: int  # images whose largest logit is another one, and no tie explains it
     ties: int  # images whose largest logits lie so close that either may win
+    has_classes: bool = True  # else the answers are of no classes, and only their values are compared
 
     @property
     def holds(self) -> bool:
         return self.difference <= TOLERANCE and self.other_class == 0
 
     def __str__(self) -> str:
+        if not self.has_classes:
+            return f"{self.difference:.1e} apart"
         classes = f"another class for {self.other_class}" if self.other_class else "same classes"
         ties = f" but for {self.ties} ties" if self.ties else ""
         return f"{self.difference:.1e} apart, {classes}{ties}"
 
 
-def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating]) -> Agreement:
+def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating], *, has_classes: bool = True) -> Agreement:
     """Compares logits of the same images."""
     a, b = answers.astype(np.float64), expected.astype(np.float64)
     largest, apart = float(np.abs(b).max(initial=0.0)), float(np.abs(a - b).max(initial=0.0))
@@ -46,11 +49,15 @@ def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating]) -> 
     gaps = b[rows, theirs] - b[rows, mine]
     other = mine != theirs
     close = gaps <= 2 * TOLERANCE * largest
-    finite = bool(np.isfinite(a).all())
-    return Agreement(len(b), difference if finite else np.inf, int((other & ~close).sum()), int((other & close).sum()))
+    difference = difference if bool(np.isfinite(a).all()) else np.inf
+    if not has_classes:
+        return Agreement(len(b), difference, 0, 0, has_classes=False)
+    return Agreement(len(b), difference, int((other & ~close).sum()), int((other & close).sum()))
 
 
-def compare(runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float) -> dict[str, Agreement]:
+def compare(
+    runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float, *, has_classes: bool = True
+) -> dict[str, Agreement]:
     """Runs every format on the batches, each as long as it has used less than `seconds` of its own."""
     clocks = {name: _Clock(run, seconds) for name, run in runs.items()}
     expected: list[NDArray[np.floating]] = []
@@ -64,7 +71,7 @@ def compare(runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], 
         for name in waiting:
             answers[name].append(clocks[name](images))
     return {
-        name: agreement(np.concatenate(given), np.concatenate(expected[: len(given)]))
+        name: agreement(np.concatenate(given), np.concatenate(expected[: len(given)]), has_classes=has_classes)
         for name, given in answers.items()
         if given
     }
@@ -107,6 +114,21 @@ def classes_beside(
     known = None if labels is None else labels[: len(mine)]
     correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
     return Beside(len(mine), int((mine == others).sum()), correct)
+
+
+def values_beside(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
+    """How far the values of two models lie apart that need not be equal, in words."""
+    clocks = [_Clock(run, seconds) for run in runs]
+    apart: list[NDArray[np.floating]] = []
+    largest = 0.0
+    for batch in batches:
+        if not all(clock.has_time for clock in clocks):
+            break
+        mine, other = (clock(batch).astype(np.float64) for clock in clocks)
+        apart.append(np.abs(mine - other))
+        largest = max(largest, float(np.abs(other).max()))
+    every = np.concatenate(apart) / (largest or 1.0)
+    return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
 
 
 class _Clock:

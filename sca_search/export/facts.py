@@ -30,6 +30,9 @@ class Facts:
     largest_values: dict[str, float] | None = None  # seen by value; the scales of C with integer activations
     state_file: str | None = None  # where the run has the state, seen from the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "classes"  # what the answers are
+    target_mean: tuple[float, ...] = ()
+    target_std: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -50,6 +53,9 @@ class Facts:
             # a relative path still leads there when both folders have moved together
             state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,
+            kind=network.kind,
+            target_mean=network.target_mean,
+            target_std=network.target_std,
         )
 
 

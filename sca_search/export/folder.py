@@ -199,6 +199,9 @@ def _write_torch(new: Path, content: _Content, _options: ExportOptions) -> None:
         "classes": network.class_names,
         "mean": network.mean,
         "std": network.std,
+        "kind": network.kind,
+        "target_mean": network.target_mean,
+        "target_std": network.target_std,
     }
     save_plain(new / STATE, network.model, network.ternary_layers, about)
 

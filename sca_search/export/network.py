@@ -1,7 +1,7 @@
 """What is exported: a trained torch network and what is known about it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sca_search.export.records import Floats, Graph, Shape
+from sca_search.export.records import ChannelAffine, Floats, Graph, Shape, WeightRecord
 from sca_search.export.trace import record_name, trace
 
 Zeros = Mapping[str, tuple[int, int]]
@@ -19,7 +19,7 @@ Zeros = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Images:
-    """Images to compare formats on, as a user gives them: how many, their batches, and their classes if known."""
+    """Inputs to compare formats on, as a user gives them: how many, their batches, and their classes if known."""
 
     count: int
     batches: Callable[[], Iterable[Floats]]
@@ -32,7 +32,7 @@ class Network:
 
     model: nn.Module
     input_shape: Shape
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # the outputs' names, whatever they are
     ternary_layers: tuple[str, ...] = ()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -42,10 +42,13 @@ class Network:
     about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
     study_toml: str | None = None  # the study that found it; lies beside the model files
     state_file: Path | None = None  # where its state was read from
+    kind: str = "classes"  # or multi-label, regression: what its answers are
+    target_mean: tuple[float, ...] = ()  # of a regression whose targets were standardised: exported files answer in
+    target_std: tuple[float, ...] = ()  # the user's units, answer · std + mean
 
     def graph(self) -> Graph:
         """Its records."""
-        return trace(
+        traced = trace(
             self.model,
             self.input_shape,
             ternary_layers=self.ternary_layers,
@@ -54,6 +57,7 @@ class Network:
             class_names=self.class_names,
             about=self.about,
         )
+        return in_units(traced, self.target_mean, self.target_std) if self.target_std else traced
 
     def claimed_zeros(self) -> Zeros:
         """By the names that records have."""
@@ -65,7 +69,9 @@ class Network:
     def normalised(self) -> nn.Module:
         """The network as a module that takes images as they are."""
         channels = self.input_shape[0]
-        return Normalised(self.model, self.mean or (0.0,) * channels, self.std or (1.0,) * channels, self.input_shape)
+        mean, std = self.mean or (0.0,) * channels, self.std or (1.0,) * channels
+        network = Normalised(self.model, mean, std, self.input_shape)
+        return InUnits(network, self.target_mean, self.target_std) if self.target_std else network
 
 
 class Normalised(nn.Module):
@@ -85,3 +91,33 @@ class Normalised(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images - self.mean) / self.std)
         return logits
+
+
+class InUnits(nn.Module):
+    """A network whose answers are put into the user's units."""
+
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, normalised: Normalised, mean: Iterable[float], std: Iterable[float]) -> None:
+        super().__init__()
+        self.register_buffer("target_mean", torch.tensor([*mean], dtype=torch.float32))
+        self.register_buffer("target_std", torch.tensor([*std], dtype=torch.float32))
+        self.normalised = normalised
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        answers: Tensor = self.normalised(images) * self.target_std + self.target_mean
+        return answers
+
+
+def in_units(graph: Graph, mean: Iterable[float], std: Iterable[float]) -> Graph:
+    """The graph with answer · std + mean folded into its last layer, or behind it where it is none or is used twice."""
+    shift, factor = np.array([*mean], dtype=np.float32), np.array([*std], dtype=np.float32)
+    last = graph.record(graph.output)
+    is_used = any(graph.output in record.inputs for record in graph.records)
+    if isinstance(last, WeightRecord) and not is_used:
+        answering = replace(last, scale=last.scale * factor, bias=last.bias * factor + shift)
+        return replace(graph, records=tuple(answering if record is last else record for record in graph.records))
+    behind = ChannelAffine(f"{last.name}_in_units", (last.name,), last.shape, factor, shift)
+    return replace(graph, records=(*graph.records, behind), output=behind.name)

@@ -131,7 +131,10 @@ def _open_program(path: Path, how: HowToOpen, opened: Opened) -> None:
 
 def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
     """Zeros of the named layers; a layer with a weight that is no trit is left out."""
-    named = {record_name(key.removeprefix("network.").removesuffix(".weight")): value for key, value in state.items()}
+    named = {
+        record_name(key.removeprefix("normalised.").removeprefix("network.").removesuffix(".weight")): value
+        for key, value in state.items()
+    }
     weights = {layer: named[layer] for layer in layers if layer in named}
     trits = torch.tensor([-1.0, 0.0, 1.0])
     return {

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.compare import Agreement, Run, agreement, classes_beside, compare, portions
+from sca_search.export.compare import Agreement, Run, agreement, classes_beside, compare, portions, values_beside
 from sca_search.export.layout import FILES
 from sca_search.export.network import Images, Zeros
 from sca_search.export.opened import Check, HowToOpen, Opened, open_folder, torch_run
@@ -39,6 +39,11 @@ class Reference:
     files: tuple[str, ...] = FILES
     exact: bool = False  # whether logits must be equal bit for bit
     original: nn.Module | None = None  # another network, whose classes and accuracy are told beside
+    kind: str = "classes"  # what the answers are
+
+    @property
+    def has_classes(self) -> bool:
+        return self.kind == "classes"
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -
     for file, run in runs.items():
         opened.runs.pop(file, None)  # what fails on these is not asked again
         with opened.failures_of(file):
-            found = agreement(run(vectors.images), vectors.logits)
+            found = agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
             checks.append(_agreement_check(file, f"{found.images} test vectors", found, exact=reference.exact))
             opened.runs |= {file: run} if file in FILES else {}
     return checks
@@ -125,21 +130,28 @@ def _image_checks(opened: Opened, expected: Run | None, reference: Reference, se
     if reference.images is None or expected is None:
         why = reference.no_images if reference.images is None else "there is no torch model to compare with"
         return [Check("torch", "validation split", f"not compared: {why}", None)]
-    found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds)
+    classes = {"has_classes": reference.has_classes}
+    found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds, **classes)
     checks = []
+    examples = "images" if reference.vectors.images.ndim == 4 else "examples"
     for file, each in found.items():
-        what = f"{_share(each.images, reference.images.count)} validation images"
+        what = f"{_share(each.images, reference.images.count)} validation {examples}"
         checks.append(_agreement_check(file, what, each, exact=reference.exact))
     if reference.original is not None:
         original = torch_run(reference.original.double(), torch.float64)
-        checks += [_beside(file, run, original, reference.images, seconds) for file, run in opened.runs.items()]
+        checks += [_beside(file, (run, original), reference, seconds) for file, run in opened.runs.items()]
     return checks
 
 
-def _beside(file: str, run: Run, original: Run, images: Images, seconds: float) -> Check:
+def _beside(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
     """No rule says how far integer activations may be from others: it is told."""
+    images = reference.images
+    assert images is not None
+    if not reference.has_classes:
+        told = values_beside(runs, portions(images.batches(), _PORTION), seconds)
+        return Check(file, "beside float activations", told, True)
     labels = None if images.labels is None else images.labels()
-    found = classes_beside((run, original), portions(images.batches(), _PORTION), labels, seconds)
+    found = classes_beside(runs, portions(images.batches(), _PORTION), labels, seconds)
     return Check(file, "beside float activations", str(found), True)
 
 

@@ -58,10 +58,11 @@ def build_model(name: str, *, num_classes: int, input_shape: Shape, dropout: flo
         sentence = unknown_name("model", name, MODELS)
         raise ModelError(f"{sentence}; others are given as file.py:function, torchvision:NAME or timm:NAME")
     require_maps(name, input_shape)
-    if num_classes < 2:
-        raise ModelError(f"model {name}: the number of classes must be at least 2, got {num_classes}")
+    if num_classes < 1:
+        raise ModelError(f"model {name}: the number of outputs must be at least 1, got {num_classes}")
     if input_shape[0] < 1:
         raise ModelError(f"model {name}: the input must have at least 1 channel, got {input_shape[0]}")
     if not 0 <= dropout < 1:
         raise ModelError(f"model {name}: dropout must be at least 0 and below 1, got {dropout}")
-    return MODELS[name](num_classes, input_shape, dropout)
+    channels, height, width = input_shape
+    return MODELS[name](num_classes, (channels, height, width), dropout)

@@ -1,0 +1,141 @@
+"""A data set of Hugging Face's package `datasets`, as `save_to_disk` wrote it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from sca_search.data.dataset import DataRequest, DataSet
+from sca_search.data.objects import from_objects
+from sca_search.errors import DataError, unknown_name
+from sca_search.named_object import cause_of
+
+# By what each split may be called.
+_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+_INSTALL = "pip install 'sca-search[hf]'"
+
+
+def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
+    """The data set in a folder; its columns are found by their types, or named."""
+    if not path.is_dir():
+        raise DataError(f"{path}: the data folder must exist, there is none")
+    splits = _splits(path)
+    columns = _columns(path, splits["train"].features, request.columns)
+    if request.image_size is not None and not columns.is_image:
+        raise DataError(f"data set {name!r}: an image size is for images, column {columns.inputs!r} holds none")
+    made = tuple(_Rows(splits[part], columns, request.image_size) if part in splits else None for part in _SPLITS)
+    return from_objects(
+        name,
+        made,
+        seed=request.seed,
+        train_limit=request.train_limit,
+        normalise=request.normalise,
+        output_names=columns.names,
+    )
+
+
+def _splits(path: Path) -> dict[str, Any]:
+    try:
+        import datasets  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise DataError(f"{path}: to read it, the package datasets must be installed: {_INSTALL}") from error
+    try:
+        found = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise DataError(
+            f"{path}: must be a data set that save_to_disk wrote, it failed with {cause_of(error)}"
+        ) from error
+    if not isinstance(found, dict):
+        return {"train": found}
+    splits = {part: found[each] for part, names in _SPLITS.items() for each in names if each in found}
+    if "train" not in splits:
+        raise DataError(f"{path}: must have a split train, got {', '.join(found)}")
+    return splits
+
+
+@dataclass(frozen=True)
+class _Columns:
+    inputs: str
+    targets: str
+    is_image: bool
+    names: tuple[str, ...] | None  # of classes, where the column knows them
+
+
+def _columns(path: Path, features: Any, named: tuple[str, ...]) -> _Columns:
+    """Inputs are the only column of images, else of arrays, else of lists; targets the only class label, else the only
+    other column of numbers."""
+    if named:
+        if len(named) != 2:
+            raise DataError(f"{path}: --data-columns must name two columns, inputs and targets, got {len(named)}")
+        for each in named:
+            if each not in features:
+                raise DataError(f"{path}: {unknown_name('column', each, features)}")
+        inputs, targets = named
+    else:
+        inputs = _only(path, "inputs", features, [_of(features, "Image"), _arrays(features), _lists(features)])
+        others = {key: value for key, value in features.items() if key != inputs}
+        numbers = [key for key, value in others.items() if _is_number(value)]
+        targets = _only(path, "targets", features, [_of(others, "ClassLabel"), numbers, _lists(others)])
+    return _Columns(inputs, targets, _kind(features[inputs]) == "Image", _class_names(features[targets]))
+
+
+def _only(path: Path, what: str, features: Any, choices: list[list[str]]) -> str:
+    found = next((columns for columns in choices if columns), [])
+    if len(found) != 1:
+        listed = ", ".join(f"{key} ({_kind(value)})" for key, value in features.items())
+        raise DataError(f"{path}: name the columns with --data-columns INPUTS,TARGETS: {what} could be any of {listed}")
+    return found[0]
+
+
+def _kind(feature: Any) -> str:
+    return type(feature).__name__
+
+
+def _of(features: Any, kind: str) -> list[str]:
+    return [key for key, value in features.items() if _kind(value) == kind]
+
+
+def _arrays(features: Any) -> list[str]:
+    return [key for key, value in features.items() if _kind(value).startswith("Array")]
+
+
+def _lists(features: Any) -> list[str]:
+    return [key for key, value in features.items() if _kind(value) in {"List", "LargeList", "Sequence", "list"}]
+
+
+def _is_number(feature: Any) -> bool:
+    return _kind(feature) == "Value" and str(feature.dtype).startswith(("int", "uint", "float", "bool"))
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    inner = getattr(feature, "feature", feature)  # of a list of class labels
+    return tuple(inner.names) if _kind(inner) == "ClassLabel" and inner is feature else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The pairs of two columns."""
+
+    rows: Any
+    columns: _Columns
+    image_size: int | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        item = self.rows[row]
+        given = item[self.columns.inputs]
+        if self.columns.is_image:
+            given = self._image(given)
+        elif isinstance(given, list):
+            given = np.asarray(given, dtype=np.float32)
+        return given, item[self.columns.targets]
+
+    def _image(self, image: Image.Image) -> Image.Image:
+        """Grey stays grey, all else is red, green and blue."""
+        plain = image if image.mode == "L" else image.convert("RGB")
+        size = self.image_size
+        return plain if size is None else ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)

@@ -1,0 +1,46 @@
+"""Where a study's data and network come from: by the names in its spec, or objects that were made in Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sca_search.data import DataSet, from_objects, load_study_data
+from sca_search.errors import DataError, ModelError
+from sca_search.models import Maker, find_maker, maker_of
+from sca_search.spec import IN_PYTHON, StudySpec
+
+
+@dataclass(frozen=True)
+class Source:
+    """Objects that stand instead of names; None where the spec's name is meant."""
+
+    model: Any = None
+    data: Any = None
+
+    @property
+    def has_objects(self) -> bool:
+        return self.model is not None or self.data is not None
+
+    def load(self, spec: StudySpec) -> DataSet:
+        """The data set."""
+        data, seed = spec.data, spec.seed
+        if self.data is not None:
+            return from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
+        if data.name.startswith(IN_PYTHON):
+            raise DataError(f"data set {data.name!r} was made in Python: only there can it be read again")
+        return load_study_data(data, seed)
+
+    def maker(self, spec: StudySpec, outputs: int, input_shape: Sequence[int]) -> Maker:
+        """What makes the network."""
+        name, shape = spec.model.name, tuple(input_shape)
+        if self.model is not None:
+            return maker_of(self.model, outputs, shape, name)
+        if name.startswith(IN_PYTHON):
+            raise ModelError(
+                f"model {name!r} was made in Python: only there can it be made again (result.chosen.export); "
+                "a network of file.py:function can be made anywhere"
+            )
+        return find_maker(name, num_classes=outputs, input_shape=shape, dropout=spec.model.dropout)
+
+
+BY_NAME = Source()

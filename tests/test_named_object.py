@@ -1,0 +1,104 @@
+"""A user's own objects by name: from modules and files, and a sentence for each that cannot be had."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from sca_search.errors import DataError, SpecError
+from sca_search.named_object import cause_of, is_reference, load_object
+
+
+@pytest.fixture(autouse=True)
+def _path_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def _file(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("package.module:make", True),
+        ("file.py:make", True),
+        ("/some where/file.py:Holder.make", True),
+        ("digits", False),
+        ("file.py", False),
+        ("file.py:", False),
+        ("file.py:not a name", False),
+        ("/folder:make", False),
+        ("module:1st", False),
+    ],
+)
+def test_a_reference_is_a_place_a_colon_and_a_name(text: str, expected: bool) -> None:
+    assert is_reference(text) is expected
+
+
+def test_an_object_of_an_installed_module_is_found() -> None:
+    assert load_object("math:floor", "the metric") is math.floor
+
+
+def test_an_object_of_a_file_is_found_and_the_file_runs_once(tmp_path: Path) -> None:
+    path = _file(tmp_path, "class Holder:\n    value = object()\n")
+    first = load_object(f"{path}:Holder", "the data")
+    again = load_object(f"{path}:Holder.value", "the data")
+    assert isinstance(first, type)
+    assert first.value is again
+
+
+def test_a_file_can_import_what_lies_beside_it(tmp_path: Path) -> None:
+    _file(tmp_path, "ANSWER = 42\n", "a_neighbour_of_mine.py")
+    path = _file(tmp_path, "from a_neighbour_of_mine import ANSWER\n")
+    assert load_object(f"{path}:ANSWER", "the data") == 42
+
+
+def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _file(tmp_path, "ANSWER = 43\n", "a_module_that_lies_here.py")
+    monkeypatch.chdir(tmp_path)
+    assert load_object("a_module_that_lies_here:ANSWER", "the data") == 43
+
+
+def test_a_missing_module_is_named() -> None:
+    with pytest.raises(SpecError, match=r"^the loss: there is no module 'no_such_thing\.at_all' to import"):
+        load_object("no_such_thing.at_all:loss", "the loss")
+
+
+def test_a_missing_file_is_named_with_the_error_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^the data: there is no file .*nothing\.py$"):
+        load_object(f"{tmp_path}/nothing.py:make", "the data", DataError)
+
+
+def test_a_missing_name_brings_the_nearest(tmp_path: Path) -> None:
+    path = _file(tmp_path, "def make_data(): ...\n")
+    with pytest.raises(SpecError, match=r"has no 'make_dat'; did you mean 'make_data'\?$"):
+        load_object(f"{path}:make_dat", "the data")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("\nraise ValueError('no\\nluck')\n", r"failed with ValueError: no luck \(mine\.py, line 2\)$"),
+        ("import no_such_package_of_theirs\n", r"failed with ModuleNotFoundError: .*no_such_package_of_theirs"),
+        ("def broken(:\n", r"failed with SyntaxError: "),
+        ("import sys\nsys.exit(3)\n", r"failed with SystemExit: 3 \(mine\.py, line 2\)$"),
+    ],
+)
+def test_an_import_that_fails_is_told_in_one_line(tmp_path: Path, text: str, cause: str) -> None:
+    path = _file(tmp_path, text)
+    with pytest.raises(SpecError, match=cause) as told:
+        load_object(f"{path}:make", "the data")
+    assert "\n" not in str(told.value)
+
+
+def test_a_text_that_is_no_reference_is_refused_with_the_rule() -> None:
+    with pytest.raises(SpecError, match=r"^the metric must be named as .*, got 'acuracy'$"):
+        load_object("acuracy", "the metric")
+
+
+def test_a_cause_without_words_is_its_kind() -> None:
+    assert cause_of(KeyError()) == "KeyError"
