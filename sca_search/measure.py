@@ -50,6 +50,16 @@ def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     return torch.cat([model(images) for images, *_ in batches])
 
 
+def remembers_its_beginning(model: nn.Module, steps: int) -> bool:
+    """Whether more than a hundredth of some BatchNorm's running statistics is still what it was made with.
+
+    Some networks move them by a hundredth a step: after a short training they are all but untouched.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms if norm.track_running_stats and norm.momentum is not None]
+    return any((1.0 - momentum) ** steps > 0.01 for momentum in momenta)
+
+
 @torch.no_grad()
 def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None:
     """Replaces BatchNorm's running statistics by the mean over some batches of the network as it is now.

@@ -7,6 +7,8 @@ is, a name, a function of the user's or a module made in Python.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ class PreparedNetwork:
     """What a task needs to know of its network."""
 
     make_model: Maker
-    make_start: Maker  # the same with the user's weights, where there are some
+    make_start: Maker | None  # the same with the user's weights, where there are some
     choices: tuple[LayerChoice, ...]
 
 
@@ -52,13 +54,13 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
     def make_model() -> nn.Module:
         return put_output_scales(open_attention(make()), scaled)
 
-    def make_start() -> nn.Module:
+    def make_start(weights: Path) -> nn.Module:
         given = make()
-        if spec.weights is not None:
-            load_weights(given, spec.weights)
+        load_weights(given, weights)
         return put_output_scales(open_attention(given), scaled)
 
-    return PreparedNetwork(make_model, make_start, tuple(choices))
+    start = None if spec.weights is None else partial(make_start, spec.weights)
+    return PreparedNetwork(make_model, start, tuple(choices))
 
 
 def rebuilt(make: Maker, state: Mapping[str, Tensor]) -> nn.Module:

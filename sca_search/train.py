@@ -22,7 +22,13 @@ from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import ExactTrits, exact_trits, rounded_trits
 from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
 from sca_search.loss import TaskLoss, distillation, mismatch_of
-from sca_search.measure import EVALUATION_BATCH, Score, answers, reestimate_normalisation
+from sca_search.measure import (
+    EVALUATION_BATCH,
+    Score,
+    answers,
+    reestimate_normalisation,
+    remembers_its_beginning,
+)
 from sca_search.prior import zeros_for_sparsity
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import (
@@ -53,6 +59,8 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     batches = task.data.train.batches(task.batch, seed=seed)
     watch = Watch(after_epoch, progress.stop_requested)
     fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss)
+    if task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
+        reestimate_normalisation(model, task.data.train.batches(EVALUATION_BATCH, seed=0))
     start = WarmStart(
         model.state_dict(), task.validate(model), answers(model, task.data.train.batches(EVALUATION_BATCH))
     )

@@ -13,6 +13,11 @@ BATCH = 2
 """Images that a network is traced with: two and not one, so that mixing them shows in a shape."""
 
 
+def as_map(shape: Shape) -> Shape:
+    """A sequence (channels, length) as a map (channels, 1, length): the same values in the same order."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
+
+
 @dataclass(frozen=True)
 class Value:
     """What a record gives, by its name; `padding` is zeros put around it that the next convolution takes over."""
@@ -77,11 +82,11 @@ class Call:
 
     @property
     def shape(self) -> Shape:
-        """The result's shape without the batch; two sizes count as a map one pixel wide."""
+        """The result's shape without the batch; a sequence counts as a map one pixel high."""
         sizes = self.sizes
         if len(sizes) not in (2, 3, 4) or sizes[0] != BATCH:
             self.refuse(f"gives neither maps nor vectors, one an image: two images became the shape {sizes}")
-        return (*sizes[1:], 1) if len(sizes) == 3 else sizes[1:]
+        return as_map(sizes[1:])
 
     def add(self, record: type[Record], inputs: Sequence[Value], shape: Shape, **fields: Any) -> Value:
         """A record of that type under the layer's name."""

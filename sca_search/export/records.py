@@ -3,7 +3,8 @@
 Every format is written from these records and every reader gives them back, so that they are what the word "model"
 means in this package. A record takes the values of earlier records by name and gives one value; shapes are without
 the batch: (channels, height, width) for maps, (features,) for vectors. The value named `INPUT` is the image after
-normalisation, (image - mean) / std by channel.
+normalisation, (image - mean) / std by channel. An input may also be a sequence (channels, length); a Reshape then makes
+it a map of height 1.
 
 BatchNorm is no record: it is folded into the scale and bias of the layer in front of it, or is a ChannelAffine
 where there is none. Dropout is nothing.

@@ -68,7 +68,7 @@ def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ce
 
 
 def _check_input(graph: Graph) -> None:
-    _check_sizes("the input", graph.input_shape)
+    _check_sizes("the input", graph.input_shape, (1, 2, 3))
     for what, values in (("mean", graph.mean), ("std", graph.std)):
         _check_floats(f"the input's {what}", values, (graph.input_shape[0],))
     if not (graph.std > 0).all():
@@ -89,9 +89,10 @@ def _check_record(record: Record, shapes: Mapping[str, Shape]) -> None:
         raise ExportError(f"{record.name}: its value has shape {expected}, the record says {record.shape}")
 
 
-def _check_sizes(where: str, shape: Shape) -> None:
-    if len(shape) not in (1, 3) or min(shape) < 1 or math.prod(shape) > MOST_VALUES:
-        raise ExportError(f"{where}: a shape must have 1 or 3 sizes above 0 and at most 2^26 values, got {shape}")
+def _check_sizes(where: str, shape: Shape, ranks: tuple[int, ...] = (1, 3)) -> None:
+    if len(shape) not in ranks or min(shape) < 1 or math.prod(shape) > MOST_VALUES:
+        may = f"{', '.join(map(str, ranks[:-1]))} or {ranks[-1]}"
+        raise ExportError(f"{where}: a shape must have {may} sizes above 0 and at most 2^26 values, got {shape}")
 
 
 def _check_floats(where: str, values: Any, shape: Shape) -> None:

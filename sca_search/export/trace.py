@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from sca_search.attention import Attention
 from sca_search.errors import ExportError
-from sca_search.export.call import BATCH, Call, Value, depends_on_input
+from sca_search.export.call import BATCH, Call, Value, as_map, depends_on_input
 from sca_search.export.fold import fold_affines
-from sca_search.export.records import INPUT, Graph, Record, Shape, Trits, WeightRecord
+from sca_search.export.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.shapes import check_graph
-from sca_search.export.translate import translate
+from sca_search.export.translate import EXPORTABLE, translate
 from sca_search.output_scale import NAME as OUTPUT_SCALE
 from sca_search.output_scale import has_output_scale
 
@@ -43,6 +44,7 @@ def trace(
     channel: the graph takes images as they are, the network took them normalised.
     """
     program = _exported(model, input_shape)
+    _refuse_kinds(model, program)
     walk = _Walk(model, program, ternary_layers)
     output = walk.run()
     walk.require_all_found()
@@ -88,6 +90,28 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
         raise ExportError(f"the network cannot be traced: {reason[0]}") from error
 
 
+# Layers whose operations would be refused one by one, in words that say less.
+_UNKNOWN_KINDS: dict[type[nn.Module], str] = {
+    Attention: "attention",
+    nn.MultiheadAttention: "attention",
+    nn.Conv3d: "a convolution over volumes",
+    nn.ConvTranspose1d: "a transposed convolution",
+    nn.ConvTranspose2d: "a transposed convolution",
+    nn.ConvTranspose3d: "a transposed convolution",
+}
+
+
+def _refuse_kinds(model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    """Names the first layer that runs and that records have no word for."""
+    stacks = [node.meta.get("nn_module_stack", {}).values() for node in program.graph.nodes]
+    names = dict.fromkeys(path.partition("@")[0] for stack in stacks for path, _ in stack)
+    for name in names:
+        module = model.get_submodule(name)
+        kind = next((word for known, word in _UNKNOWN_KINDS.items() if isinstance(module, known)), None)
+        if kind is not None:
+            raise ExportError(f"{name}: {kind} cannot be exported; {EXPORTABLE}")
+
+
 class _Walk:
     """Goes through the calls in order and keeps what each gave: a value of the graph or a constant."""
 
@@ -125,7 +149,10 @@ class _Walk:
         return {name: state[target].detach() for name, target in targets.items() if target in state}
 
     def _input(self, node: Node) -> Value:
-        return Value(INPUT, tuple(node.meta["val"].shape)[1:])
+        shape = tuple(node.meta["val"].shape)[1:]
+        if len(shape) != 2:
+            return Value(INPUT, shape)
+        return self._add(Reshape("sequence", (INPUT,), as_map(shape)))
 
     def _output(self, node: Node) -> Value:
         results = self._resolved(node.args[0])

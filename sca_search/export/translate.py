@@ -29,6 +29,10 @@ from sca_search.export.records import (
 )
 
 _aten = torch.ops.aten
+EXPORTABLE = (
+    "records know convolutions over images and sequences, full layers on vectors, pools, BatchNorm, sums, channel "
+    "gates and the common activations"
+)
 PoolKind = Literal["max", "average"]
 
 
@@ -38,7 +42,7 @@ def translate(call: Call) -> Any:
         source, index = call.arguments
         return source[index] if isinstance(source, tuple) and index == 0 else call.refuse("gives indices or statistics")
     if call.node.target not in _TABLE:
-        call.refuse("cannot be exported")
+        call.refuse(f"cannot be exported; {EXPORTABLE}")
     return _TABLE[call.node.target](call)
 
 
@@ -46,13 +50,20 @@ def _floats(tensor: Tensor) -> Floats:
     return np.ascontiguousarray(tensor.detach().numpy(), dtype=np.float32)
 
 
-def _pair(values: Any) -> Pair:
+def _pair(call: Call, name: str, along_rows: int) -> Pair:
+    """A setting along height and width; a sequence has one of its own along its length, which is the width."""
+    values = call[name]
     numbers = list(values) if isinstance(values, list | tuple) else [values]
-    return (int(numbers[0]), int(numbers[-1]))
+    first = along_rows if _is_over_sequences(call) else numbers[0]
+    return (int(first), int(numbers[-1]))
 
 
-def _both_sides(values: Any) -> Sides:
-    rows, columns = _pair(values)
+def _is_over_sequences(call: Call) -> bool:
+    return len(call.sizes) == 3
+
+
+def _both_sides(call: Call, name: str) -> Sides:
+    rows, columns = _pair(call, name, 0)
     return (rows, rows, columns, columns)
 
 
@@ -76,15 +87,17 @@ def _convolution(call: Call) -> Value:
     if not isinstance(source, Value):
         call.refuse("needs a value that depends on the input")
     fields = _weight_fields(call)
-    dilation = _pair(call["dilation"])
+    if _is_over_sequences(call):
+        fields["weight"] = fields["weight"][:, :, None]
+    dilation = _pair(call, "dilation", 1)
     padding = call["padding"]
     sides = _named_padding(padding, fields["weight"].shape[2:], dilation) if isinstance(padding, str) else None
-    own = sides or _both_sides(padding)
+    own = sides or _both_sides(call, "padding")
     return call.add(
         Convolution,
         [source],
         call.shape,
-        stride=_pair(call["stride"]),
+        stride=_pair(call, "stride", 1),
         padding=tuple(mine + before for mine, before in zip(own, source.padding, strict=True)),
         dilation=dilation,
         groups=call["groups"],
@@ -116,19 +129,19 @@ def _batch_norm(call: Call) -> tuple[Value]:
 
 def _pool(kind: PoolKind, call: Call) -> Value:
     source = call.value("self")
-    if kind == "max" and _pair(call["dilation"]) != (1, 1):
+    if kind == "max" and _pair(call, "dilation", 1) != (1, 1):
         call.refuse("is dilated, which a pool cannot be")
-    if kind == "average" and call["divisor_override"] is not None:
+    if kind == "average" and not _is_over_sequences(call) and call["divisor_override"] is not None:
         call.refuse("has a divisor of its own, which a pool cannot have")
-    kernel = _pair(call["kernel_size"])
+    kernel = _pair(call, "kernel_size", 1)
     return call.add(
         Pool,
         [source],
         call.shape,
         kind=kind,
         kernel=kernel,
-        stride=_pair(call["stride"]) if call["stride"] else kernel,
-        padding=_both_sides(call["padding"]),
+        stride=_pair(call, "stride", 1) if call["stride"] else kernel,
+        padding=_both_sides(call, "padding"),
         ceil_mode=bool(call["ceil_mode"]),
         count_include_pad=kind == "average" and bool(call["count_include_pad"]),
     )
@@ -143,6 +156,8 @@ def _reduction(kind: PoolKind, call: Call) -> Value:
     source = call.value("self")
     given = call.node.all_input_nodes[0].meta["val"].ndim
     dims = {dim % given for dim in call["dim"] or range(given)}
+    if given == 3:
+        dims = {3 if dim == 2 else dim for dim in dims}  # a sequence lies along the width
     if len(source.shape) != 3 or not dims <= {2, 3}:
         call.refuse(f"goes over the dimensions {sorted(dims)}; it may go over height and width")
     channels, height, width = source.shape
@@ -174,7 +189,8 @@ def _pad(call: Call) -> Value:
         call.refuse(f"pads in the mode {call['mode']}, which a convolution cannot take over")
     widths = [*call["pad"], 0, 0, 0, 0]
     left, right, top, bottom = widths[:4]
-    if call["value"] or any(widths[4:]) or min(widths) < 0 or len(call.sizes) != 4:
+    around = 2 if _is_over_sequences(call) else 4
+    if call["value"] or any(widths[around:]) or min(widths) < 0 or len(call.sizes) not in (3, 4):
         call.refuse("may only put zeros around the rows and columns of a map")
     return Value(source.name, source.shape, (top, bottom, left, right))
 
@@ -292,16 +308,20 @@ _VIEWS = (
     _aten.dropout.default,  # the network is traced in evaluation mode
     _aten.expand.default,
 )
+_CONVOLUTIONS = (_aten.conv1d.default, _aten.conv1d.padding, _aten.conv2d.default, _aten.conv2d.padding)
 _TABLE: dict[Any, Callable[[Call], Any]] = {
     **{target: partial(_activation, kind) for target, kind in _KINDS.items()},
     **dict.fromkeys(_VIEWS, _view),
-    _aten.conv2d.default: _convolution,
-    _aten.conv2d.padding: _convolution,
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
     _aten.linear.default: _linear,
     _aten._native_batch_norm_legit_no_training.default: _batch_norm,
     _aten.max_pool2d.default: partial(_pool, "max"),
     _aten.avg_pool2d.default: partial(_pool, "average"),
+    _aten.max_pool1d.default: partial(_pool, "max"),
+    _aten.avg_pool1d.default: partial(_pool, "average"),
+    _aten.adaptive_avg_pool1d.default: partial(_adaptive_pool, "average"),
     _aten.adaptive_avg_pool2d.default: partial(_adaptive_pool, "average"),
+    _aten.adaptive_max_pool1d.default: lambda call: (_adaptive_pool("max", call),),
     _aten.adaptive_max_pool2d.default: lambda call: (_adaptive_pool("max", call),),
     _aten.mean.dim: partial(_reduction, "average"),
     _aten.amax.default: partial(_reduction, "max"),
