@@ -27,7 +27,7 @@ def study_text(spec: StudySpec, reasons: Mapping[str, str], heading: str) -> str
 
 
 def _line(name: str, value: Any, why: str) -> str:
-    given = tomli_w.dumps({name: value}).strip()
+    given = " ".join(part.strip() for part in tomli_w.dumps({name: value}).splitlines())  # a list on one line
     return f"{given:<{_COMMENT_COLUMN}}  # {why}"
 
 
