@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from sca_search.completion import data_names, model_names, run_folders, study_files
 from sca_search.dashboard_commands import dashboard_command, features_command
 from sca_search.ending import INTERRUPTED, NO, ended
-from sca_search.every_command import RunByDefault, with_manner
+from sca_search.every_command import PlainFlags, RunByDefault, with_manner
 from sca_search.export_commands import (
     bench_command,
     calibrate_command,
@@ -44,7 +44,7 @@ def _tell_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.command("run")
+@app.command("run", cls=PlainFlags)
 @with_manner
 def run_command(
     ctx: typer.Context,
@@ -251,7 +251,7 @@ def _dry_run(spec: StudySpec) -> None:
     answer(plan_answer(spec, task, alphas, total))
 
 
-@app.command("show")
+@app.command("show", cls=PlainFlags)
 @with_manner
 def show_command(
     run_folder: Annotated[
@@ -276,14 +276,14 @@ def show_command(
     answer(study_answer(run, spec))
 
 
-app.command("init")(with_manner(init_command))
-app.command("export")(with_manner(export_command))
-app.command("verify")(with_manner(verify_command))
-app.command("bench")(with_manner(bench_command))
-app.command("check")(with_manner(check_command))
-app.command("calibrate")(with_manner(calibrate_command))
-app.command("dashboard")(with_manner(dashboard_command))
-app.command("features")(with_manner(features_command))
+app.command("init", cls=PlainFlags)(with_manner(init_command))
+app.command("export", cls=PlainFlags)(with_manner(export_command))
+app.command("verify", cls=PlainFlags)(with_manner(verify_command))
+app.command("bench", cls=PlainFlags)(with_manner(bench_command))
+app.command("check", cls=PlainFlags)(with_manner(check_command))
+app.command("calibrate", cls=PlainFlags)(with_manner(calibrate_command))
+app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
+app.command("features", cls=PlainFlags)(with_manner(features_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:

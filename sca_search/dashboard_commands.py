@@ -36,12 +36,14 @@ def dashboard_command(
         bool, typer.Option("--share-plotly", help="Keep plotly.js beside the page, for folders of several pages.")
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --live: the port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="With --live: the port; 0 takes a free one.")] = 0,
 ) -> None:
     """Opens the page of a study: its front, every trial, the prior, features, and how it was made."""
     if live:
         if out is not None or share_plotly:
             raise RunError("--live writes no page: it cannot be given together with --out or --share-plotly")
+        if not 0 <= port <= 65535:
+            raise RunError(f"--port must be from 0 to 65535, got {port}")
         _serve(runs, host, port, opened)
         return
     path = out or _default_page(runs)

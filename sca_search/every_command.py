@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from sca_search.errors import SpecError
 from sca_search.screen import speak
@@ -58,6 +58,17 @@ def with_manner(command: Callable[..., None]) -> Callable[..., None]:
     called.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
     called.__annotations__ = command.__annotations__ | _FLAGS
     return called
+
+
+class PlainFlags(TyperCommand):
+    """A command whose help does not say <bool> behind a flag, which reads as if a value had to follow."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
 
 
 class RunByDefault(TyperGroup):
