@@ -40,7 +40,8 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"sca-search {__version__}")
+        results().print(f"sca-search {__version__}", highlight=False)
+        answer({"version": __version__})
         raise typer.Exit
 
 

@@ -86,8 +86,8 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) 
     whole = make_task(spec)  # which may download
     prepare_budgets(spec, whole, None, say)  # which is kept, so that the run finds it
     say("timing the start of a run")
-    start = _import_seconds()
-    train, val = _affordable(whole, spec)
+    start = _import_seconds(stop_requested)
+    train, val = _affordable(whole, spec, stop_requested)
     amount = {"dense_epochs": _DENSE, "epochs": _EPOCHS, "frozen_epochs": _FROZEN}
     limit = {"train_limit": train} if train < len(whole.data.train) else {}
     trials = _TRIALS if spec.search.workers == 1 else 2 * spec.search.workers
@@ -168,18 +168,22 @@ def _gaps(times: list[float], without: tuple[int, ...] = ()) -> list[float]:
     return [later - earlier for epoch, (earlier, later) in enumerate(pairwise(times), 1) if epoch not in without]
 
 
-def _import_seconds() -> float:
+def _import_seconds(stop_requested: Callable[[], bool]) -> float:
     """A process of its own that imports what a run does."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import sca_search.cli, sca_search.display, sca_search.study"], check=True)
+    imports = "import sca_search.cli, sca_search.display, sca_search.study"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, check=False)
+    if stop_requested():  # Ctrl-C ends that process, too
+        raise StopRequestedError
+    done.check_returncode()
     return time.monotonic() - began
 
 
-def _affordable(task: Task, spec: StudySpec) -> tuple[int, int]:
+def _affordable(task: Task, spec: StudySpec, stop_requested: Callable[[], bool]) -> tuple[int, int]:
     """How many training and validation images fit into the time that a small study may take, by a first guess."""
     few = min(len(task.data.train), _FEW_BATCHES * task.batch)
     ends: list[float] = []
-    progress = Progress(lambda _epoch: ends.append(time.monotonic()))
+    progress = Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested)
     less = replace(task, data=replace(task.data, train=_first(task.data.train, few), val=_first(task.data.val, 1)))
     train_dense(less, epochs=3, learning_rate=spec.train.dense_learning_rate, seed=spec.seed, progress=progress)
     step = statistics.fmean(_gaps(ends)) / few

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import tomllib
@@ -120,4 +121,20 @@ def test_terminal_is_asked_for_what_is_missing(tmp_path: Path) -> None:
     for question in ("Data (digits, mnist", "Network (lenet-small", "Share of zeros", "Time that the run may take"):
         assert question in told
     assert "--time must be at least" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_interrupt_stops_the_measurement_and_writes_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sca_search.cli", "init", "--time", "9m"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    while "timing the start" not in process.stdout.readline():  # then a process of its own imports torch
+        pass
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
     assert list(tmp_path.iterdir()) == []

@@ -87,6 +87,7 @@ def test_sdist_has_what_builds_and_tests_and_nothing_else(built: tuple[Path, Pat
         "PKG-INFO",
         "README.md",
         "dashboards",
+        "docs",
         "pyproject.toml",
         "sca_search",
         "studies",

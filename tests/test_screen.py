@@ -9,6 +9,7 @@ import pytest
 
 from sca_search.cli import app
 from sca_search.screen import answer, speak, strict
+from sca_search.versions import __version__
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,19 @@ def test_show_gives_a_script_the_study_whatever_the_order(
     assert all(Path(path).is_file() for path in document["files"].values())
     assert set(document["files"]) == {"dashboard", "log", "trials", "front", "model"}
     assert ("Pareto front" in outcome.stderr) == ("-q" not in order)
+
+
+def test_every_key_of_a_study_and_a_plan_is_documented(run, tiny_run: tuple[Path, str]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "commands.md").read_text()
+    study = json.loads(run("show", "--json", str(tiny_run[0])).stdout)
+    planned = json.loads(run("--dry-run", "--json").stdout)
+    for key in (*study, *study["files"], *planned, *planned["layers"][0]):
+        assert f"`{key}`" in text, key
+
+
+def test_version_is_told_in_words_and_to_a_script(run) -> None:
+    assert run("--version").stdout == f"sca-search {__version__}\n"
+    assert json.loads(run("--version", "--json").stdout) == {"version": __version__}
 
 
 def test_quiet_leaves_the_chosen_model_and_where_it_is(run, tiny_run: tuple[Path, str]) -> None:
