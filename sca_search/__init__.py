@@ -6,11 +6,13 @@ function of numpy arrays, compiled from its C source.
 
 from typing import TYPE_CHECKING, Any
 
+from sca_search.versions import __version__
+
 if TYPE_CHECKING:
     from sca_search.export.compiled import compile_model as compile
     from sca_search.export.rebuild import load
 
-__all__ = ["compile", "load"]
+__all__ = ["__version__", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:

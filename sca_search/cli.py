@@ -1,68 +1,58 @@
 """The command line and the commands that search. `--help` answers without torch: what trains is imported where used."""
 
-import errno
+import functools
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
-from typer.core import TyperGroup
 
+from sca_search.completion import data_names, model_names, run_folders, study_files
 from sca_search.dashboard_commands import dashboard_command, features_command
-from sca_search.errors import ScaError
+from sca_search.ending import INTERRUPTED, NO, ended
+from sca_search.every_command import PlainFlags, RunByDefault, with_manner
 from sca_search.export_commands import (
     bench_command,
     calibrate_command,
     check_command,
     export_command,
-    say,
     verify_command,
 )
-from sca_search.spec import StudySpec, resolve
+from sca_search.init_command import init_command
+from sca_search.interrupt import stop_on_interrupt
+from sca_search.screen import answer, errors, remarks, results, say, speak
+from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.versions import __version__
 
 if TYPE_CHECKING:
     from sca_search.run_folder import RunFolder
     from sca_search.task import Task
 
-# A disk that is full or may not be written, wherever it shows.
-_MACHINES_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-_out = Console()
-_err = Console(stderr=True)
-
-
-class _RunByDefault(TyperGroup):
-    """`sca-search --target-sparsity 0.5` is `sca-search run --target-sparsity 0.5`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in {"--install-completion", "--show-completion"}):
-            args = ["run", *args]
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
-
-
-app = typer.Typer(cls=_RunByDefault, rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(cls=RunByDefault, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 _GOAL, _WHAT, _SEARCH, _TRAIN, _RUN = "Goal", "Data and network", "Search", "Training", "The run"
 
 
-def _option(panel: str, text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False)
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
 
-@app.command("run")
+def _tell_version(asked: bool) -> None:
+    if asked:
+        results().print(f"sca-search {__version__}", highlight=False)
+        answer({"version": __version__})
+        raise typer.Exit
+
+
+@app.command("run", cls=PlainFlags)
+@with_manner
 def run_command(
     ctx: typer.Context,
     study: Annotated[
-        Path | None, typer.Argument(metavar="[STUDY.toml]", help="A study file; flags overrule it.")
+        Path | None,
+        typer.Argument(metavar="STUDY.toml", help="A study file; flags overrule it.", autocompletion=study_files),
     ] = None,
     target_sparsity: Annotated[float | None, _option(_GOAL, "Share of zeros, from 0 to below 1. Default 0.5.")] = None,
     min_accuracy: Annotated[
@@ -91,6 +81,7 @@ def run_command(
             _WHAT,
             "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH, npz:PATH, hf-disk:PATH, or your own "
             "function: module:function or file.py:function.",
+            autocompletion=data_names,
         ),
     ] = None,
     data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of mnist and cifar.")] = None,
@@ -110,6 +101,7 @@ def run_command(
             _WHAT,
             "lenet-small (default), lenet-medium, lenet, vgg-s, vgg-variate, resnet20, resnet18 or alexnet; any other "
             "network as file.py:function, package.module:function, torchvision:NAME or timm:NAME.",
+            autocompletion=model_names,
         ),
     ] = None,
     weights: Annotated[
@@ -179,6 +171,9 @@ def run_command(
         bool, _option(_RUN, "Go on with the run of this name; more --trials are added.", "--resume")
     ] = False,
     dry_run: Annotated[bool, _option(_RUN, "Print the resolved study and stop.", "--dry-run")] = False,
+    version: Annotated[
+        bool, _option("Output", "Print the version.", "--version", callback=_tell_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Finds accurate networks with weights in {-1, 0, +1} at the sparsity you ask for.
 
@@ -207,8 +202,15 @@ def run_command(
     `sca-search check DIR` compiles and runs its self-test for other machines
 
     `sca-search calibrate --model NAME --data NAME` times a network's C kernels before anything is trained
+
+    `sca-search init --time 20m` writes a study file that takes so long on this machine
+
+    `sca-search --install-completion` lets the shell complete commands, flags, names and run folders
+
+    **Exit codes**: 0 done, 1 no trial meets the goal or a file differs, 2 a mistake in what was given or a full disk,
+    70 a fault of the program, 130 stopped by Ctrl-C
     """
-    flags = {key: value for key, value in ctx.params.items() if key not in {"study", "resume", "dry_run"}}
+    flags = {key: value for key, value in ctx.params.items() if key in FLAGS}
     spec = resolve(study, flags)
     if dry_run:
         _dry_run(spec)
@@ -217,7 +219,8 @@ def run_command(
 
 
 def _search(spec: StudySpec, resume: bool) -> None:
-    _out.print("[dim]loading torch, data and network …[/dim]") if _out.is_terminal else None
+    remarks().print("[dim]loading torch, data and network …[/dim]") if remarks().is_terminal else None
+    from sca_search.answers import study_answer
     from sca_search.display import StudyDisplay
     from sca_search.goal import unmet
     from sca_search.provenance import note_command
@@ -232,41 +235,30 @@ def _search(spec: StudySpec, resume: bool) -> None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)
     for budget in prepared.met_without_zeros:
-        _out.print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
+        remarks().print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)
     note_command(run, sys.argv[1:])
-    display = StudyDisplay(spec, _out, task.metric.name)
-    with _stop_on_interrupt() as stop, display.shown():
+    display = StudyDisplay(spec, remarks(), task.metric.name)
+    with stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
     if finished.summary:
         _print_results(run, spec)
     _print_places(run)
+    is_met = bool(finished.summary.get("chosen"))
+    reason = (
+        "stopped" if finished.stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
+    )
+    answer(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
     if finished.stopped:
-        _err.print("Stopped as asked. The same command with --resume goes on.")
-        raise typer.Exit(_INTERRUPTED)
-    if not finished.summary["chosen"]:
-        _err.print(unmet(read_csv(run.trials_file), spec.goal, task.metric.name), highlight=False, soft_wrap=True)
-        raise typer.Exit(1)
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a request, so that the trial under way can be put back; the second one kills."""
-    asked = Event()
-
-    def note(_signal: int, _frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
+        errors().print("Stopped as asked. The same command with --resume goes on.")
+        raise typer.Exit(INTERRUPTED)
+    if reason:
+        errors().print(reason, highlight=False, soft_wrap=True)
+        raise typer.Exit(NO)
 
 
 def _dry_run(spec: StudySpec) -> None:
+    from sca_search.answers import plan_answer
     from sca_search.goal import described, planned_ahead
     from sca_search.study import make_task
     from sca_search.workshop import starting_alphas
@@ -274,8 +266,8 @@ def _dry_run(spec: StudySpec) -> None:
     task = make_task(spec)
     _print_notes(task)
     task.start_model()  # weights that do not fit are refused here, too
-    alphas = starting_alphas(task, spec)
-    _out.print(spec.to_toml(), highlight=False, markup=False)
+    alphas, out = starting_alphas(task, spec), results()
+    out.print(spec.to_toml(), highlight=False, markup=False)
     longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern
     layer_column = Column("layer", min_width=longest)
     table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
@@ -284,50 +276,58 @@ def _dry_run(spec: StudySpec) -> None:
         table.add_row(
             choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
         )
-    _out.print(table)
+    out.print(table)
     planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
     shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    _out.print(f"goal: {described(spec.goal, task.metric.name)}; planned sparsities: {shown}", highlight=False)
+    out.print(f"goal: {described(spec.goal, task.metric.name)}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
-    _out.print(
+    out.print(
         f"epochs to come: {total} = {spec.train.dense_epochs} dense + ({spec.search.trials} trials + "
         f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
         highlight=False,
     )
-    _out.print("α is the prior's on the initial weights; a study takes it anew from its dense warm start.", style="dim")
+    out.print("α is the prior's on the initial weights; a study takes it anew from its dense warm start.", style="dim")
+    answer(plan_answer(spec, task, alphas, total))
 
 
-@app.command("show")
+@app.command("show", cls=PlainFlags)
+@with_manner
 def show_command(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
+    run_folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
+    ],
 ) -> None:
     """Prints a finished or running study: its front, the chosen trial, where everything is."""
+    from sca_search.answers import study_answer
     from sca_search.results import read_csv
     from sca_search.run_folder import RunFolder
 
     run = RunFolder(run_folder)
     spec = run.spec()
     if not run.trials_file.exists():
-        _out.print(f"{run_folder}: no trial has finished yet")
-        return
-    frame = read_csv(run.trials_file)
-    states = frame["state"].value_counts()
-    _out.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-    _print_results(run, spec)
-    _print_places(run)
+        results().print(f"{run_folder}: no trial has finished yet")
+    else:
+        states = read_csv(run.trials_file)["state"].value_counts()
+        remarks().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
+        _print_results(run, spec)
+        _print_places(run)
+    answer(study_answer(run, spec))
 
 
-app.command("export")(export_command)
-app.command("verify")(verify_command)
-app.command("bench")(bench_command)
-app.command("check")(check_command)
-app.command("calibrate")(calibrate_command)
-app.command("dashboard")(dashboard_command)
-app.command("features")(features_command)
+app.command("init", cls=PlainFlags)(with_manner(init_command))
+app.command("export", cls=PlainFlags)(with_manner(export_command))
+app.command("verify", cls=PlainFlags)(with_manner(verify_command))
+app.command("bench", cls=PlainFlags)(with_manner(bench_command))
+app.command("check", cls=PlainFlags)(with_manner(check_command))
+app.command("calibrate", cls=PlainFlags)(with_manner(calibrate_command))
+app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
+app.command("features", cls=PlainFlags)(with_manner(features_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:
+    """With -q the chosen model alone."""
     from sca_search.display import better_lines, front_table, result_lines, rung_lines, sensitivity_table
     from sca_search.results import read_csv
 
@@ -335,42 +335,31 @@ def _print_results(run: "RunFolder", spec: StudySpec) -> None:
     summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
     sensitivity = sensitivity_table(summary.get("sensitivity", []))
     for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
-        _out.print(table)
-    for line in [*rung_lines(summary), *result_lines(summary), *better_lines(frame, spec.goal, run.metric)]:
-        _out.print(line, highlight=False)
+        remarks().print(table)
+    for line in rung_lines(summary):
+        remarks().print(line, highlight=False)
+    for line in result_lines(summary):
+        results().print(line, highlight=False)
+    for line in better_lines(frame, spec.goal, run.metric):
+        remarks().print(line, highlight=False)
 
 
 def _print_notes(task: "Task") -> None:
     for note in task.data.notes:
-        _out.print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+        remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_places(run: "RunFolder") -> None:
     from sca_search.display import closing_lines
 
     for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
-        _out.print(line, highlight=False, soft_wrap=True)
+        results().print(line, highlight=False, soft_wrap=True)
 
 
 def main() -> NoReturn:
     """The console script: a user's mistake is one sentence and exit code 2, never a traceback."""
-    try:
-        app(standalone_mode=True)
-    except ScaError as error:
-        _refuse(str(error))
-    except OSError as error:
-        if error.errno not in _MACHINES_FAULTS:
-            raise
-        _refuse(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    sys.exit(0)
-
-
-def _refuse(sentences: str) -> NoReturn:
-    for line in sentences.splitlines():
-        _err.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
-    sys.exit(2)
+    speak(json="--json" in sys.argv[1:])  # until the command line is understood
+    sys.exit(ended(functools.partial(app, standalone_mode=False)))
 
 
 if __name__ == "__main__":

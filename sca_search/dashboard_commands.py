@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from sca_search.completion import run_folders
 from sca_search.errors import RunError
+from sca_search.screen import answer, remarks, results, say, warn
 
-_out = Console()
-_err = Console(stderr=True)
 _LOCAL = "127.0.0.1"
 
 
 def dashboard_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several are compared on one page.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="Run folders; several are compared on one page.", autocompletion=run_folders
+        ),
+    ],
     live: Annotated[
         bool, typer.Option("--live", help="Serve the page, which then follows the study by itself, until Ctrl-C.")
     ] = False,
@@ -32,12 +36,14 @@ def dashboard_command(
         bool, typer.Option("--share-plotly", help="Keep plotly.js beside the page, for folders of several pages.")
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --live: the port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="With --live: the port; 0 takes a free one.")] = 0,
 ) -> None:
     """Opens the page of a study: its front, every trial, the prior, features, and how it was made."""
     if live:
         if out is not None or share_plotly:
             raise RunError("--live writes no page: it cannot be given together with --out or --share-plotly")
+        if not 0 <= port <= 65535:
+            raise RunError(f"--port must be from 0 to 65535, got {port}")
         _serve(runs, host, port, opened)
         return
     path = out or _default_page(runs)
@@ -46,13 +52,17 @@ def dashboard_command(
     from sca_search.dashboard import write_page
 
     write_page(path, runs, share_plotly=share_plotly)
-    _out.print(f"Dashboard: {path}", highlight=False, soft_wrap=True, markup=False)
+    answer({"page": path})
+    results().print(f"Dashboard: {path}", highlight=False, soft_wrap=True, markup=False)
     if opened:
         webbrowser.open(path.resolve().as_uri())
 
 
 def features_command(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
+    run_folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
+    ],
     trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
     out: Annotated[
         Path | None, typer.Option(help="The picture. Default: RUN/features-NNN.png.", show_default=False)
@@ -62,20 +72,22 @@ def features_command(
 
     They are kept beside the trial, too, so that the dashboard shows them.
     """
+    from sca_search.answers import features_answer
     from sca_search.dashboard.pictures import sheet
     from sca_search.features_run import features_run
     from sca_search.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":
         raise RunError(f"--out must be a file that ends in .png, got {str(out)!r}")
-    number, features = features_run(run_folder, trial, _say)
+    number, features = features_run(run_folder, trial, say)
     path = out or run_folder / f"features-{number:03d}.png"
     with atomic_path(path) as temporary:
         sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
     for layer in features["layers"]:
         kind = "ternary" if layer["ternary"] else "kept dense"
-        _out.print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
-    _out.print(f"Picture: {path}", highlight=False, soft_wrap=True, markup=False)
+        remarks().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
+    answer(features_answer(path, number, features["layers"]))
+    results().print(f"Picture: {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _default_page(runs: list[Path]) -> Path:
@@ -97,11 +109,11 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
     studies.data()  # a folder that is no run is refused before anything is served
     listening = listen(host, port)
     if host != _LOCAL:
-        warning = f"Warning: everybody who can reach {host} can read these studies and export their trials."
-        _err.print(warning, style="yellow", highlight=False, soft_wrap=True)
+        warn(f"Warning: everybody who can reach {host} can read these studies and export their trials.")
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
-    _out.print(f"Live:      {address} (Ctrl-C stops it)", highlight=False, soft_wrap=True, markup=False)
+    answer({"live": address})
+    results().print(f"Live:      {address} (Ctrl-C stops it)", highlight=False, soft_wrap=True, markup=False)
     if opened:
         webbrowser.open(address)
     with contextlib.suppress(KeyboardInterrupt):
@@ -113,7 +125,7 @@ def _export(run: Path, trial: int) -> dict[str, Any]:
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export_run import export_run
 
-    options = ExportOptions(parse_formats("packed,c,onnx,torch"), replace=True, say=_say)
+    options = ExportOptions(parse_formats("packed,c,onnx,torch"), replace=True, say=say)
     exported = export_run(run, trial, None, options)
     return {
         "folder": str(exported.folder),
@@ -121,7 +133,3 @@ def _export(run: Path, trial: int) -> dict[str, Any]:
         "holds": exported.verification.holds,
         "left_out": list(exported.left_out),
     }
-
-
-def _say(line: str) -> None:
-    _out.print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)

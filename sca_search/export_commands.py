@@ -4,21 +4,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sca_search.completion import data_names, model_names, run_folders, study_files
+from sca_search.screen import answer, remarks, results, say, warn
 from sca_search.spec import resolve
 
 if TYPE_CHECKING:
     from sca_search.export.verify import Verification
 
-_out = Console()
-_err = Console(stderr=True)
-
 
 def export_command(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as the search printed it.")],
+    run_folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
+    ],
     trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
     formats: Annotated[
         str, typer.Option("--format", help="Which of packed, c, onnx and torch, separated by commas.")
@@ -41,6 +42,7 @@ def export_command(
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
     """Writes a trial of a study as files to use elsewhere, without training again, and verifies them."""
+    from sca_search.answers import export_answer
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export_run import export_run
 
@@ -57,9 +59,10 @@ def export_command(
     )
     exported = export_run(run_folder, trial, out, options)
     for sentence in exported.left_out:
-        _err.print(sentence, style="yellow", highlight=False, soft_wrap=True, markup=False)
+        warn(sentence)
     _print_checks(exported.verification)
-    _out.print(f"Export:    {exported.folder} ({', '.join(exported.files)})", highlight=False, soft_wrap=True)
+    answer(export_answer(exported))
+    results().print(f"Export:    {exported.folder} ({', '.join(exported.files)})", highlight=False, soft_wrap=True)
     if not exported.verification.holds:
         raise typer.Exit(1)
 
@@ -69,11 +72,13 @@ def verify_command(
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
     """Runs every format of an export and compares it with torch; exit code 1 if anything differs."""
+    from sca_search.answers import verification_answer
     from sca_search.verify_folder import verify_folder
 
     say("verifying")
     verification = verify_folder(folder, seconds)
     _print_checks(verification)
+    answer(verification_answer(verification))
     if not verification.holds:
         raise typer.Exit(1)
 
@@ -81,8 +86,8 @@ def verify_command(
 def bench_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there, too.", show_default=False)
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures there, too, as JSON.", show_default=False)
     ] = None,
 ) -> None:
     """Times the exported C beside onnxruntime (fp32, int8) and torch: one image at a time, one thread, in turns."""
@@ -91,11 +96,12 @@ def bench_command(
     from sca_search.files import write_json_atomic
 
     bench = bench_folder(folder, seconds, say)
-    _out.print(bench_table(bench))
+    results().print(bench_table(bench))
     for line in bench_lines(bench):
-        _out.print(line, highlight=False, soft_wrap=True, markup=False)
-    if json_file is not None:
-        write_json_atomic(json_file, bench.as_json())
+        remarks().print(line, highlight=False, soft_wrap=True, markup=False)
+    if save is not None:
+        write_json_atomic(save, bench.as_json())
+    answer(bench.as_json())
 
 
 def check_command(
@@ -109,31 +115,41 @@ def check_command(
     The compiler is that of `pip install 'sca-search[cross]'`; its first build for a machine takes a minute. Says what
     ran and what was only compiled, and how large the model is on a Cortex-M4; exit code 1 if anything fails.
     """
+    from sca_search.answers import check_answer
     from sca_search.check_folder import check_folder
     from sca_search.display import check_table, size_table
     from sca_search.export.targets import parse_targets
 
     report = check_folder(folder, parse_targets(target), say)
-    _out.print(check_table(report))
-    _out.print(size_table(report))
+    results().print(check_table(report))
+    results().print(size_table(report))
+    answer(check_answer(report))
     if not report.holds:
         raise typer.Exit(1)
 
 
 def calibrate_command(
     study: Annotated[
-        Path | None, typer.Argument(metavar="[STUDY.toml]", help="A study file, for its data, network and layers.")
+        Path | None,
+        typer.Argument(
+            metavar="STUDY.toml", help="A study file, for its data, network and layers.", autocompletion=study_files
+        ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    data: Annotated[
+        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=data_names)
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="As in a study.", show_default=False)] = None,
     image_size: Annotated[int | None, typer.Option(help="As in a study.", show_default=False)] = None,
-    model: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=model_names)
+    ] = None,
     skip: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
     only: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure even if it was done before.")] = False,
     seconds: Annotated[float, typer.Option(help="How long to time at most; compiling comes on top.")] = 15.0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the table there, too.", show_default=False)
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the table there, too, for --latency-table.", show_default=False),
     ] = None,
     emit: Annotated[
         Path | None,
@@ -161,21 +177,18 @@ def calibrate_command(
     if emit is not None and target is not None:
         emitted = emit_calibration(emit, graph, target, say)
         if emitted.left_out:
-            _err.print(emitted.left_out, style="yellow", highlight=False, soft_wrap=True, markup=False)
-        _out.print(f"Program:   {', '.join([str(emit), *emitted.programs])}", highlight=False, soft_wrap=True)
+            warn(emitted.left_out)
+        answer({"folder": emit, "programs": emitted.programs, "left_out": emitted.left_out or None})
+        results().print(f"Program:   {', '.join([str(emit), *emitted.programs])}", highlight=False, soft_wrap=True)
         return
     calibration = calibration_of(graph, say, How(seconds, fresh))
-    if json_file is not None:
-        write_calibration(json_file, calibration)
+    if save is not None:
+        write_calibration(save, calibration)
     latency = latency_model(calibration)
-    _out.print(latency_table(latency))
+    answer(calibration.model_dump(mode="json", exclude_none=True))
+    results().print(latency_table(latency))
     for line in latency_lines(latency, calibration, {shape.name: shape.least_nonzeros for shape in task.layer_shapes}):
-        _out.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def say(line: str) -> None:
-    """What is being done, while it takes a while."""
-    _out.print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
+        remarks().print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_checks(verification: "Verification") -> None:
@@ -185,6 +198,6 @@ def _print_checks(verification: "Verification") -> None:
     for check in verification.checks:
         table.add_row("" if check.file == shown else check.file, check.what, Text(check.found), verdicts[check.holds])
         shown = check.file
-    _out.print(table)
+    remarks().print(table)
     verdict = "everything agrees" if verification.holds else "something differs"
-    _out.print(f"Compared with {verification.described}: {verdict}.", highlight=False, soft_wrap=True)
+    results().print(f"Compared with {verification.described}: {verdict}.", highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ runs/<name>/
   latency.json          the calibration, where the goal is in milliseconds
   trials.csv front.csv summary.json dashboard.html
   about.json            commands, machine, versions
+  log.txt               what happened when: trials, warnings, errors with their tracebacks
   progress.json         what is being trained now; gone when nothing is
   chosen.safetensors    the exported model
 """
@@ -106,6 +107,10 @@ class RunFolder:
     @property
     def about_file(self) -> Path:
         return self.path / "about.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "log.txt"
 
     @property
     def progress_file(self) -> Path:

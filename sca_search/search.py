@@ -22,6 +22,7 @@ from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.measure import Score
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
+from sca_search.run_log import logger
 from sca_search.sampler import derived_seed
 from sca_search.space import Space
 from sca_search.spec import StudySpec
@@ -80,6 +81,7 @@ class Objective:
             )
         except (CodeError, DivergenceError) as error:
             trial.set_user_attr("reason", str(error))
+            logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
         except StopRequestedError:
             put_back(trial.study, trial)

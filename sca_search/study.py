@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import optuna
 import torch
@@ -12,7 +13,7 @@ import torch
 from sca_search.dashboard import PageWriter
 from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
-from sca_search.goal import chosen_trial
+from sca_search.goal import chosen_trial, described
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
 from sca_search.outcome import refit, summarize, write_tables
@@ -20,11 +21,13 @@ from sca_search.prior_file import write_prior
 from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
+from sca_search.run_log import log_end, log_epoch, logged, logger
 from sca_search.search import Clock, Listener, make_objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
 from sca_search.trials import fill_queue, has_waiting, observations, open_study, queue_another, rows, storage_errors
+from sca_search.versions import __version__
 from sca_search.workers import run_processes, threads_of
 from sca_search.workshop import (
     make_gauge,
@@ -68,7 +71,8 @@ def run_study(
     began = time.monotonic()
     torch.set_num_threads(threads_of(spec, task))
     progress = ProgressFile(run.progress_file)
-    with run.locked(), contextlib.closing(progress):
+    with run.locked(), logged(run), contextlib.closing(progress):
+        logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), described(spec.goal))
         audience = _with_progress(audience, progress)
         write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
         if calibration is not None:
@@ -79,6 +83,7 @@ def run_study(
         try:
             start = warm_start(run, spec, task, Progress(audience.on_dense_epoch, audience.stop_requested))
         except StopRequestedError:
+            logger.info("stopped as asked")
             progress.close()
             pages.write()
             return Finished({}, stopped=True)
@@ -97,25 +102,58 @@ def run_study(
         summary = summarize(run, spec, frame, task, start, time.monotonic() - began)
         progress.close()
         pages.write()
+        logger.info(_last_word(summary, stopped))
         return Finished(summary, stopped)
 
 
+def _last_word(summary: dict[str, Any], stopped: bool) -> str:
+    if stopped:
+        return "stopped as asked"
+    chosen = summary["chosen"]
+    if not chosen:
+        return "ended: no trial meets the goal"
+    return f"ended: trial {chosen['trial']} is chosen, test accuracy {chosen['test_accuracy']:.2%}"
+
+
 def _with_progress(audience: Audience, progress: ProgressFile) -> Audience:
-    """The audience, and beside it a file for those who watch from elsewhere."""
+    """The audience, and beside it a file and the log for those who watch from elsewhere."""
 
     def dense(epoch: Epoch) -> None:
         progress.note("dense warm start", epoch.epoch, epoch.epochs)
+        log_epoch("dense warm start", epoch)
         audience.on_dense_epoch(epoch)
+
+    def queued(waiting: int, finished: int) -> None:
+        logger.info("%d trials to run, %d finished before", waiting, finished)
+        audience.on_queue(waiting, finished)
+
+    def started(number: int, sparsity: float) -> None:
+        logger.info("trial %d starts, planned sparsity %.3f%%", number, 100 * sparsity)
+        audience.on_trial_start(number, sparsity)
+
+    def ended(row: dict[str, object]) -> None:
+        log_end(row)
+        audience.on_trial_end(row)
 
     def trial(number: int, epoch: Epoch) -> None:
         progress.note(f"trial {number}", epoch.epoch, epoch.epochs)
+        log_epoch(f"trial {number}", epoch)
         audience.on_trial_epoch(number, epoch)
 
     def refitted(index: int, epoch: Epoch) -> None:
         progress.note(f"refit {index} of the chosen one", epoch.epoch, epoch.epochs)
+        log_epoch(f"refit {index}", epoch)
         audience.on_refit_epoch(index, epoch)
 
-    return replace(audience, on_dense_epoch=dense, on_trial_epoch=trial, on_refit_epoch=refitted)
+    return replace(
+        audience,
+        on_dense_epoch=dense,
+        on_queue=queued,
+        on_trial_start=started,
+        on_trial_epoch=trial,
+        on_trial_end=ended,
+        on_refit_epoch=refitted,
+    )
 
 
 def _run_trials(

@@ -2,8 +2,10 @@
 
 import importlib.metadata
 
+__version__ = "0.1.0"  # the one place: the wheel's metadata is made from it
+
 
 def versions() -> dict[str, str]:
     """By package."""
-    names = ("sca-search", "torch", "optuna", "pytorch-lightning", "numpy")
-    return {name: importlib.metadata.version(name) for name in names}
+    names = ("torch", "optuna", "pytorch-lightning", "numpy")
+    return {"sca-search": __version__} | {name: importlib.metadata.version(name) for name in names}

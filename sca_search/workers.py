@@ -3,6 +3,7 @@
 Every worker is told by tickets how many trials it may take, so that together they run exactly what was queued.
 """
 
+import contextlib
 import multiprocessing
 import queue
 import signal
@@ -17,6 +18,7 @@ from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.provenance import usable_cores
 from sca_search.run_folder import RunFolder
+from sca_search.run_log import logged
 from sca_search.search import Listener, make_objective, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
@@ -109,15 +111,18 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int) -> None:
 
     listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested)
     try:
-        task = make_task(spec)
-        torch.set_num_threads(threads_of(spec, task))
-        start = warm_start(run, spec, task, Progress())
-        space = make_space(run, spec, task, start)
-        objective = make_objective(run, space, task, start, listener, number)
-        study = open_study(run, space)
-        work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
-    except StopRequestedError:
-        pass
+        with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
+            _work(run, spec, line, listener, number)
     except ScaError as error:
         line.events.put(("failed", error))
     line.events.put(("done",))
+
+
+def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:
+    task = make_task(spec)
+    torch.set_num_threads(threads_of(spec, task))
+    start = warm_start(run, spec, task, Progress())
+    space = make_space(run, spec, task, start)
+    objective = make_objective(run, space, task, start, listener, number)
+    study = open_study(run, space)
+    work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))

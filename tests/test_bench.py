@@ -137,7 +137,7 @@ def engines_of(printed: Mapping[str, object]) -> list[str]:
 
 
 def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
-    done = run("bench", str(exported), "--seconds", "0.3", "--json", "figures.json")
+    done = run("bench", str(exported), "--seconds", "0.3", "--save", "figures.json")
     assert done.returncode == 0, done.stderr
     for words in (OURS, FLOAT, INT8, TORCH, "times fp32", "noisy", "scratch", "C built by"):
         assert words in done.stdout
@@ -178,7 +178,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
         ("no-c",): "no-c: holds no c/model.c; sca-search export --format packed,c writes it",
         (str(exported), "--seconds", "0"): "--seconds must be above 0, got 0",
         (str(exported), "--seconds", "nan"): "--seconds must be above 0, got nan",
-        (str(exported), "--seconds", "0.1", "--json", "gone/a.json"): "gone/a.json cannot be written",
+        (str(exported), "--seconds", "0.1", "--save", "gone/a.json"): "gone/a.json cannot be written",
     }.items():
         done = run("bench", *arguments)
         assert done.returncode == 2, arguments

@@ -190,7 +190,7 @@ def test_budget_that_needs_no_zeros_says_so(tmp_path: Path) -> None:
 def latencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibration of the embedded default's network."""
     folder = tmp_path_factory.mktemp("latency")
-    done = sca_search("calibrate", "--seconds", "1", "--json", "table.json", cwd=folder)
+    done = sca_search("calibrate", "--seconds", "1", "--save", "table.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "table.json"
 

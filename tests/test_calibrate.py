@@ -355,7 +355,7 @@ def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_command_prints_the_table_and_keeps_it(run: Run) -> None:
-    done = run("calibrate", "--seconds", "0.1", "--json", "latency.json")
+    done = run("calibrate", "--seconds", "0.1", "--save", "latency.json")
     assert done.returncode == 0, done.stderr
     for text in ("conv2", "fc1", "all else", "Whole network:", "Spread:", "samples were noisy", "C built by gcc"):
         assert text in done.stdout

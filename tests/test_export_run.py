@@ -101,6 +101,9 @@ def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[
     wrong = run("verify", "alone")
     assert wrong.returncode == 1
     assert "something differs" in wrong.stdout
+    for_a_script = run("verify", "alone", "--json")
+    assert for_a_script.returncode == 1
+    assert json.loads(for_a_script.stdout)["holds"] is False
 
 
 @pytest.mark.slow

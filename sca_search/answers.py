@@ -1,0 +1,97 @@
+"""What `--json` prints, a document a command; docs/commands.md names the keys."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sca_search.goal import chosen_trial, described, planned_ahead
+from sca_search.results import pareto_front, read_csv
+from sca_search.run_folder import RunFolder
+from sca_search.spec import StudySpec
+
+if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
+    from sca_search.check_folder import CheckReport
+    from sca_search.export.folder import Exported
+    from sca_search.export.verify import Verification
+    from sca_search.task import Task
+
+
+def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
+    """A study as far as it has come."""
+    has_trials = run.trials_file.exists()
+    frame = read_csv(run.trials_file) if has_trials else None
+    states = frame["state"].value_counts().to_dict() if frame is not None else {}
+    files = {
+        "dashboard": run.dashboard_file,
+        "log": run.log_file,
+        "trials": run.trials_file,
+        "front": run.front_file,
+        "model": run.chosen_file,
+    }
+    return {
+        "run": run.path,
+        "goal": described(spec.goal),
+        "states": states,
+        "chosen": None if frame is None else chosen_trial(frame, spec.goal),
+        "front": [] if frame is None else pareto_front(frame).to_dict("records"),
+        "summary": json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None,
+        "files": {name: path for name, path in files.items() if path.exists()},
+    }
+
+
+def plan_answer(spec: StudySpec, task: "Task", alphas: Mapping[str, float], epochs: int) -> dict[str, Any]:
+    """What a study would do."""
+    layers = [
+        {
+            "layer": choice.layer.name,
+            "weights": choice.layer.weights,
+            "ternary": choice.ternary,
+            "why": choice.why,
+            "alpha": alphas.get(choice.layer.name),
+        }
+        for choice in task.choices
+    ]
+    planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
+    return {
+        "study": spec.model_dump(mode="json"),
+        "goal": described(spec.goal),
+        "layers": layers,
+        "planned_sparsities": planned,
+        "epochs": epochs,
+    }
+
+
+def export_answer(exported: "Exported") -> dict[str, Any]:
+    """An export, and how far its files agree."""
+    return {
+        "folder": exported.folder,
+        "files": exported.files,
+        "left_out": exported.left_out,
+        "verification": verification_answer(exported.verification),
+    }
+
+
+def verification_answer(verification: "Verification") -> dict[str, Any]:
+    """Every check; `holds` is null where something could not be checked."""
+    return {
+        "holds": verification.holds,
+        "compared_with": verification.described,
+        "checks": [asdict(check) for check in verification.checks],
+    }
+
+
+def check_answer(report: "CheckReport") -> dict[str, Any]:
+    """The self-test on other machines."""
+    sizes = {
+        stored: {"code": size.code, "constants": size.constants, "flash": size.flash, "ram": size.ram}
+        for stored, size in report.sizes.items()
+    }
+    return {"holds": report.holds, "checks": [asdict(check) for check in report.checks], "cortex_m4_bytes": sizes}
+
+
+def features_answer(picture: Path, trial: int, layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """How alike the feature maps are, a layer."""
+    kept = ("layer", "ternary", "cka")
+    return {"picture": picture, "trial": trial, "layers": [{name: layer[name] for name in kept} for layer in layers]}

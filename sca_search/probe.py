@@ -1,0 +1,232 @@
+"""Measures the pace of a study: a small real one is run in a folder that is thrown away, and its parts are timed.
+
+Large data is measured on a share of its images: what takes a time for each image is scaled up, the rest is not.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from sca_search.data import AnySplit, LazySplit, Split
+from sca_search.errors import RunError
+from sca_search.fit import StopRequestedError
+from sca_search.halving import rung_epochs
+from sca_search.run_folder import new_run
+from sca_search.spec import StudySpec
+from sca_search.study import Audience, make_task, prepare_budgets, run_study
+from sca_search.task import Epoch, Progress, Task
+from sca_search.time_plan import Pace
+from sca_search.train import train_dense
+
+# The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
+_DENSE, _EPOCHS, _FROZEN, _TRIALS = 6, 8, 4, 3
+# What a training epoch and a look at the validation split may take of it; above that, a share is measured.
+_EPOCH_SECONDS, _LOOK_SECONDS = 1.0, 0.5
+_FEW_BATCHES = 4
+_FEW_IMAGES = 512
+Say = Callable[[str], None]
+
+
+@dataclass
+class Times:
+    """When what happened, in seconds."""
+
+    dense: list[float] = field(default_factory=list)
+    queued: list[float] = field(default_factory=list)
+    started: dict[int, float] = field(default_factory=dict)
+    ternary: dict[int, list[float]] = field(default_factory=dict)
+    frozen: dict[int, list[float]] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
+
+    def audience(self, stop_requested: Callable[[], bool]) -> Audience:
+        def on_epoch(trial: int, epoch: Epoch) -> None:
+            phase = self.ternary if epoch.phase == "ternary" else self.frozen
+            phase.setdefault(trial, []).append(time.monotonic())
+
+        return Audience(
+            on_dense_epoch=lambda _epoch: self.dense.append(time.monotonic()),
+            on_queue=lambda _waiting, _finished: self.queued.append(time.monotonic()),
+            on_trial_start=lambda trial, _sparsity: self.started.update({trial: time.monotonic()}),
+            on_trial_epoch=on_epoch,
+            on_trial_end=lambda row: self.ended.update({int(str(row["trial"])): time.monotonic()}),
+            stop_requested=stop_requested,
+        )
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many images of a split were measured, and how many there are."""
+
+    measured: int
+    all: int
+
+    @property
+    def missing(self) -> int:
+        return self.all - self.measured
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of what was measured, and the seconds that one image takes to look at."""
+
+    train: Share
+    val: Share
+    test: Share
+    look: float = 0.0
+
+
+def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) -> Pace:
+    """Runs the small study; raises for everything that the real one would refuse."""
+    whole = make_task(spec)  # which may download
+    prepare_budgets(spec, whole, None, say)  # which is kept, so that the run finds it
+    say("timing the start of a run")
+    start = _import_seconds(stop_requested)
+    train, val = _affordable(whole, spec, stop_requested)
+    amount = {"dense_epochs": _DENSE, "epochs": _EPOCHS, "frozen_epochs": _FROZEN}
+    limit = {"train_limit": train} if train < len(whole.data.train) else {}
+    trials = _TRIALS if spec.search.workers == 1 else 2 * spec.search.workers
+    with tempfile.TemporaryDirectory() as folder:
+        small = spec.model_copy(
+            update={
+                "name": "probe",
+                "out": Path(folder),
+                "data": spec.data.model_copy(update=limit),
+                "train": spec.train.model_copy(update=amount),
+                "search": spec.search.model_copy(update={"trials": trials, "refits": 0, "time_budget": None}),
+            }
+        )
+        began = time.monotonic()
+        task = make_task(small)
+        prepared = prepare_budgets(small, task, None, lambda _line: None)
+        start += time.monotonic() - began
+        if spec.search.workers == 1:  # other processes read the data by themselves
+            task = _with_less_to_look_at(task, val)
+        shares = _shares(task, whole)
+        say(f"timing a small study: {trials} trials{_on(shares)}")
+        times, run = Times(), new_run(small)
+        began = time.monotonic()
+        if run_study(run, small, task, times.audience(stop_requested), prepared.calibration).stopped:
+            raise StopRequestedError
+        return scaled(pace_of(times, small, start, began, time.monotonic()), shares)
+
+
+def pace_of(times: Times, spec: StudySpec, start: float, began: float, over: float) -> Pace:
+    """The pace of what was timed, as it was."""
+    whole = [trial for trial, epochs in times.frozen.items() if len(epochs) == spec.train.frozen_epochs]
+    if not whole:
+        raise RunError("the pace cannot be measured: no trial of the small study came to its end")
+    rungs = rung_epochs(spec.search.rungs, spec.train.epochs)
+    dense = statistics.fmean(_gaps(times.dense))
+    epoch = statistics.fmean(gap for trial in whole for gap in _gaps(times.ternary[trial], rungs))
+    frozen = statistics.fmean(gap for trial in whole for gap in _gaps(times.frozen[trial]))
+    workers = spec.search.workers
+    # Other processes take a while to start; in this one, a trial begins by sampling it.
+    first = min(times.started.values()) if workers > 1 else times.queued[0]
+    each = (max(times.ended.values()) - first) * workers / len(times.ended)
+    return Pace(
+        start=start,
+        dense_epoch=dense,
+        dense_rest=max(0.0, times.dense[0] - began - dense),
+        before_trials=first - times.dense[-1],
+        epoch=epoch,
+        frozen_epoch=frozen,
+        trial_rest=max(0.0, each - spec.train.epochs * epoch - spec.train.frozen_epochs * frozen),
+        end=over - max(times.ended.values()),
+        workers=workers,
+    )
+
+
+def scaled(pace: Pace, shares: Shares) -> Pace:
+    """The pace on all images: of a training epoch's time, what is no look grows with the training split."""
+    larger = shares.train.all / shares.train.measured
+    look, missing = shares.look * shares.val.measured, shares.look * shares.val.missing
+
+    def whole(epoch: float, looks: int) -> float:
+        return larger * max(0.0, epoch - looks * look) + looks * (look + missing)
+
+    through = shares.look * shares.train.missing  # once through what was left out
+    return replace(
+        pace,
+        dense_epoch=whole(pace.dense_epoch, 1),
+        before_trials=pace.before_trials + through + missing,  # the dense network's answers, its score
+        epoch=whole(pace.epoch, 2),
+        frozen_epoch=whole(pace.frozen_epoch, 1),
+        # Normalisation is re-estimated on the training split; two rungs, two looks before and one after settling.
+        trial_rest=pace.trial_rest + through + 5 * missing,
+        end=pace.end + 2 * shares.look * shares.test.missing,
+    )
+
+
+def _gaps(times: list[float], without: tuple[int, ...] = ()) -> list[float]:
+    """From each epoch to the next, but for those behind which something else was done."""
+    return [later - earlier for epoch, (earlier, later) in enumerate(pairwise(times), 1) if epoch not in without]
+
+
+def _import_seconds(stop_requested: Callable[[], bool]) -> float:
+    """A process of its own that imports what a run does."""
+    began = time.monotonic()
+    imports = "import sca_search.cli, sca_search.display, sca_search.study"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, check=False)
+    if stop_requested():  # Ctrl-C ends that process, too
+        raise StopRequestedError
+    done.check_returncode()
+    return time.monotonic() - began
+
+
+def _affordable(task: Task, spec: StudySpec, stop_requested: Callable[[], bool]) -> tuple[int, int]:
+    """How many training and validation images fit into the time that a small study may take, by a first guess."""
+    few = min(len(task.data.train), _FEW_BATCHES * task.batch)
+    ends: list[float] = []
+    progress = Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested)
+    less = replace(task, data=replace(task.data, train=_first(task.data.train, few), val=_first(task.data.val, 1)))
+    train_dense(less, epochs=3, learning_rate=spec.train.dense_learning_rate, seed=spec.seed, progress=progress)
+    step = statistics.fmean(_gaps(ends)) / few
+    train = max(few, round(_EPOCH_SECONDS / step))
+    val = max(1, round(_LOOK_SECONDS / _look_seconds(task)))
+    return min(train, len(task.data.train)), min(val, len(task.data.val))
+
+
+def _look_seconds(task: Task) -> float:
+    """Of one validation image."""
+    some = _first(task.data.val, _FEW_IMAGES)
+    less, model = replace(task, data=replace(task.data, val=some)), task.make_model()
+    less.validate(model)  # the first time is not like the others
+    began = time.monotonic()
+    less.validate(model)
+    return (time.monotonic() - began) / len(some)
+
+
+def _first(split: AnySplit, count: int) -> AnySplit:
+    if isinstance(split, Split):
+        return Split(split.images[:count], split.labels[:count])
+    if isinstance(split, LazySplit):
+        return replace(split, paths=split.paths[:count], labels=split.labels[:count])
+    return split
+
+
+def _with_less_to_look_at(task: Task, val: int) -> Task:
+    if val == len(task.data.val):
+        return task
+    some = _first(task.data.val, val)
+    return replace(task, data=replace(task.data, val=some, read_test=lambda: some))
+
+
+def _shares(task: Task, whole: Task) -> Shares:
+    train = Share(len(task.data.train), len(whole.data.train))
+    val = Share(len(task.data.val), len(whole.data.val))
+    if not train.missing and not val.missing:
+        return Shares(train, val, Share(1, 1))
+    tested = len(whole.data.read_test())  # counted, not looked at
+    return Shares(train, val, Share(val.measured if val.missing else tested, tested), _look_seconds(whole))
+
+
+def _on(shares: Shares) -> str:
+    if not shares.train.missing and not shares.val.missing:
+        return ""
+    return f" on {shares.train.measured:,} of {shares.train.all:,} training images"

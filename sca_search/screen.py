@@ -1,0 +1,109 @@
+"""Where a command's words go, and how many there are: `--json`, `-q` and `-v`, which every command has.
+
+Results go to stdout. With `--json`, stdout holds exactly one JSON document, and all words go to stderr. With `-q`, only
+results and errors are left; with `-v`, what the run's log holds is shown as well.
+"""
+
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+LOGGER = "sca_search"
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
+
+
+class _Console(Console):
+    """A reader that leaves early (`| head`) is no failure of the study: 1 would say so."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(PIPE_CLOSED)
+
+
+@dataclass
+class Manner:
+    """How the command of this process speaks."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+manner = Manner()
+_out = _Console()
+_err = _Console(stderr=True)
+_nothing = Console(quiet=True)
+
+
+def speak(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+    """Sets the manner; the log is shown where more is wanted."""
+    manner.json, manner.quiet, manner.verbose = json, quiet, verbose
+    logger = logging.getLogger(LOGGER)
+    for shown in [handler for handler in logger.handlers if handler.name == "screen"]:
+        logger.removeHandler(shown)
+    if verbose:
+        handler = logging.StreamHandler()
+        handler.name = "screen"
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+
+
+def results() -> Console:
+    """For what was asked for."""
+    if not manner.json:
+        return _out
+    return _nothing if manner.quiet else _err
+
+
+def remarks() -> Console:
+    """For what is being done, and for what need not be known."""
+    return _nothing if manner.quiet else results()
+
+
+def warnings() -> Console:
+    """For what a user should know before trusting the result."""
+    return _nothing if manner.quiet else _err
+
+
+def errors() -> Console:
+    """For what went wrong."""
+    return _err
+
+
+def say(line: str) -> None:
+    """What is being done, while it takes a while."""
+    remarks().print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
+
+
+def warn(line: str) -> None:
+    """A sentence that is no error."""
+    warnings().print(line, style="yellow", highlight=False, soft_wrap=True, markup=False)
+
+
+def answer(document: Mapping[str, Any]) -> None:
+    """The one document of a command, where a script asked for it."""
+    if manner.json:
+        _out.file.write(json.dumps(strict(document), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        _out.file.flush()
+
+
+def strict(value: Any) -> Any:
+    """As JSON has it: what is not finite is null, a path is a text, numpy's numbers are numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(each) for each in value]
+    if isinstance(value, Path):
+        return os.fsencode(value).decode("utf-8", errors="backslashreplace")
+    if hasattr(value, "item"):
+        return strict(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
