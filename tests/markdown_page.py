@@ -84,3 +84,9 @@ def _slug(heading: str) -> str:
     """GitHub's: links become their text, small letters, no punctuation, a hyphen for each space."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+# By path from the root: the README and the documentation.
+PAGES = {str(path.relative_to(ROOT)): read_page(path) for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}

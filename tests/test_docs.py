@@ -1,4 +1,4 @@
-"""The documentation does what it says: every block is run, every link leads somewhere, no table is out of date.
+"""The documentation does what it says: every block is run, every link leads somewhere, the notebook executes.
 
 What a block's language asks for: `sh` runs in bash and `python` in a process of its own, in the order of the page and
 in one folder a page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is what something printed. A comment
@@ -6,9 +6,6 @@ in one folder a page; `c` is compiled, `toml` is a study, `json` is parsed, `tex
 """
 
 import ast
-import csv
-import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -18,22 +15,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import typer
-from markdown_page import Block, Page, read_page
-from pydantic import BaseModel
+from markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
 
 from sca_search.cli import app
-from sca_search.export.facts import Facts
-from sca_search.latency import Calibration
-from sca_search.results import COLUMNS, FACTS
-from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.spec import FLAGS, resolve
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
-PAGES = {str(path.relative_to(ROOT)): read_page(path) for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
 LANGUAGES = {"sh", "python", "c", "toml", "json", "text"}
 
 # Blocks that are not run, by page and first line, with the reason. They are still read: commands by the command line's
@@ -198,13 +187,25 @@ def read_command(arguments: list[str]) -> None:
                 resolve(inner.params["study"], given)
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_page_names_only_flags_that_there_are(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    options = [each for command in group.commands.values() for each in command.params]
+    known = {"--help"} | {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+    spans = re.findall(r"`([^`]+)`", "\n".join(PAGES[name].prose))
+    # Programs beside sca-search have flags of their own.
+    ours = [span for span in spans if not span.startswith("python ")]
+    named = {flag for span in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", span)}
+    assert named - known == set()
+
+
 # Links
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md", "dashboards/README.md", "benchmarks/RESULTS.md"])
 def test_page_links_lead_somewhere(name: str) -> None:
-    broken = [link for link in PAGES[name].links if not leads_somewhere(PAGES[name], link)]
-    assert broken == []
+    page = read_page(ROOT / name)
+    assert [link for link in page.links if not leads_somewhere(page, link)] == []
 
 
 def leads_somewhere(page: Page, link: str) -> bool:
@@ -213,7 +214,7 @@ def leads_somewhere(page: Page, link: str) -> bool:
         return link.startswith("https://")
     path, _, anchor = link.partition("#")
     target = (page.path.parent / path).resolve() if path else page.path
-    if not target.exists() or not target.is_relative_to(page.path.parent.parent if path else page.path.parent):
+    if not target.exists():
         return False
     return not anchor or (target.suffix == ".md" and anchor in read_page(target).anchors)
 
@@ -222,6 +223,35 @@ def test_index_names_every_page() -> None:
     linked = {link.partition("#")[0] for link in PAGES["docs/README.md"].links}
     pages = {path.name for path in DOCS.iterdir() if path.suffix in {".md", ".ipynb"} and path.name != "README.md"}
     assert pages - linked == set()
+
+
+# The notebook
+
+EXECUTE = """
+import sys
+
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebook_executes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    call([sys.executable, "-c", EXECUTE, str(path)], tmp_path, path.name)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebook_keeps_no_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    kept = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
+    assert kept == []
 
 
 # The harness itself can fail
@@ -295,161 +325,3 @@ def test_blocks_of_another_language_are_not_known(language: str) -> None:
 def test_read_command_refuses_what_the_command_line_refuses(arguments: list[str]) -> None:
     with pytest.raises(Exception, match=r"No such option|below 1|run_folder"):
         read_command(arguments)
-
-
-# The notebook and the figures
-
-EXECUTE = """
-import sys
-
-import nbformat
-from nbclient import NotebookClient
-
-notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebook_executes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    call([sys.executable, "-c", EXECUTE, str(path)], tmp_path, path.name)
-
-
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebook_keeps_no_outputs(path: Path) -> None:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    kept = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
-    assert kept == []
-
-
-def figures_module() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_figures_ticks_are_round_and_hold_all_values() -> None:
-    ticks = figures_module().ticks
-    assert ticks(-3.9, 3.6) == [-4, -3, -2, -1, 0, 1, 2, 3, 4]
-    assert ticks(0.0, 1.62) == [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75]
-
-
-def test_figures_svg_is_well_formed_and_says_what_it_shows() -> None:
-    figures = figures_module()
-    chart = figures.Chart("A < B", "x", "y", (figures.Curve("one & two", [(0.0, 0.0), (1.0, 2.0)], marked=True),))
-    texts = [element.text for element in ElementTree.fromstring(figures.svg(chart)).iter() if element.text]
-    assert {"A < B", "x", "y", "one & two"} <= set(texts)
-
-
-@pytest.fixture(scope="module")
-def charts() -> dict[str, Any]:
-    """The figures' data, from trainings that take half a minute."""
-    return figures_module().charts()
-
-
-@pytest.mark.slow
-def test_figures_are_those_that_the_program_draws(charts: dict[str, Any]) -> None:
-    assert {path.name for path in DOCS.glob("prior-*.svg")} == charts.keys()
-    for name, chart in charts.items():
-        drawn = ElementTree.parse(DOCS / name).getroot()
-        texts = {element.text for element in drawn.iter() if element.text}
-        assert {chart.title, chart.x, chart.y, *(curve.name for curve in chart.curves)} <= texts, name
-
-
-@pytest.mark.slow
-def test_figures_show_a_prior_that_rises_and_a_strong_pull_that_lands(charts: dict[str, Any]) -> None:
-    for curve in charts["prior-alpha.svg"].curves:
-        alphas = [alpha for _, alpha in curve.points]
-        assert alphas == sorted(alphas)
-    off = {curve.name: max(abs(points) for _, points in curve.points) for curve in charts["prior-landing.svg"].curves}
-    assert off["strong pull"] < 0.5 < off["weak pull"]
-
-
-# Tables that must not go out of date
-
-
-def rows_below(name: str, heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading, without its head."""
-    prose = PAGES[name].prose
-    after = prose[prose.index(heading) + 1 :]
-    begin = next(place for place, line in enumerate(after) if line.startswith("| ---"))
-    rows = []
-    for line in after[begin + 1 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
-
-
-def plain(cell: str) -> str:
-    return cell.replace("`", "")
-
-
-def spec_keys(table: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Every key of a study file with its default as TOML would have it."""
-    keys: dict[str, str] = {}
-    for name, field in table.model_fields.items():
-        if isinstance(field.default, BaseModel):
-            keys |= spec_keys(type(field.default), f"{prefix}{name}.")
-        else:
-            keys[prefix + name] = shown(field.default)
-    return keys
-
-
-def shown(default: object) -> str:
-    if default is None:
-        return ""
-    if isinstance(default, tuple):
-        return f"[{', '.join(map(shown, default))}]"
-    return json.dumps(str(default) if isinstance(default, Path) else default)
-
-
-def test_file_formats_table_of_study_keys_is_the_specs() -> None:
-    flags = {key: f"--{flag.replace('_', '-')}" for flag, key in FLAGS.items()}
-    # A study without a goal has a target sparsity: that default is made, not declared.
-    expected = spec_keys(StudySpec) | {"goal.target_sparsity": "0.5"}
-    wanted = [[key, default, flags.get(key, "")] for key, default in expected.items()]
-    rows = rows_below("docs/file-formats.md", "## `study.toml`")
-    assert [[plain(cell) for cell in row[:3]] for row in rows] == wanted
-    assert all(row[3] for row in rows)  # a key without a meaning tells nothing
-
-
-def test_file_formats_table_of_trials_has_every_fixed_column() -> None:
-    rows = rows_below("docs/file-formats.md", "## `trials.csv` and `front.csv`")
-    assert [plain(row[0]) for row in rows] == [*COLUMNS, *FACTS]
-
-
-def test_file_formats_table_of_export_facts_has_every_key() -> None:
-    rows = rows_below("docs/file-formats.md", "### `export.json`")
-    assert [plain(row[0]) for row in rows] == [field.name for field in dataclasses.fields(Facts)]
-
-
-def test_file_formats_latency_table_has_every_key() -> None:
-    blocks = [block.text for block in PAGES["docs/file-formats.md"].blocks if block.language == "json"]
-    tables = [json.loads(text) for text in blocks if "sca-search/latency" in text]
-    assert [list(table) for table in tables] == [list(Calibration.model_fields)]
-    Calibration.model_validate_json(json.dumps(tables[0]))
-
-
-@pytest.mark.slow
-def test_file_formats_name_every_file_of_a_run(tiny_run: tuple[Path, str]) -> None:
-    run, _ = tiny_run
-    named = {plain(row[0]) for row in rows_below("docs/file-formats.md", "## The run folder")}
-    files = [str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
-    general = {re.sub(r"^candidates/\d{3}/(refit-\d/)?", "candidates/NNN/", file) for file in files}
-    assert general - named == set()
-    record = json.loads((run / "candidates" / "000" / "candidate.json").read_text())
-    rows = rows_below("docs/file-formats.md", "### `candidate.json`")
-    told = {key for row in rows for key in plain(row[0]).split(", ")}
-    assert record.keys() - told == set()
-    with (run / "candidates" / "000" / "history.csv").open(newline="") as file:
-        columns = next(csv.reader(file))
-    assert [plain(row[0]) for row in rows_below("docs/file-formats.md", "### `history.csv`")] == columns
