@@ -1,28 +1,71 @@
 """sca-search: ternary networks at the sparsity you ask for.
 
-`sca_search.load("model.safetensors")` gives an exported model as a torch module, `sca_search.compile(path)` one as a
-function of numpy arrays, compiled from its C source.
+    import sca_search as sca
+
+    result = sca.search(model, data, target_sparsity=0.5)       # a study: result.front, .chosen, .dashboard
+    result.chosen.export("out/", formats=["c", "onnx"])
+
+    sca.ternarize(model); sca.regularizer(model); sca.bake(model); sca.sparsity(model)      # your own loop
+    sca.Control(model, steps)                                   # its schedules
+    sca.TernaryCallback(target_sparsity=0.5)                    # your own LightningModule and Trainer
+
+    sca.load("model.safetensors")                               # an exported model as a torch module
+    sca.compile("out/c/")                                       # one as a function of numpy arrays, from its C source
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from sca_search.versions import __version__
 
 if TYPE_CHECKING:
+    from sca_search.callback import TernaryCallback
     from sca_search.export.compiled import compile_model as compile
     from sca_search.export.rebuild import load
+    from sca_search.in_python import Found, Result, search
+    from sca_search.loop_control import Control
+    from sca_search.own_loop import bake, regularizer, sparsity, ternarize
 
-__all__ = ["__version__", "compile", "load"]
+__all__ = [
+    "Control",
+    "Found",
+    "Result",
+    "TernaryCallback",
+    "__version__",
+    "bake",
+    "compile",
+    "load",
+    "regularizer",
+    "search",
+    "sparsity",
+    "ternarize",
+]
+
+# Each is imported when it is asked for: nearly all bring torch, which neither `--help` nor `compile` waits for.
+_ROOMS = {
+    "Control": ("loop_control", "Control"),
+    "Found": ("in_python", "Found"),
+    "Result": ("in_python", "Result"),
+    "TernaryCallback": ("callback", "TernaryCallback"),
+    "bake": ("own_loop", "bake"),
+    "compile": ("export.compiled", "compile_model"),
+    "load": ("export.rebuild", "load"),
+    "regularizer": ("own_loop", "regularizer"),
+    "search": ("in_python", "search"),
+    "sparsity": ("own_loop", "sparsity"),
+    "ternarize": ("own_loop", "ternarize"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Each is imported when it is asked for: `load` brings torch, which neither `compile` nor --help waits for."""
-    if name == "load":
-        from sca_search.export.rebuild import load  # noqa: PLC0415
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'sca_search' has no attribute {name!r}")
+    room, attribute = _ROOMS[name]
+    found = getattr(importlib.import_module(f"sca_search.{room}"), attribute)
+    # `search` is also the name of a room below this package: once that is imported, it would stand in the way.
+    globals()[name] = found
+    return found
 
-        return load
-    if name == "compile":
-        from sca_search.export.compiled import compile_model  # noqa: PLC0415
 
-        return compile_model
-    raise AttributeError(f"module 'sca_search' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted(__all__)

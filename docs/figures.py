@@ -1,0 +1,237 @@
+"""Draws the figures of how-the-prior-works.md from a network trained on the digits, in about half a minute.
+
+    python docs/figures.py [--out docs]
+
+One seed and one thread: the same machine and versions give the same files.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import torch
+
+from sca_search.candidate import Candidate
+from sca_search.correction import Observation, asked_for
+from sca_search.prior import alpha_for_sparsity
+from sca_search.schedule import Constant, FromPrior, Ramp
+from sca_search.spec import StudySpec
+from sca_search.task import Progress, Settled, WarmStart
+from sca_search.ternary import latent_of_dense
+from sca_search.train import train_candidate, train_dense
+from sca_search.workshop import make_task
+
+Points = list[tuple[float, float]]
+
+SPREAD = 0.6  # of Θ at the start, as a study's first guess has it
+LAYERS = ("conv2", "fc1")  # what is ternary in the small LeNet
+ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
+SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+STRONG, WEAK = 30.0, 0.1  # dimensionless λ
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points joined by a line, or marked one by one."""
+
+    name: str
+    points: Points
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn: a title, the names of both axes, curves."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+
+
+# The data
+
+
+def regularizer_curves() -> tuple[Curve, ...]:
+    """What one weight W adds to R, (α − W²)·W², for several α."""
+    steps = [step / 100 for step in range(-100, 101)]
+    return tuple(Curve(f"α = {alpha:g}", [(w, (alpha - w * w) * w * w) for w in steps]) for alpha in ALPHAS)
+
+
+def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
+    """α(s) of each ternary layer of the dense network, its Θ rescaled as a training rescales it."""
+    sparsities = [step / 200 for step in range(200)]
+    latents = {layer: latent_of_dense(start.state[f"{layer}.weight"], SPREAD) for layer in LAYERS}
+    return tuple(
+        Curve(layer, [(sparsity, alpha_for_sparsity(latent, sparsity)) for sparsity in sparsities])
+        for layer, latent in latents.items()
+    )
+
+
+def weight_curves(settled: Settled) -> tuple[Curve, ...]:
+    """How tanh Θ is distributed before the first epoch and after the last: share of the weights by value."""
+    first, last = settled.snapshots[0], settled.snapshots[-1]
+    return tuple(
+        Curve(when, _histogram(snapshot.tanh)) for when, snapshot in (("before training", first), ("after it", last))
+    )
+
+
+def _histogram(counts: Sequence[int]) -> Points:
+    width = 2 / len(counts)
+    return [(-1 + (place + 0.5) * width, 100 * count / sum(counts)) for place, count in enumerate(counts)]
+
+
+def landing_curves(train: Callable[[Candidate], Settled]) -> tuple[Curve, ...]:
+    """How far rounding alone is from the plan, in points; corrected: asked for what the weak pull taught."""
+    strong = [observe(train, STRONG, sparsity) for sparsity in SPARSITIES]
+    weak = [observe(train, WEAK, sparsity) for sparsity in SPARSITIES]
+    corrected = [observe(train, WEAK, sparsity, asked_for(weak, sparsity, WEAK)) for sparsity in SPARSITIES]
+    named = {"strong pull": strong, "weak pull": weak, "weak pull, corrected": corrected}
+    return tuple(
+        Curve(name, [(s, 100 * (each.reached - s)) for s, each in zip(SPARSITIES, seen, strict=True)], marked=True)
+        for name, seen in named.items()
+    )
+
+
+def observe(
+    train: Callable[[Candidate], Settled], strength: float, sparsity: float, asked: float | None = None
+) -> Observation:
+    """What the first ternary layer reached, planned at a sparsity and asked for it or for something else."""
+    candidate = papers_candidate(strength, sparsity)
+    if asked is not None:
+        candidate = candidate.model_copy(update={"asked": dict.fromkeys(LAYERS, asked)})
+    reached = train(candidate).reached[LAYERS[0]]
+    return Observation(LAYERS[0], sparsity if asked is None else asked, reached, strength)
+
+
+def papers_candidate(strength: float, sparsity: float) -> Candidate:
+    """The paper's form: α stays where the closed form puts it, λ grows over the first half."""
+    return Candidate(
+        sparsity=sparsity,
+        form="paper",
+        spread=SPREAD,
+        alpha=FromPrior(),
+        strength=Ramp(first=0.0, last=strength, stop=0.5),
+        sharpness=Constant(value=1.0),
+        learning_rate=0.01,
+        latent_learning_rate=0.02,
+        epochs=6,
+        frozen_epochs=0,
+        frozen_learning_rate=0.0,
+        seed=1,
+    )
+
+
+def charts() -> dict[str, Chart]:
+    """All figures by file name."""
+    torch.set_num_threads(1)
+    task = make_task(StudySpec())
+    start = train_dense(task, epochs=10, learning_rate=0.01, seed=0, progress=Progress())
+
+    def train(candidate: Candidate) -> Settled:
+        return train_candidate(candidate, task, start, Progress())
+
+    example = train(papers_candidate(STRONG, 0.5))
+    return {
+        "prior-regularizer.svg": Chart(
+            "What one weight adds to the regularizer", "weight W = tanh Θ", "(α − W²) · W²", regularizer_curves()
+        ),
+        "prior-alpha.svg": Chart(
+            "α that a layer needs for a sparsity", "sparsity s", "α(s) = 2 tanh²(Q)", alpha_curves(start)
+        ),
+        "prior-weights.svg": Chart(
+            "The pull makes three peaks (sparsity 0.5)",
+            "tanh Θ",
+            "% of the weights",
+            weight_curves(example),
+        ),
+        "prior-landing.svg": Chart(
+            f"Where rounding alone lands ({LAYERS[0]})",
+            "planned sparsity",
+            "reached − planned, points",
+            landing_curves(train),
+        ),
+    }
+
+
+# The drawing
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 360, 62, 14, 64, 46
+_COLOURS = ("#1b6ca8", "#d1495b", "#2f8f5b", "#b7791f", "#7a5195")
+
+
+def svg(chart: Chart) -> str:
+    """The chart as a file of its own: white ground, so that it is read on a dark page too."""
+    xs = [x for curve in chart.curves for x, _ in curve.points]
+    ys = [y for curve in chart.curves for _, y in curve.points]
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" font-family="sans-serif" font-size="12" fill="#222" role="img">',
+        f"<title>{escape(chart.title)}</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape(chart.title)}</text>',
+        *_axes(chart, x_ticks, y_ticks, place),
+    ]
+    at = float(_LEFT)
+    for colour, curve in zip(_COLOURS, chart.curves, strict=False):
+        parts += _curve(curve, colour, place)
+        parts.append(f'<rect x="{at:.0f}" y="37" width="16" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{at + 21:.0f}" y="44">{escape(curve.name)}</text>')
+        at += 45 + 6.6 * len(curve.name)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers from below the lowest to above the highest."""
+    step = next(size for size in (0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 20, 50) if (high - low) / size <= 8)
+    first = int(low // step)
+    last = int(-(-high // step))
+    return [round(number * step, 6) for number in range(first, last + 1)]
+
+
+def _axes(
+    chart: Chart, x_ticks: list[float], y_ticks: list[float], place: Callable[[float, float], tuple[float, float]]
+) -> list[str]:
+    lines = []
+    for tick in y_ticks:
+        x, y = place(x_ticks[0], tick)
+        colour = "#888" if tick == 0 else "#ddd"
+        lines.append(f'<line x1="{x:.1f}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}"/>')
+        lines.append(f'<text x="{x - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for tick in x_ticks:
+        x, y = place(tick, y_ticks[0])
+        lines.append(f'<text x="{x:.1f}" y="{y + 17:.1f}" text-anchor="middle">{tick:g}</text>')
+    middle = (_HEIGHT + _TOP - _BOTTOM) / 2
+    lines.append(f'<text x="{(_WIDTH + _LEFT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(chart.x)}</text>')
+    lines.append(f'<text transform="translate(15 {middle}) rotate(-90)" text-anchor="middle">{escape(chart.y)}</text>')
+    return lines
+
+
+def _curve(curve: Curve, colour: str, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
+    corners = [place(x, y) for x, y in curve.points]
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    lines = [f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    if curve.marked:
+        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in corners]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    folder = parser.parse_args().out
+    for name, chart in charts().items():
+        (folder / name).write_text(svg(chart), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

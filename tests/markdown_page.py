@@ -1,0 +1,92 @@
+"""A Markdown page as its tests see it: fenced blocks, headings, links."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})(.*)")
+_FILE = re.compile(r"<!-- file: (\S+) -->")
+_CODE_SPAN = re.compile(r"(`+).+?\1", re.DOTALL)
+# A picture inside a link's text would need nesting; no page has one.
+_LINK = re.compile(r"\[[^\]\[]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its fence stands, its language, its text, and the file that it is, if it is one."""
+
+    line: int
+    language: str
+    text: str
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page; `prose` is all that is outside of fenced blocks."""
+
+    path: Path
+    blocks: tuple[Block, ...]
+    prose: tuple[str, ...]
+
+    @property
+    def anchors(self) -> set[str]:
+        """Where links into this page may lead, as GitHub names headings."""
+        seen: Counter[str] = Counter()
+        anchors = set()
+        for line in self.prose:
+            if heading := re.fullmatch(r"#{1,6} (.+?)\s*#*", line):
+                slug = _slug(heading[1])
+                anchors.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+                seen[slug] += 1
+        return anchors
+
+    @property
+    def links(self) -> list[str]:
+        """The targets of its links and pictures."""
+        return _LINK.findall(_CODE_SPAN.sub("", "\n".join(self.prose)))
+
+
+def read_page(path: Path) -> Page:
+    """ValueError where a fence is not plain: what a reader takes for a block must be one here."""
+    blocks: list[Block] = []
+    prose: list[str] = []
+    opened: tuple[int, str] | None = None
+    body: list[str] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        fence = _FENCE.fullmatch(line)
+        if (fence and not line.startswith("```")) or line.startswith("````"):
+            raise ValueError(f"{path.name}:{number}: a fence must be three backticks at the line's beginning")
+        if opened is None and fence:
+            opened, body = (number, fence[2]), []
+        elif opened is None:
+            prose.append(line)
+        elif fence:
+            if fence[2].strip():
+                raise ValueError(f"{path.name}:{number}: a block begins inside of another")
+            blocks.append(Block(opened[0], opened[1], "\n".join([*body, ""]), _file_named(prose)))
+            opened = None
+        else:
+            body.append(line)
+    if opened is not None:
+        raise ValueError(f"{path.name}:{opened[0]}: a block does not end")
+    return Page(path, tuple(blocks), tuple(prose))
+
+
+def _file_named(prose: list[str]) -> str | None:
+    """What the comment says that stands directly above a block."""
+    match = _FILE.fullmatch(prose[-1]) if prose else None
+    return match[1] if match else None
+
+
+def _slug(heading: str) -> str:
+    """GitHub's: links become their text, small letters, no punctuation, a hyphen for each space."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+# By path from the root: the README and the documentation.
+PAGES = {str(path.relative_to(ROOT)): read_page(path) for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}

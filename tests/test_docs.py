@@ -1,0 +1,327 @@
+"""The documentation does what it says: every block is run, every link leads somewhere, the notebook executes.
+
+What a block's language asks for: `sh` runs in bash and `python` in a process of its own, in the order of the page and
+in one folder a page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is what something printed. A comment
+`<!-- file: NAME -->` directly above a block makes it that file, which a later command must use.
+"""
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
+
+from sca_search.cli import app
+from sca_search.spec import FLAGS, resolve
+
+LANGUAGES = {"sh", "python", "c", "toml", "json", "text"}
+
+# Blocks that are not run, by page and first line, with the reason. They are still read: commands by the command line's
+# own parser, Python by Python's, with its imports.
+_SET_UP = "changes the environment that the tests run in; .ci/run runs it in one of its own"
+_SAMPLES = "alternatives with names of a user's own, data to download or hours of training; pages of docs/ run them"
+NOT_RUN = {
+    ("README.md", "pip install . && sca-search --target-sparsity 0.5"): _SET_UP,
+    ("README.md", "pip install '.[test]' && pytest"): _SET_UP,
+    ("README.md", "pip install optuna-dashboard"): "brings another project's package, and serves until it is stopped",
+    ("README.md", "sca-search --target-sparsity 0.9 --dry-run"): _SAMPLES,
+    ("README.md", "sca-search dashboard runs/digits-lenet-small-s0.5"): _SAMPLES,
+    ("README.md", "sca-search export runs/digits-lenet-small-s0.5"): _SAMPLES,
+    ("README.md", "from pathlib import Path"): "a sketch around a network of the reader's own",
+    ("README.md", "import sca_search"): "a sketch around images of the reader's own; quick-start.md runs it",
+    ("README.md", "sca-search bench model"): _SAMPLES,
+    ("README.md", "sca-search export RUN --activations int8"): _SAMPLES,
+    ("README.md", "sca-search calibrate --model resnet20 --data cifar10"): _SAMPLES,
+    ("docs/quick-start.md", "python3 -m venv .venv"): _SET_UP,
+    ("docs/extending.md", "pip install '.[dev]'"): _SET_UP,
+}
+# What a page's commands call that a machine may lack.
+NEEDED_TOOLS = ("gcc", "make", "qemu-arm")
+
+
+def first_command(block: Block) -> str:
+    """A block's first line without what is said behind it."""
+    return re.sub(r"\s+# .*", "", block.text.splitlines()[0])
+
+
+def is_run(name: str, block: Block) -> bool:
+    return (name, first_command(block)) not in NOT_RUN
+
+
+def page_case(name: str) -> Any:
+    """A page that starts processes is slow: it trains, compiles, or at least imports torch once a block."""
+    starts = any(block.language in {"sh", "python"} and is_run(name, block) for block in PAGES[name].blocks)
+    return pytest.param(name, marks=[pytest.mark.slow] if starts else [])
+
+
+# The blocks
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [page_case(name) for name in PAGES])
+def test_page_blocks_run_in_order(name: str, tmp_path: Path) -> None:
+    page = PAGES[name]
+    require_tools(page)
+    for block in page.blocks:
+        if is_run(name, block):
+            run_block(block, tmp_path, f"{name}:{block.line}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_blocks_have_a_known_language(name: str) -> None:
+    unknown = [f"{name}:{block.line}: {block.language!r}" for block in PAGES[name].blocks if not is_known(block)]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_uses_every_file_that_it_shows(name: str) -> None:
+    blocks = PAGES[name].blocks
+    for place, block in enumerate(blocks):
+        later = [each.text for each in blocks[place + 1 :] if each.language in {"sh", "python", "c"}]
+        if block.file is not None:
+            assert any(block.file in text for text in later), f"{name}:{block.line}: nothing uses {block.file}"
+
+
+def is_known(block: Block) -> bool:
+    return block.language in LANGUAGES
+
+
+def require_tools(page: Page) -> None:
+    commands = " ".join(block.text for block in page.blocks if block.language == "sh")
+    missing = [tool for tool in NEEDED_TOOLS if re.search(rf"\b{tool}\b", commands) and shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+
+
+def run_block(block: Block, folder: Path, where: str) -> None:
+    if block.file is not None:
+        target = folder / block.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(block.text, encoding="utf-8")
+    if block.language == "sh":
+        call(["bash", "-euo", "pipefail", "-c", block.text], folder, where)
+    elif block.language == "python" and block.file is None:
+        call([sys.executable, "-c", block.text], folder, where)
+    elif block.language == "c" and block.file is None:
+        call(["gcc", "-std=c99", "-Wall", "-Wextra", "-fsyntax-only", "-xc", "-"], folder, where, block.text)
+    elif block.language == "toml":
+        check_study(block.text, folder)
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        assert block.language == "text" or block.file is not None, f"{where}: nothing can be done with it"
+
+
+def call(command: list[str], folder: Path, where: str, given: str = "") -> None:
+    """This checkout's package, this Python's commands."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def check_study(text: str, folder: Path) -> None:
+    """A study file must be one that the command takes."""
+    file = folder / "shown-study.toml"
+    file.write_text(text, encoding="utf-8")
+    resolve(file, {})
+
+
+# Blocks that are not run
+
+
+def left_out() -> list[Any]:
+    """Those blocks, each under its place."""
+    return [
+        pytest.param(block, id=f"{name}:{block.line}")
+        for name, page in PAGES.items()
+        for block in page.blocks
+        if not is_run(name, block)
+    ]
+
+
+def test_not_run_names_blocks_that_are_there() -> None:
+    there = {(name, first_command(block)) for name, page in PAGES.items() for block in page.blocks}
+    assert NOT_RUN.keys() - there == set()
+
+
+@pytest.mark.parametrize("block", left_out())
+def test_block_that_is_not_run_is_still_read(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # study files are named from there
+    if block.language == "python":
+        tree = ast.parse(block.text)
+        for imported in (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)):
+            exec(compile(ast.Module([imported], []), "<block>", "exec"), {})
+        return
+    assert block.language == "sh"
+    for line in block.text.splitlines():
+        for command in line.split("&&"):
+            words = shlex.split(command, comments=True)
+            if words[:1] == ["sca-search"]:
+                read_command(words[1:])
+
+
+def read_command(arguments: list[str]) -> None:
+    """As the command line does; a command that searches also resolves its study."""
+    group: Any = typer.main.get_command(app)
+    with group.make_context("sca-search", list(arguments)) as outer:
+        name, command, rest = group.resolve_command(outer, [*outer._protected_args, *outer.args])
+        with command.make_context(name, rest, parent=outer) as inner:
+            if name == "run":
+                given = {key: value for key, value in inner.params.items() if key in FLAGS}
+                resolve(inner.params["study"], given)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_names_only_flags_that_there_are(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    options = [each for command in group.commands.values() for each in command.params]
+    known = {"--help"} | {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+    spans = re.findall(r"`([^`]+)`", "\n".join(PAGES[name].prose))
+    # Programs beside sca-search have flags of their own.
+    ours = [span for span in spans if not span.startswith("python ")]
+    named = {flag for span in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", span)}
+    assert named - known == set()
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md", "dashboards/README.md", "benchmarks/RESULTS.md"])
+def test_page_links_lead_somewhere(name: str) -> None:
+    page = read_page(ROOT / name)
+    assert [link for link in page.links if not leads_somewhere(page, link)] == []
+
+
+def leads_somewhere(page: Page, link: str) -> bool:
+    """Addresses of the web are not asked for: tests are offline."""
+    if re.match(r"[a-z]+:", link):
+        return link.startswith("https://")
+    path, _, anchor = link.partition("#")
+    target = (page.path.parent / path).resolve() if path else page.path
+    if not target.exists():
+        return False
+    return not anchor or (target.suffix == ".md" and anchor in read_page(target).anchors)
+
+
+def test_index_names_every_page() -> None:
+    linked = {link.partition("#")[0] for link in PAGES["docs/README.md"].links}
+    pages = {path.name for path in DOCS.iterdir() if path.suffix in {".md", ".ipynb"} and path.name != "README.md"}
+    assert pages - linked == set()
+
+
+# The notebook
+
+EXECUTE = """
+import sys
+
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebook_executes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    call([sys.executable, "-c", EXECUTE, str(path)], tmp_path, path.name)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebook_keeps_no_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    kept = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
+    assert kept == []
+
+
+# The harness itself can fail
+
+
+def page_of(folder: Path, text: str) -> Page:
+    path = folder / "page.md"
+    path.write_text(text, encoding="utf-8")
+    return read_page(path)
+
+
+def test_read_page_gives_language_text_file_and_line(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "# A\n\n<!-- file: main.c -->\n```c\nint x;\n```\n\n```sh\ntrue\n```\n")
+    assert page.blocks == (Block(4, "c", "int x;\n", "main.c"), Block(8, "sh", "true\n"))
+    assert page.prose == ("# A", "", "<!-- file: main.c -->", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["```sh\ntrue\n", "  ```sh\n  true\n  ```\n", "~~~sh\ntrue\n~~~\n", "```sh\n```c\n```\n", "````md\n````\n"]
+)
+def test_read_page_refuses_fences_that_could_hide_a_block(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"page\.md:\d"):
+        page_of(tmp_path, text)
+
+
+def test_page_anchors_are_those_of_github(tmp_path: Path) -> None:
+    text = "# What does `moved` mean?\n## α(s) = 2 tanh²\n## A [link](b.md), twice\n## A link, twice\n"
+    assert page_of(tmp_path, text).anchors == {
+        "what-does-moved-mean",
+        "αs--2-tanh²",
+        "a-link-twice",
+        "a-link-twice-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("link", "leads"),
+    [
+        ("page.md", True),
+        ("#here", True),
+        ("page.md#here", True),
+        ("#gone", False),
+        ("gone.md", False),
+        ("file:x", False),
+    ],
+)
+def test_leads_somewhere_knows_files_and_headings(link: str, leads: bool, tmp_path: Path) -> None:
+    assert leads_somewhere(page_of(tmp_path, "# Here\n"), link) is leads
+
+
+def test_page_links_are_found_over_lines_and_not_in_code(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "[a\nb](one.md) `[c](two.md)`\n\n![p](three.png)\n\n```text\n[d](four.md)\n```\n")
+    assert page.links == ["one.md", "three.png"]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("sh", "false\ntrue\n"), ("python", "1 / 0\n"), ("c", "int x\n"), ("json", "{\n"), ("toml", "seed = -1\n")],
+)
+def test_run_block_fails_where_a_block_does(language: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"exit code|Expecting|seed"):
+        run_block(Block(1, language, text), tmp_path, "page.md:1")
+
+
+@pytest.mark.parametrize("language", ["", "bash", "console", "python3"])
+def test_blocks_of_another_language_are_not_known(language: str) -> None:
+    assert not is_known(Block(1, language, "x\n"))
+
+
+@pytest.mark.parametrize("arguments", [["--target-sparsty", "0.5"], ["--target-sparsity", "2"], ["export"]])
+def test_read_command_refuses_what_the_command_line_refuses(arguments: list[str]) -> None:
+    with pytest.raises(Exception, match=r"No such option|below 1|run_folder"):
+        read_command(arguments)

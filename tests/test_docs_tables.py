@@ -1,0 +1,99 @@
+"""The tables of file-formats.md against the code: neither may have what the other lacks."""
+
+import csv
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from markdown_page import PAGES
+from pydantic import BaseModel
+
+from sca_search.export.facts import Facts
+from sca_search.latency import Calibration
+from sca_search.results import COLUMNS, FACTS
+from sca_search.spec import FLAGS, StudySpec
+
+FORMATS = "docs/file-formats.md"
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, without its head."""
+    prose = PAGES[FORMATS].prose
+    after = prose[prose.index(heading) + 1 :]
+    begin = next(place for place, line in enumerate(after) if line.startswith("| ---"))
+    rows = []
+    for line in after[begin + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def plain(cell: str) -> str:
+    return cell.replace("`", "")
+
+
+def spec_keys(table: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Every key of a study file with its default as TOML would have it."""
+    keys: dict[str, str] = {}
+    for name, field in table.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            keys |= spec_keys(type(field.default), f"{prefix}{name}.")
+        else:
+            keys[prefix + name] = shown(field.default)
+    return keys
+
+
+def shown(default: object) -> str:
+    if default is None:
+        return ""
+    if isinstance(default, tuple):
+        return f"[{', '.join(map(shown, default))}]"
+    return json.dumps(str(default) if isinstance(default, Path) else default)
+
+
+def test_table_of_study_keys_is_the_specs() -> None:
+    flags = {key: f"--{flag.replace('_', '-')}" for flag, key in FLAGS.items()}
+    # A study without a goal has a target sparsity: that default is made, not declared.
+    expected = spec_keys(StudySpec) | {"goal.target_sparsity": "0.5"}
+    wanted = [[key, default, flags.get(key, "")] for key, default in expected.items()]
+    rows = rows_below("## `study.toml`")
+    told = [[plain(cell) for cell in row[:3]] for row in rows]
+    assert [row for row in wanted if row not in told] == []  # key, default, flag: lines to write
+    assert told == wanted
+    assert all(row[3] for row in rows)  # a key without a meaning tells nothing
+
+
+def test_table_of_trials_has_every_fixed_column() -> None:
+    rows = rows_below("## `trials.csv` and `front.csv`")
+    assert [plain(row[0]) for row in rows] == [*COLUMNS, *FACTS]
+
+
+def test_table_of_export_facts_has_every_key() -> None:
+    rows = rows_below("### `export.json`")
+    assert [plain(row[0]) for row in rows] == [field.name for field in dataclasses.fields(Facts)]
+
+
+def test_latency_example_has_every_key() -> None:
+    blocks = [block.text for block in PAGES[FORMATS].blocks if block.language == "json"]
+    tables = [json.loads(text) for text in blocks if "sca-search/latency" in text]
+    assert [list(table) for table in tables] == [list(Calibration.model_fields)]
+    Calibration.model_validate_json(json.dumps(tables[0]))
+
+
+@pytest.mark.slow
+def test_tables_name_every_file_and_key_of_a_run(tiny_run: tuple[Path, str]) -> None:
+    run, _ = tiny_run
+    named = {plain(row[0]) for row in rows_below("## The run folder")}
+    files = [str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
+    general = {re.sub(r"^candidates/\d{3}/(refit-\d/)?", "candidates/NNN/", file) for file in files}
+    assert general - named == set()
+    record = json.loads((run / "candidates" / "000" / "candidate.json").read_text())
+    rows = rows_below("### `candidate.json`")
+    told = {key for row in rows for key in plain(row[0]).split(", ")}
+    assert record.keys() - told == set()
+    with (run / "candidates" / "000" / "history.csv").open(newline="") as file:
+        columns = next(csv.reader(file))
+    assert [plain(row[0]) for row in rows_below("### `history.csv`")] == columns
