@@ -19,10 +19,10 @@ from sca_search.candidate import Candidate
 from sca_search.export.plain import load_plain
 from sca_search.goal import GRID
 from sca_search.measure import EVALUATION_BATCH, score
+from sca_search.objective import Listener, Objective, work
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
-from sca_search.search import Listener, Objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Settled, Task, WarmStart

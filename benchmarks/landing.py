@@ -18,8 +18,8 @@ import torch
 from report import RESULTS, provenance, table, write_section
 
 from sca_search.candidate import Candidate
+from sca_search.objective import Listener, Objective, work
 from sca_search.run_folder import RunFolder
-from sca_search.search import Listener, Objective, work
 from sca_search.space import STRENGTH, Space
 from sca_search.spec import StudySpec, resolve
 from sca_search.task import Progress, Settled

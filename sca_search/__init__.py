@@ -1,16 +1,16 @@
 """sca-search: ternary networks at the sparsity you ask for.
 
-    import sca_search as sca
+import sca_search as sca
 
-    result = sca.search(model, data, target_sparsity=0.5)       # a study: result.front, .chosen, .dashboard
-    result.chosen.export("out/", formats=["c", "onnx"])
+result = sca.search(model, data, target_sparsity=0.5)       # a study: result.front, .chosen, .dashboard
+result.chosen.export("out/", formats=["c", "onnx"])
 
-    sca.ternarize(model); sca.regularizer(model); sca.bake(model); sca.sparsity(model)      # your own loop
-    sca.Control(model, steps)                                   # its schedules
-    sca.TernaryCallback(target_sparsity=0.5)                    # your own LightningModule and Trainer
+sca.ternarize(model); sca.regularizer(model); sca.bake(model); sca.sparsity(model)      # your own loop
+sca.Control(model, steps)                                   # its schedules
+sca.TernaryCallback(target_sparsity=0.5)                    # your own LightningModule and Trainer
 
-    sca.load("model.safetensors")                               # an exported model as a torch module
-    sca.compile("out/c/")                                       # one as a function of numpy arrays, from its C source
+sca.load("model.safetensors")                               # an exported model as a torch module
+sca.compile("out/c/")                                       # one as a function of numpy arrays, from its C source
 """
 
 import importlib
@@ -61,10 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module 'sca_search' has no attribute {name!r}")
     room, attribute = _ROOMS[name]
-    found = getattr(importlib.import_module(f"sca_search.{room}"), attribute)
-    # `search` is also the name of a room below this package: once that is imported, it would stand in the way.
-    globals()[name] = found
-    return found
+    return getattr(importlib.import_module(f"sca_search.{room}"), attribute)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,9 @@ It is the command's study in every respect: the same run folder, page and files.
 """
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,8 @@ from sca_search.errors import RunError, SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
 from sca_search.export_run import export_run, found_network, trial_row
 from sca_search.goal import chosen_trial, unmet
+from sca_search.interrupt import stop_on_interrupt
+from sca_search.provenance import note_command
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder, new_run, resumed_run
 from sca_search.source import Source
@@ -71,13 +75,27 @@ def _name_of(given: Any) -> str:
 def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
     console = Console(quiet=not progress)
     task = make_task(spec, source)
+    for note in task.data.notes:
+        console.print(f"{task.data.name}: {note}", highlight=False, markup=False)
     known = resumed_run(spec) if resume else None
+    if known is None:
+        task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, console.print)
     run = known or new_run(spec)
-    display = StudyDisplay(spec, console)
-    with display.shown():
-        run_study(run, spec, task, display.audience(Audience()), prepared.calibration)
+    note_command(run, ["(from Python)"])
+    display = StudyDisplay(spec, console, task.metric.name)
+    with _stops_on_interrupt() as stop, display.shown():
+        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
+    if finished.stopped:
+        raise KeyboardInterrupt(f"{run.path}: stopped as asked; the same call with resume=True goes on")
     return Result(run.path, source)
+
+
+def _stops_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
+    """Only the main thread may handle signals; elsewhere nobody can press Ctrl-C."""
+    if threading.current_thread() is threading.main_thread():
+        return stop_on_interrupt()
+    return nullcontext(lambda: False)
 
 
 @dataclass(frozen=True)
@@ -114,7 +132,7 @@ class Result:
         spec = RunFolder(self.path).spec()
         number = chosen_trial(self.trials, spec.goal)
         if number is None:
-            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal)}")
+            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal, RunFolder(self.path).metric)}")
         return self.trial(number)
 
     def trial(self, number: int) -> "Found":

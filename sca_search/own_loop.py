@@ -54,7 +54,7 @@ def ternarize(
     First and last layer stay dense unless told otherwise. With an `example`, a batch of inputs, they are found by
     running the network once; without, by the order in which its modules were defined. `skip` and `only` are patterns
     of layer names. Layers that no normalisation is known to follow get a learned output scale; nn.MultiheadAttention is
-    replaced by an equal module of two linear layers.
+    replaced by an equal module of linear layers.
     """
     if not 0.0 <= target_sparsity < 1.0:
         raise ModelError(f"ternarize: target_sparsity must be at least 0 and below 1, got {target_sparsity}")

@@ -16,13 +16,13 @@ from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial, described
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
+from sca_search.objective import Clock, Listener, make_objective, work
 from sca_search.outcome import refit, summarize, write_tables
 from sca_search.prior_file import write_prior
 from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import log_end, log_epoch, logged, logger
-from sca_search.search import Clock, Listener, make_objective, work
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart

@@ -16,10 +16,10 @@ import torch
 
 from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
+from sca_search.objective import Listener, make_objective, work
 from sca_search.provenance import usable_cores
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logged
-from sca_search.search import Listener, make_objective, work
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
 from sca_search.trials import open_study

@@ -20,10 +20,10 @@ from sca_search.correction import Observation
 from sca_search.errors import RunError, StorageError
 from sca_search.goal import GRID, planned_ahead
 from sca_search.halving import RungScore
+from sca_search.objective import Clock, Listener, Objective, work
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import PlannedSampler
-from sca_search.search import Clock, Listener, Objective, work
 from sca_search.space import Space
 from sca_search.spec import GoalSpec, StudySpec
 from sca_search.task import Progress
