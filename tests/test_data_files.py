@@ -127,6 +127,74 @@ def test_npz_malformed_is_refused_in_one_sentence(tmp_path: Path, changes: dict[
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 9), (3, 4, 5), (1, 2, 3, 4)])
+def test_npz_inputs_are_taken_channels_first_whatever_their_rank(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    arrays = {f"{part}_inputs": random.normal(size=(20, *shape)) for part in ("train", "val", "test")}
+    arrays |= {f"{part}_targets": random.normal(size=20) for part in ("train", "val", "test")}
+    np.savez(tmp_path / "set.npz", **arrays, output_names=np.array(["age"]))
+    data = load_data(f"npz:{tmp_path / 'set.npz'}", seed=0, normalise=False)
+    assert (data.kind, data.classes, data.input_shape) == ("regression", ("age",), shape)
+    assert data.train.images.numpy() == pytest.approx(arrays["train_inputs"], rel=1e-6)
+    assert data.read_test().labels.numpy() == pytest.approx(arrays["test_targets"][:, None], rel=1e-6)
+
+
+def test_npz_with_many_labels_keeps_the_rare_ones_in_validation(tmp_path: Path) -> None:
+    labels = np.zeros((100, 3), np.uint8)
+    labels[:, 0], labels[::5, 2] = 1, 1
+    images = np.zeros((100, 5, 4), np.uint8)
+    np.savez(tmp_path / "set.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    data = load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
+    assert (data.kind, data.num_classes) == ("multi-label", 3)
+    assert data.val.labels.sum(0).tolist() == [10.0, 0.0, 2.0]
+
+
+def _signals(**changes: object) -> dict[str, object]:
+    known = {"train": 20, "test": 6}
+    arrays: dict[str, object] = {f"{part}_inputs": np.zeros((count, 2, 9)) for part, count in known.items()}
+    return arrays | {f"{part}_targets": np.arange(count) % 2 for part, count in known.items()} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_inputs": np.zeros(20)}, r"train_inputs must have shape \(N, C\) or \(N, C, …\), .* got \(20,\)"),
+        ({"test_inputs": np.zeros((6, 2, 8))}, r"test_inputs must have inputs of shape \(2, 9\) as in training"),
+        (
+            {"test_targets": np.zeros((6, 2))},
+            "test_targets must be of one kind with training's, classes, got regression",
+        ),
+        (
+            {"train_targets": np.full((20, 2), 3)},
+            "train_targets must be 0 or 1 where an example has several labels, got 3",
+        ),
+        ({"output_names": np.array(["a"])}, r"output_names must be 2 texts, got <U1 of shape \(1,\)"),
+    ],
+)
+def test_npz_inputs_malformed_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    arrays = _signals(**changes)
+    if "train_targets" in changes:
+        arrays["test_targets"] = np.zeros((6, 2), int)
+    np.savez(tmp_path / "set.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
+
+
+def test_npz_targets_that_are_not_finite_or_of_another_width_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", **_signals(train_targets=np.full(20, np.nan), test_targets=np.zeros(6)))
+    with pytest.raises(DataError, match="train_targets must be finite numbers"):
+        load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
+    np.savez(tmp_path / "set.npz", **_signals(train_targets=np.zeros((20, 3)), test_targets=np.zeros((6, 2))))
+    with pytest.raises(DataError, match="test_targets must have 3 values an example as in training, got 2"):
+        load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
+
+
+def test_npz_inputs_have_no_image_size(tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", **_signals())
+    with pytest.raises(DataError, match="an image size is for arrays named images, these are named inputs"):
+        load_data(f"npz:{tmp_path / 'set.npz'}", seed=0, image_size=8)
+
+
 def test_npz_too_small_to_carve_is_refused(tmp_path: Path) -> None:
     changes = {"train_images": IMAGES[:2], "train_labels": np.array([0, 1]), "test_labels": np.arange(12) % 2}
     with pytest.raises(DataError, match="every class must keep an example for training"):

@@ -161,3 +161,16 @@ def test_goals_in_words() -> None:
     assert described(GoalSpec(min_accuracy=0.98, prefer="fastest", max_file_kb=9.0)) == (
         "least latency at 98.00% accuracy or more, at most a file of 9 KB"
     )
+
+
+def test_goals_are_told_in_the_metrics_own_unit() -> None:
+    goal = GoalSpec(min_accuracy=-12.5)
+    assert described(goal, "negative-mae") == "highest sparsity at -12.5 negative-mae or more"
+    said = unmet(frame((0.5, -20.0)), goal, "negative-mae")
+    assert "trial 0, has negative-mae -20 at a sparsity of 50.00%" in said
+
+
+def test_near_the_best_is_half_a_hundredth_of_a_metric_with_a_unit() -> None:
+    seen = frame((0.3, -100.0), (0.6, -100.4), (0.9, -100.6))
+    assert chosen_trial(seen, FRONT, "negative-mae") == 1  # within 0.5 of -100
+    assert chosen_trial(seen, FRONT, "r2") == 0

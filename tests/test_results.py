@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from sca_search.errors import RunError
 from sca_search.results import (
     COLUMNS,
+    area_reference,
     choose,
     expected_accuracy,
+    front_area,
     hypervolume,
     pareto_front,
     read_csv,
@@ -53,6 +55,31 @@ def test_trial_frame_orders_columns_and_rows():
     assert frame["width"].tolist() == [8, 4]
     assert math.isnan(frame["beta"][0])
     assert frame["beta"][1] == 2.0
+
+
+def test_ties_of_other_metrics_are_within_the_error_found_by_bootstrap():
+    frame = frame_of(
+        complete(0, 0.5, -20.0, loss=0.5, images=100, accuracy_error=1.5),
+        complete(1, 0.5, -21.4, loss=0.4, images=100, accuracy_error=0.1),
+        complete(2, 0.5, -21.6, loss=0.3, images=100, accuracy_error=9.0),
+    )
+    assert choose(frame, 0.5) == 1  # the error of the best decides
+    assert choose(frame.assign(accuracy_error=0.0), 0.5) == 0
+
+
+def test_area_counts_from_five_points_or_hundredths_below_the_dense_network():
+    assert area_reference(0.9) == pytest.approx((0.85, 0.3))
+    assert area_reference(0.9, "r2") == pytest.approx((0.85, 0.3))
+    assert area_reference(-20.0, "negative-mae") == pytest.approx((-21.0, 0.3))
+    front = frame_of(complete(0, 0.8, -20.5))
+    assert front_area(front, -20.0, "negative-mae") == pytest.approx(0.5 * 0.5)
+
+
+def test_what_is_expected_has_percent_only_for_shares():
+    chosen = {"accuracy_mean": 0.91234, "accuracy_spread": 0.01234, "seeds": 2}
+    assert expected_accuracy(chosen, "macro-f1") == "91.23% ± 1.23% over 2 seeds"
+    assert expected_accuracy(chosen, "r2") == "0.91234 ± 0.012 over 2 seeds"
+    assert expected_accuracy(chosen | {"seeds": 1}, "r2") == "0.91234, one seed"
 
 
 def test_trial_frame_fills_what_is_missing():

@@ -36,8 +36,9 @@ function cellText(name, value) {
 // "sparsity>=90%" compares a column, anything else must occur somewhere in the row.
 function wanted(text) {
   const tests = text.trim().split(/\s+/).filter(Boolean).map((word) => {
-    const [, name, sign, given] = word.match(/^([A-Za-z_][\w.]*)(<=|>=|=|<|>)(.+)$/) ?? [];
-    const column = name && study().table.columns.find((each) => each === name || each.startsWith(name));
+    const [, name, sign, given] = word.match(/^([A-Za-z_][\w.-]*)(<=|>=|=|<|>)(.+)$/) ?? [];
+    const asked = name === metric().name ? "accuracy" : name;
+    const column = asked && study().table.columns.find((each) => each === asked || each.startsWith(asked));
     if (!column) {
       return (row) =>
         study().table.columns.some((each) => cellText(each, row[each]).toLowerCase().includes(word.toLowerCase()));

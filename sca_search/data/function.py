@@ -8,6 +8,7 @@ from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.objects import from_objects, seeded
 from sca_search.errors import DataError
 from sca_search.named_object import cause_of, load_object
+from sca_search.wheels import heal_torchvision
 
 _TAKES = ("seed", "data_dir")
 
@@ -16,6 +17,7 @@ def load_function(name: str, request: DataRequest) -> DataSet:
     """Calls the function, with `seed` and `data_dir` where it takes them, and reads what it gives."""
     if request.image_size is not None:
         raise DataError(f"data set {name!r}: an image size is for images that we read, here the function decides")
+    heal_torchvision()  # which the user's file may import, by itself or with Lightning
     with seeded(request.seed):
         made = _called(name, load_object(name, "the data", DataError), request)
     return from_objects(name, made, seed=request.seed, train_limit=request.train_limit, normalise=request.normalise)

@@ -24,7 +24,7 @@ def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verificat
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
         f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
-        f"## Verified\n\n{verification_text(verification)}",
+        f"## Verified\n\n{verification_text(verification, has_classes=facts.kind == 'classes')}",
         f"## How to make it again\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -36,13 +36,14 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def verification_text(verification: Verification) -> str:
+def verification_text(verification: Verification, *, has_classes: bool = True) -> str:
     """The table of checks in Markdown."""
     verdict = "Everything agrees" if verification.holds else "**Something differs: do not use these files**"
     rows = [[check.file, check.what, check.found, VERDICTS[check.holds]] for check in verification.checks]
+    classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
-        f"{verdict}. Compared with {verification.described}. How far logits a are apart from the reference b is "
-        f"max|a-b| / max|b|; it may be {TOLERANCE:g}, and classes may differ only where a tie explains it.\n\n"
+        f"{verdict}. Compared with {verification.described}. How far answers a are apart from the reference b is "
+        f"max|a-b| / max|b|; it may be {TOLERANCE:g}{classes}.\n\n"
         f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
     )
 
