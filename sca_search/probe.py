@@ -27,7 +27,7 @@ from sca_search.train import train_dense
 # The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
 _DENSE, _EPOCHS, _FROZEN, _TRIALS = 6, 8, 4, 3
 # What a training epoch and a look at the validation split may take of it; above that, a share is measured.
-_EPOCH_SECONDS, _LOOK_SECONDS = 1.0, 0.5
+_EPOCH_SECONDS, _LOOK_SECONDS = 0.6, 0.15
 _FEW_BATCHES = 4
 _FEW_IMAGES = 512
 Say = Callable[[str], None]
