@@ -152,7 +152,9 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", asked: set
     amount = plan(seconds, pace, Given(**fixed))
     parts = parts_of(amount, pace)
     total = sum(parts.values())
-    planned = _with_amount(spec, amount, _NET * seconds - (total - parts["trials"] - parts["refits"]))
+    # The study's clock starts when trials are queued, before worker processes are there.
+    net = _NET * seconds - parts["start"] - parts["dense warm start"] - parts["end"]
+    planned = _with_amount(spec, amount, net)
     heading = (
         f"Written by sca-search init for a run of {_clock(seconds)}. On this machine it should take {_clock(total)}:\n"
         + ", ".join(f"{name} {_clock(part)}" for name, part in parts.items())

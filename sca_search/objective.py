@@ -207,6 +207,11 @@ class Clock:
         self._longest = 0.0
         self._last = self._began
 
+    def trial_begins(self) -> None:
+        """Before the first one, worker processes start, which takes long but is no part of a trial."""
+        if not self._longest:
+            self._last = time.monotonic()
+
     def trial_fits(self) -> bool:
         now = time.monotonic()
         self._longest = max(self._longest, now - self._last)

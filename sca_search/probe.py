@@ -13,21 +13,28 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+import torch
+
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import RunError
 from sca_search.fit import StopRequestedError
 from sca_search.halving import rung_epochs
+from sca_search.measure import EVALUATION_BATCH
 from sca_search.run_folder import new_run
+from sca_search.sensitivity import GRID
 from sca_search.spec import StudySpec
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
 from sca_search.task import Epoch, Progress, Task
 from sca_search.time_plan import Pace
-from sca_search.train import train_dense
+from sca_search.train import RUNG_BATCHES, train_dense
+from sca_search.workers import threads_of
 
 # The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
 _DENSE, _EPOCHS, _FROZEN, _TRIALS = 6, 8, 4, 3
 # What a training epoch and a look at the validation split may take of it; above that, a share is measured.
-_EPOCH_SECONDS, _LOOK_SECONDS = 1.0, 0.5
+_EPOCH_SECONDS, _LOOK_SECONDS = 0.6, 0.15
+# No further trial begins where it would end later: on a machine that is very busy, one must do.
+_MOST_SECONDS = 60.0
 _FEW_BATCHES = 4
 _FEW_IMAGES = 512
 Say = Callable[[str], None]
@@ -70,6 +77,12 @@ class Share:
     def missing(self) -> int:
         return self.all - self.measured
 
+    @property
+    def missing_of_few(self) -> int:
+        """Of the batches that stand for a split at rungs and in layer sensitivity."""
+        few = RUNG_BATCHES * EVALUATION_BATCH
+        return min(few, self.all) - min(few, self.measured)
+
 
 @dataclass(frozen=True)
 class Shares:
@@ -79,6 +92,7 @@ class Shares:
     val: Share
     test: Share
     look: float = 0.0
+    sensitivities: int = 0  # networks that are looked at, one layer rounded in each
 
 
 def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) -> Pace:
@@ -87,6 +101,7 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) 
     prepare_budgets(spec, whole, None, say)  # which is kept, so that the run finds it
     say("timing the start of a run")
     start = _import_seconds(stop_requested)
+    torch.set_num_threads(threads_of(spec, whole))  # as the study will, so that the first guess is of its pace
     train, val = _affordable(whole, spec, stop_requested)
     amount = {"dense_epochs": _DENSE, "epochs": _EPOCHS, "frozen_epochs": _FROZEN}
     limit = {"train_limit": train} if train < len(whole.data.train) else {}
@@ -98,7 +113,7 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) 
                 "out": Path(folder),
                 "data": spec.data.model_copy(update=limit),
                 "train": spec.train.model_copy(update=amount),
-                "search": spec.search.model_copy(update={"trials": trials, "refits": 0, "time_budget": None}),
+                "search": spec.search.model_copy(update={"trials": trials, "refits": 0, "time_budget": _MOST_SECONDS}),
             }
         )
         began = time.monotonic()
@@ -151,14 +166,19 @@ def scaled(pace: Pace, shares: Shares) -> Pace:
         return larger * max(0.0, epoch - looks * look) + looks * (look + missing)
 
     through = shares.look * shares.train.missing  # once through what was left out
+    few = shares.look * shares.train.missing_of_few
+    sensitivity = shares.sensitivities * (few + shares.look * shares.val.missing_of_few)
     return replace(
         pace,
         dense_epoch=whole(pace.dense_epoch, 1),
-        before_trials=pace.before_trials + through + missing,  # the dense network's answers, its score
+        before_trials=pace.before_trials
+        + through
+        + missing
+        + sensitivity,  # first the dense network's answers, its score
         epoch=whole(pace.epoch, 2),
         frozen_epoch=whole(pace.frozen_epoch, 1),
         # Normalisation is re-estimated on the training split; two rungs, two looks before and one after settling.
-        trial_rest=pace.trial_rest + through + 5 * missing,
+        trial_rest=pace.trial_rest + through + 2 * few + 5 * missing,
         end=pace.end + 2 * shares.look * shares.test.missing,
     )
 
@@ -223,7 +243,8 @@ def _shares(task: Task, whole: Task) -> Shares:
     if not train.missing and not val.missing:
         return Shares(train, val, Share(1, 1))
     tested = len(whole.data.read_test())  # counted, not looked at
-    return Shares(train, val, Share(val.measured if val.missing else tested, tested), _look_seconds(whole))
+    test = Share(val.measured if val.missing else tested, tested)
+    return Shares(train, val, test, _look_seconds(whole), 1 + len(GRID) * len(whole.layer_shapes))
 
 
 def _on(shares: Shares) -> str:

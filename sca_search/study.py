@@ -178,7 +178,11 @@ def _run_trials(
         pages.write_if_due()
         audience.on_trial_end(next(row for row in told if row["trial"] == number))
 
-    listener = Listener(audience.on_trial_start, audience.on_trial_epoch, on_end, audience.stop_requested)
+    def on_start(number: int, sparsity: float) -> None:
+        clock.trial_begins()
+        audience.on_trial_start(number, sparsity)
+
+    listener = Listener(on_start, audience.on_trial_epoch, on_end, audience.stop_requested)
     if spec.search.workers > 1 and waiting > 1:
         run_processes(run, spec, waiting, listener, clock.trial_fits)
     else:

@@ -552,3 +552,12 @@ def test_a_trial_fits_while_one_as_long_as_the_longest_would_end_in_time():
     assert [clock.trial_fits() for clock in (roomy, tight, spent)] == [True, False, False]
     # A short trial does not make the long one forgotten.
     assert [clock.trial_fits() for clock in (roomy, tight, spent)] == [True, False, False]
+
+
+def test_clock_leaves_out_of_a_trial_what_comes_before_the_first():
+    """0.3 s of starting processes, then a trial of no time: four of those fit into half a second, not four of these."""
+    with_start, without = Clock(0.5, refits=3), Clock(0.5, refits=3)
+    time.sleep(0.3)
+    without.trial_begins()
+    assert without.trial_fits()
+    assert not with_start.trial_fits()

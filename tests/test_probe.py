@@ -58,8 +58,8 @@ def test_trial_that_failed_is_left_out_of_the_epochs() -> None:
 
 
 def test_share_is_scaled_where_time_is_by_image() -> None:
-    """A hundredth of a second an image to look at; 10 of 40 images to train on, 5 of 25 to look at."""
-    shares = Shares(Share(10, 40), Share(5, 25), Share(5, 105), look=0.01)
+    """A hundredth of a second an image to look at; 10 of 40 images to train on, 5 of 25 to look at, 3 layers' looks."""
+    shares = Shares(Share(10, 40), Share(5, 25), Share(5, 105), look=0.01, sensitivities=3)
     pace = Pace(
         start=9.0,
         dense_epoch=1.05,
@@ -74,10 +74,16 @@ def test_share_is_scaled_where_time_is_by_image() -> None:
     assert whole.dense_epoch == pytest.approx(4 * 1.0 + 0.25)
     assert whole.epoch == pytest.approx(4 * 2.0 + 2 * 0.25)
     assert whole.frozen_epoch == pytest.approx(4 * 1.0 + 0.25)
-    assert whole.before_trials == pytest.approx(3.0 + 0.3 + 0.2)
-    assert whole.trial_rest == pytest.approx(6.0 + 0.3 + 5 * 0.2)
+    assert whole.before_trials == pytest.approx(3.0 + 0.3 + 0.2 + 3 * (0.3 + 0.2))
+    assert whole.trial_rest == pytest.approx(6.0 + 0.3 + 2 * 0.3 + 5 * 0.2)
     assert whole.end == pytest.approx(2.0 + 2 * 1.0)
     assert (whole.start, whole.dense_rest) == (9.0, 0.5)
+
+
+def test_share_of_few_batches_is_missing_only_what_these_lack() -> None:
+    assert Share(1000, 9000).missing_of_few == 8 * 256 - 1000
+    assert Share(3000, 9000).missing_of_few == 0
+    assert Share(1000, 1500).missing_of_few == 500
 
 
 def test_whole_data_is_not_scaled() -> None:
