@@ -183,7 +183,8 @@ def _about(
         "seed_of_the_study": spec.seed,
         "goal": described(spec.goal, run.metric),
         "metric": run.metric,
-        "data": f"{kind}:{Path(path).name}" if colon else kind,  # a folder of the user's is nobody's business
+        # a folder of the user's is nobody's business
+        "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,
         "network": spec.model.label,
         "form": spec.search.form,
         "accuracy": best["accuracy"],

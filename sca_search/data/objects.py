@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import TensorDataset
 
 from sca_search.data.carve import TEST_SEED, Rows, carve, carve_val, limit_rows, require_every_class, share_of
+from sca_search.data.data_module import described, is_module, splits_of_module
 from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling
 from sca_search.data.folder import MEMORY_BYTES, SAMPLE_STATISTICS, TEST_SHARE
 from sca_search.data.items import ItemReader, Items, stacked
@@ -25,7 +25,6 @@ from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import CodeError, DataError
-from sca_search.named_object import cause_of
 
 _MUST_BE = (
     "a LightningDataModule, or a tuple (train, validation or None, test or None) of torch data sets with items "
@@ -73,12 +72,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _given(name: str, data: object) -> list[Items | None]:
     """Training, validation and test, the last two where there are any."""
-    if hasattr(data, "train_dataloader") and hasattr(data, "setup"):
-        sources = _of_module(name, data)
+    if is_module(data):
+        sources = splits_of_module(name, data)
     elif isinstance(data, tuple | list) and 1 <= len(data) <= 3:
         sources = [*data, None, None][:3]
     else:
-        raise DataError(f"data set {name!r} must be {_MUST_BE}, got {_described(data)}")
+        raise DataError(f"data set {name!r} must be {_MUST_BE}, got {described(data)}")
     return [_items(name, split, source) for split, source in zip(_SPLITS, sources, strict=True)]
 
 
@@ -89,52 +88,10 @@ def _items(name: str, split: str, source: Any) -> Items | None:
             raise DataError(f"{where}: there must be a training split, got None")
         return None
     if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")) or isinstance(source, str | dict | Tensor):
-        raise DataError(
-            f"{where}: must be a data set with a length and items (input, target), got {_described(source)}"
-        )
+        raise DataError(f"{where}: must be a data set with a length and items (input, target), got {described(source)}")
     if not len(source):
         raise DataError(f"{where}: must not be empty, it has no item")
     return Items(where, source)
-
-
-def _of_module(name: str, module: Any) -> list[Any]:
-    """The data sets behind a module's loaders."""
-    try:
-        if hasattr(module, "prepare_data"):
-            module.prepare_data()
-        module.setup("fit")
-        found = [_of_loader(module, "train_dataloader"), _of_loader(module, "val_dataloader")]
-        module.setup("test")
-        return [*found, _of_loader(module, "test_dataloader")]
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"data set {name!r}: its data module failed with {cause_of(error)}") from error
-
-
-def _of_loader(module: Any, method: str) -> Any:
-    make = getattr(type(module), method, None)
-    # Lightning's own method is there where the user wrote none, and raises.
-    if make is None or str(make.__module__).partition(".")[0] in {"pytorch_lightning", "lightning"}:
-        return None
-    loader = getattr(module, method)()
-    if loader is None or (isinstance(loader, list) and not loader):
-        return None
-    source = getattr(loader, "dataset", None)
-    has_items = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    if has_items and getattr(loader, "collate_fn", default_collate) is default_collate:
-        return source
-    return _read_through(method, loader)
-
-
-def _read_through(method: str, loader: Any) -> TensorDataset:
-    """What a loader gives that has no plain data set behind it."""
-    batches = list(loader)
-    if not batches or not all(isinstance(each, tuple | list) and len(each) == 2 for each in batches):
-        got = _described(batches[0]) if batches else "no batch"
-        raise DataError(f"{method} must give batches (inputs, targets), got {got}")
-    inputs, targets = zip(*batches, strict=True)
-    return TensorDataset(torch.cat([*map(torch.as_tensor, inputs)]), torch.cat([*map(torch.as_tensor, targets)]))
 
 
 @dataclass(frozen=True)
@@ -144,13 +101,28 @@ class _Part:
     items: Items
     rows: Rows
     targets: Values
+    kind: Kind
+
+    @property
+    def strata(self) -> Rows:
+        return strata(self.targets, self.kind)
 
     def take(self, chosen: Rows) -> "_Part":
-        return _Part(self.items, self.rows[chosen], self.targets[chosen])
+        return _Part(self.items, self.rows[chosen], self.targets[chosen], self.kind)
+
+
+@dataclass(frozen=True)
+class _How:
+    """Why splits may have to be read when they are due: all are too large together, or training changes."""
+
+    is_large: bool
+    changes: bool
 
 
 @dataclass(frozen=True)
 class _Assembly:
+    """Makes a data set of what the user gave."""
+
     name: str
     request: DataRequest
     memory_bytes: int
@@ -159,19 +131,18 @@ class _Assembly:
     def of(self, given: list[Items | None]) -> DataSet:
         train, val, test = given
         assert train is not None
-        raw = self._targets(train)
-        kind = kind_of(f"{train.where}: targets", raw.shape, raw.dtype)
-        targets = targets_of(f"{train.where}: targets", raw, kind)
-        count = count_outputs(f"{train.where}: targets", targets, kind)
-        whole = _Part(train, np.arange(len(train)), targets)
-        parts, notes = self._divided(whole, val, test, kind, count)
-        names = self._names(kind, count)
-        if kind == "classes":
-            require_every_class(f"data set {self.name!r}", parts[0].targets, names)
         changes = train.changes()
+        values = sum(len(items) for items in given if items) * math.prod(train.input_shape)
+        is_large = 4 * values > self.memory_bytes
+        whole = self._whole(train, in_memory=not (is_large or changes))
+        count = count_outputs(f"{train.where}: targets", whole.targets, whole.kind)
+        parts, notes = self._divided(whole, val, test, count, is_large)
+        names = self._names(whole.kind, count)
+        if whole.kind == "classes":
+            require_every_class(f"data set {self.name!r}", parts[0].targets, names)
         if changes:
             notes.append("training inputs change when they are read again (augmented): they are read in every epoch")
-        return self._assembled(parts, test, kind, names, notes, changes)
+        return self._assembled(parts, test, names, notes, _How(is_large, changes))
 
     def _names(self, kind: Kind, count: int) -> tuple[str, ...]:
         if self.output_names is None:
@@ -180,87 +151,78 @@ class _Assembly:
             raise DataError(f"data set {self.name!r}: must have {count} names of outputs, got {len(self.output_names)}")
         return self.output_names[:count]
 
-    def _targets(self, items: Items, rows: Rows | None = None, inputs: Tensor | None = None) -> NDArray[Any]:
-        every = np.arange(len(items)) if rows is None else rows
-        return stacked(items.where, items.read(every.tolist(), inputs))
-
-    def _read_part(self, items: Items, kind: Kind, count: int, shape: tuple[int, ...]) -> _Part:
-        """All of a split that the user gave."""
-        if items.input_shape != shape:
-            raise DataError(
-                f"{items.where}: inputs must have the shape {shape} as in training, got {items.input_shape}"
-            )
+    def _whole(self, items: Items, kind: Kind | None = None, *, in_memory: bool) -> _Part:
+        """All of a split, read once; where it is to be in memory, it is from here on."""
+        inputs = torch.empty(len(items), *items.input_shape) if in_memory else None
+        raw = stacked(items.where, items.read(range(len(items)), inputs))
         where = f"{items.where}: targets"
-        targets = targets_of(where, self._targets(items), kind)
-        check_targets(where, targets, kind, count)
-        return _Part(items, np.arange(len(items)), targets)
+        kind = kind or kind_of(where, raw.shape, raw.dtype)
+        targets = targets_of(where, raw, kind)
+        kept = items if inputs is None else Items(items.where, TensorDataset(inputs, torch.from_numpy(targets)))
+        return _Part(kept, np.arange(len(items)), targets, kind)
+
+    def _of_user(self, items: Items, like: _Part, count: int, *, in_memory: bool) -> _Part:
+        """A split beside training, once it is of the same shape and kind."""
+        _check_shape(items, like.items.input_shape)
+        part = self._whole(items, like.kind, in_memory=in_memory)
+        check_targets(f"{items.where}: targets", part.targets, part.kind, count)
+        return part
 
     def _divided(
-        self, whole: _Part, val: Items | None, test: Items | None, kind: Kind, count: int
+        self, whole: _Part, val: Items | None, test: Items | None, count: int, is_large: bool
     ) -> tuple[list[_Part], list[str]]:
         """Training, validation and, where it is carved, test; and what is to be said of it."""
-        shape, seed, notes = whole.items.input_shape, self.request.seed, []
-        rest, carved_test = whole, []
+        notes, rest, carved_test = [], whole, []
         if test is None:
-            chosen, others = carve(strata(whole.targets, kind), share_of(len(whole.rows), TEST_SHARE), TEST_SEED)
+            chosen, others = carve(rest.strata, share_of(len(whole.rows), TEST_SHARE), TEST_SEED)
             rest, carved_test = whole.take(others), [whole.take(chosen)]
             notes.append(f"there is no test split: {len(chosen)} training examples are set apart as one")
-        else:
-            if test.input_shape != shape:
-                raise DataError(
-                    f"{test.where}: inputs must have the shape {shape} as in training, got {test.input_shape}"
-                )
-            first = test.pair(0)[1][None]
-            check_targets(f"{test.where}: targets", targets_of(f"{test.where}: targets", first, kind), kind, count)
+        else:  # it is read at the very end, but what can be seen of it now must be in order
+            _check_shape(test, whole.items.input_shape)
+            where = f"{test.where}: targets"
+            check_targets(where, targets_of(where, test.pair(0)[1][None], whole.kind), whole.kind, count)
         if val is not None:
-            part = self._read_part(val, kind, count, shape)
+            part = self._of_user(val, whole, count, in_memory=not is_large)
         else:
-            chosen, others = carve_val(strata(rest.targets, kind), seed)
+            chosen, others = carve_val(rest.strata, self.request.seed)
             part, rest = rest.take(chosen), rest.take(others)
             notes.append(f"there is no validation split: {len(chosen)} training examples are set apart as one")
-        kept = limit_rows(strata(rest.targets, kind), self.request.train_limit, seed)
+        kept = limit_rows(rest.strata, self.request.train_limit, self.request.seed)
         return [rest.take(kept), part, *carved_test], notes
 
     def _assembled(
-        self,
-        parts: list[_Part],
-        test: Items | None,
-        kind: Kind,
-        names: tuple[str, ...],
-        notes: list[str],
-        changes: bool,
+        self, parts: list[_Part], test: Items | None, names: tuple[str, ...], notes: list[str], how: _How
     ) -> DataSet:
-        shape = parts[0].items.input_shape
-        examples = sum(len(part.rows) for part in parts) + (0 if test is None else len(test))
-        is_large = examples * math.prod(shape) * 4 > self.memory_bytes
-        held = None if is_large or changes else self._held(parts[0], shape)
-        scaling = self._scaling(parts[0], held, shape, kind)
+        train = parts[0]
+        shape = train.items.input_shape
+        held = None if how.is_large or how.changes else self._held(train, shape)
+        scaling = self._scaling(train, held, shape)
 
-        def split(part: _Part, lazily: bool, known: Split | None = None) -> AnySplit:
-            if not lazily:
-                return scaling.apply_(known or self._held(part, shape))
-            targets = torch.from_numpy(part.targets)
-            labels = scaling.apply_(Split(torch.zeros(1, shape[0]), targets.clone())).labels
-            reader = ItemReader(part.items, shape)
-            is_training = part is parts[0]
-            return LazySplit(
-                part.rows.tolist(), labels, reader, scaling.mean, scaling.std, changes=is_training and changes
-            )
+        def split(part: _Part) -> AnySplit:
+            if part is train and held is not None:
+                return scaling.apply_(held)
+            if not how.is_large and part is not train:
+                return scaling.apply_(self._held(part, shape))
+            targets = torch.from_numpy(part.targets.copy())
+            labels = scaling.apply_(Split(torch.zeros(1, shape[0]), targets)).labels
+            reader, changes = ItemReader(part.items, shape), how.changes and part is train
+            return LazySplit(part.rows.tolist(), labels, reader, scaling.mean, scaling.std, changes=changes)
 
         def read_test() -> AnySplit:
+            if test is None:
+                return split(parts[2])
             with seeded(self.request.seed):
-                part = parts[2] if test is None else self._read_part(test, kind, len(names), shape)
-            return split(part, is_large)
+                return split(self._of_user(test, train, len(names), in_memory=not how.is_large))
 
         return DataSet(
             self.name,
-            split(parts[0], is_large or changes, held),
-            split(parts[1], is_large),
+            split(train),
+            split(parts[1]),
             read_test,
             names,
             scaling.mean,
             scaling.std,
-            kind,
+            train.kind,
             scaling.target_mean,
             scaling.target_std,
             tuple(notes),
@@ -269,19 +231,19 @@ class _Assembly:
     def _held(self, part: _Part, shape: tuple[int, ...]) -> Split:
         inputs = torch.empty(len(part.rows), *shape)
         part.items.read(part.rows.tolist(), inputs)
-        return Split(inputs, torch.from_numpy(part.targets))
+        return Split(inputs, torch.from_numpy(part.targets.copy()))
 
-    def _scaling(self, train: _Part, held: Split | None, shape: tuple[int, ...], kind: Kind) -> Scaling:
+    def _scaling(self, train: _Part, held: Split | None, shape: tuple[int, ...]) -> Scaling:
         """By all of training, or where it is not in memory by a sample."""
         if held is not None:
             inputs: Any = torch.split(held.images, 1024)
         else:
             rows = train.rows[np.unique(np.linspace(0, len(train.rows) - 1, SAMPLE_STATISTICS).astype(np.int64))]
             inputs = (train.items.pair(int(row))[0][None] for row in rows)
-        return Scaling.of(inputs, shape[0], torch.from_numpy(train.targets), kind, self.request.normalise)
+        targets = torch.from_numpy(train.targets)
+        return Scaling.of(inputs, shape[0], targets, train.kind, self.request.normalise)
 
 
-def _described(given: object) -> str:
-    if isinstance(given, tuple | list):
-        return f"a {type(given).__name__} of {len(given)}"
-    return f"a {type(given).__name__}" if given is not None else "None"
+def _check_shape(items: Items, expected: tuple[int, ...]) -> None:
+    if items.input_shape != expected:
+        raise DataError(f"{items.where}: inputs must have the shape {expected} as in training, got {items.input_shape}")
