@@ -166,6 +166,7 @@ def my_net(num_classes, input_shape):
 """
 
 
+@pytest.mark.slow
 def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_file_once(run, tmp_path: Path) -> None:
     """By two processes, which import the file anew; then exported from another folder."""
     (tmp_path / "nets.py").write_text(NETS)

@@ -453,6 +453,7 @@ def test_a_mean_over_a_sequence_is_a_pool() -> None:
     assert np.abs(evaluate(trace(model, (3, 20)), images.numpy()) - images.mean(2).numpy()).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_network_for_sequences_is_exported_in_every_format(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
