@@ -16,6 +16,7 @@ from torch import nn
 
 from sca_search.errors import ModelError, nearest_name
 from sca_search.models.shape import Shape
+from sca_search.wheels import heal_torchvision
 
 Maker = Callable[[], nn.Module]
 """Makes a network, each time anew."""
@@ -26,6 +27,7 @@ def own_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     place, _, attribute = name.rpartition(":")
     is_file = place.endswith(".py")
     folder = Path(place).resolve().parent if is_file else Path.cwd()
+    heal_torchvision()  # which a user's file may well import
     with _importable_from(folder):
         module = _import_file(Path(place)) if is_file else _import_named(place)
     found = maker_of(_found(module, attribute, place), num_classes, input_shape, name)
