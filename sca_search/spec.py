@@ -350,7 +350,7 @@ class StudySpec(_Table):
     def base_name(self) -> str:
         """A run folder's name where the user gave none: data, network, target."""
         data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
-        network = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.name.rpartition(":")[2]).strip("-.")[:40]
+        network = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.name.rpartition(":")[2]).strip("-.")[:40].rstrip("-.")
         return f"{data or 'data'}-{network or 'network'}-{self._goal_name}"
 
     @property

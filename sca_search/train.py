@@ -52,15 +52,18 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     torch.manual_seed(seed)
     model = task.start_model()
 
+    batches = task.data.train.batches(task.batch, seed=seed)
+
     def after_epoch(epoch: int) -> None:
+        if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
+            reestimate_normalisation(model, task.data.train.batches(EVALUATION_BATCH, seed=0))
         accuracy = task.validate(model).accuracy
         progress.on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
-    batches = task.data.train.batches(task.batch, seed=seed)
     watch = Watch(after_epoch, progress.stop_requested)
     fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss)
-    if task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
-        reestimate_normalisation(model, task.data.train.batches(EVALUATION_BATCH, seed=0))
+    if epochs == 0:
+        after_epoch(0)  # who watches is told of the weights that were given
     start = WarmStart(
         model.state_dict(), task.validate(model), answers(model, task.data.train.batches(EVALUATION_BATCH))
     )

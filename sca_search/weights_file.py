@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sca_search.errors import ModelError
-from sca_search.named_object import cause_of
 
 _SHOWN = 3  # names of each kind that a sentence lists
 
@@ -30,7 +29,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         state: Any = load_file(path) if path.suffix == ".safetensors" else _load_torch(path)
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ModelError(f"--weights {path}: cannot be read as weights: {cause_of(error)}") from error
+        raise ModelError(f"--weights {path}: is no safetensors file and no state dict that torch saved") from error
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise ModelError(
             f"--weights {path}: must hold a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "

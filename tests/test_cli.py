@@ -4,9 +4,11 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import TINY, Outcome, sca_search
 
 from sca_search.goal import GRID
@@ -152,3 +154,54 @@ def test_dry_run_tells_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     others = [sparsity for sparsity in GRID if sparsity != 0.9]  # the target's own place on the grid is left out
     assert f"0.9 {others[0]:g} 0.9 {others[1]:g}" in screen
     assert not Path("runs").exists()
+
+
+NETS = """
+from torch import nn
+
+def my_net(num_classes, input_shape):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, num_classes)
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_file_once(run, tmp_path: Path) -> None:
+    """By two processes, which import the file anew; then exported from another folder."""
+    (tmp_path / "nets.py").write_text(NETS)
+    namespace: dict[str, Any] = {}
+    exec(NETS, namespace)
+    torch.save(namespace["my_net"](10, (1, 8, 8)).state_dict(), tmp_path / "w.pt")
+    few = ("--refits", "0", "--epochs", "1", "--threads", "1", "--model", "nets.py:my_net", "--weights", "w.pt")
+    first = run("--trials", "2", "--workers", "2", *few)
+    assert first.returncode == 0, first.stderr
+    assert (tmp_path / "runs" / "digits-my-net-s0.5").is_dir()
+    (tmp_path / "w.pt").unlink()
+    assert run("--trials", "3", *few, "--resume").returncode == 0
+    exported = run("export", "runs/digits-my-net-s0.5", "--format", "packed", "--out", "model")
+    assert exported.returncode == 0, exported.stdout + exported.stderr
+    assert "everything agrees" in exported.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "nets.py:my_nat"), "there is no 'my_nat' in it; did you mean 'my_net'?"),
+        (("--model", "nets.py:my_net", "--weights", "none.pt"), "none.pt: there is no such file"),
+        (("--model", "nets.py:my_net", "--only", "5,4*"), "the layer pattern '4*' matches no weight layer"),
+        (("--dense-epochs", "0"), "--dense-epochs must be at least 1 where model.weights names no file, got 0"),
+    ],
+)
+def test_a_mistake_about_a_network_of_the_users_is_one_sentence(run, tmp_path: Path, arguments, sentence) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    assert_refused(run(*arguments), sentence)
+
+
+def test_a_dry_run_shows_why_a_layer_stays_dense(run, tmp_path: Path) -> None:
+    frozen = NETS.replace("return nn", "net = nn") + "    net[1].weight.requires_grad_(False)\n    return net\n"
+    (tmp_path / "nets.py").write_text(frozen)
+    shown = run("--model", "nets.py:my_net", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "its weight is frozen" in shown.stdout
+    assert "no normalisation follows: a learned output scale" in shown.stdout

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from sca_search.exact import ExactTrits, Floor, exact_trits
 from sca_search.ternary import soft_weight, threshold_of_alpha
@@ -327,3 +328,25 @@ def test_the_latents_are_left_alone():
 def test_moved_share_is_over_all_weights():
     assert ExactTrits({"a": torch.zeros(2, 5), "b": torch.zeros(10)}, 5, ()).moved_share == 0.25
     assert ExactTrits({}, 0, ()).moved_share == 0.0
+
+
+# Transposed convolutions
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_floors_of_a_transposed_convolution_are_of_its_outputs(groups):
+    """(inputs, outputs of a group, kernel): of each output the largest stays, found here output by output."""
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose1d(4, 6, 3, groups=groups, bias=False)
+    latent = layer.weight.detach() * 0.01
+    nothing_kept = {"up": torch.zeros_like(latent)}
+    kept = exact_trits(
+        {"up": latent}, nothing_kept, {"up": 0.5}, latent.numel() - 6, Floor(1, 1), {"up": groups}
+    ).trits["up"]
+    of_one = 6 // groups
+    for output in range(6):
+        group, place = divmod(output, of_one)
+        inputs = slice(group * (4 // groups), (group + 1) * (4 // groups))
+        feeding, magnitudes = kept[inputs, place], latent[inputs, place].abs()
+        assert int((feeding != 0).sum()) == 1
+        assert magnitudes[feeding != 0].item() == magnitudes.max().item()

@@ -1,6 +1,9 @@
 """Torch networks -> records, and records -> torch again: both against torch itself and the numpy reference."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from torch import Tensor, nn
 
 from sca_search.errors import ExportError
 from sca_search.export.evaluate import evaluate
+from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.network import Images, Network
 from sca_search.export.rebuild import RecordNetwork
 from sca_search.export.records import (
     Activation,
@@ -414,3 +419,62 @@ def test_rebuilt_network_refuses_other_images_and_moves_with_its_weights() -> No
     with pytest.raises(ValueError, match=r"images must have the shape \(batch, \(3, 5, 5\)\), got \(2, 3, 5, 6\)"):
         network(torch.zeros(2, 3, 5, 6))
     assert network.double()(torch.zeros(1, 3, 5, 5, dtype=torch.float64)).dtype == torch.float64
+
+
+# Sequences
+
+SEQUENCES: dict[str, Callable[[], nn.Module]] = {
+    "convolution": lambda: nn.Conv1d(3, 5, 4, stride=2, padding=1, dilation=2, groups=1),
+    "same padding": lambda: nn.Conv1d(3, 6, 4, padding="same", groups=3),
+    "normalisation": lambda: nn.Sequential(nn.Conv1d(3, 5, 3), nn.BatchNorm1d(5), nn.ReLU()),
+    "zeros around": lambda: nn.Sequential(nn.ConstantPad1d((2, 1), 0.0), nn.Conv1d(3, 5, 3)),
+    "maximum": lambda: nn.MaxPool1d(3, 2, padding=1),
+    "average": lambda: nn.AvgPool1d(3, 2, padding=1, count_include_pad=False),
+    "shared out": lambda: nn.Sequential(nn.AdaptiveMaxPool1d(7), nn.AdaptiveAvgPool1d(3)),
+}
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_a_sequence_is_traced_as_a_map_one_pixel_high(kind: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(SEQUENCES[kind](), nn.Flatten()).eval()
+    graph = trace(model, (3, 20))
+    assert graph.input_shape == (3, 20)
+    assert {record.shape[1] for record in graph.records if len(record.shape) == 3} == {1}
+    images = torch.randn(4, 3, 20)
+    expected = model(images).detach().numpy()
+    assert np.abs(evaluate(graph, images.numpy()) - expected).max() < 1e-5
+    assert np.abs(RecordNetwork(graph)(images).numpy() - expected).max() < 1e-5
+
+
+def test_a_mean_over_a_sequence_is_a_pool() -> None:
+    model = Function(lambda x: x.mean(2))
+    images = torch.randn(4, 3, 20)
+    assert np.abs(evaluate(trace(model, (3, 20)), images.numpy()) - images.mean(2).numpy()).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_a_network_for_sequences_is_exported_in_every_format(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv1d(2, 8, 5, padding=2),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.MaxPool1d(2),
+        nn.Conv1d(8, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ).eval()
+    with torch.no_grad():
+        model[4].weight.copy_(torch.randint(-1, 2, (16, 8, 3)))
+    images = np.random.default_rng(0).standard_normal((8, 2, 64)).astype(np.float32)
+    given = Images(8, lambda: [images])
+    network = Network(model, (2, 64), ("a", "b", "c"), ("4",), mean=(0.5, 0.0), std=(1.0, 2.0), images=given)
+    exported = export_network(tmp_path / "out", network)
+    assert exported.verification.holds
+    compared = [check.file for check in exported.verification.checks if "all 8 validation images" in check.what]
+    assert {"model.safetensors", "c/model.c", "model.onnx", "model.pt2"} <= set(compared)
+    integers = replace(network, training=given)
+    assert export_network(tmp_path / "int8", integers, ExportOptions(("c",), activations="int8")).verification.holds

@@ -85,9 +85,89 @@ def test_every_kind_of_layer_is_seen_with_its_weights_but_not_its_bias():
     ]
 
 
-def test_a_layer_that_runs_twice_is_one_layer():
+def test_a_layer_that_runs_twice_is_one_layer_and_stays_dense():
     model = Wired(lambda m, x: m.b(m.a(m.a(x))), a=nn.Linear(2, 2), b=nn.Linear(2, 3))
-    assert [layer.name for layer in weight_layers(model, (2,))] == ["a", "b"]
+    layers = weight_layers(model, (2,))
+    assert [(layer.name, layer.bound) for layer in layers] == [("a", "runs 2 times in a pass"), ("b", "")]
+    assert ternary_names(choose_layers(layers, keep_first=False, keep_last=False)) == ["b"]
+
+
+def test_transposed_convolutions_have_their_outputs_behind_their_inputs():
+    model = nn.Sequential(nn.Conv2d(1, 6, 1), nn.ConvTranspose2d(6, 4, 3, groups=2), nn.ConvTranspose2d(4, 5, 1))
+    layers = weight_layers(model, (1, 4, 4))
+    assert [(layer.shape, layer.outputs) for layer in layers] == [
+        ((6, 1, 1, 1), 6),
+        ((6, 2, 3, 3), 4),
+        ((4, 5, 1, 1), 5),
+    ]
+
+
+# Layers that must stay dense
+
+
+def chain(**changes):
+    model = Wired(
+        lambda m, x: m.d(m.c(m.b(m.a(x)))), **{name: nn.Linear(4, 4, bias=False) for name in ("a", "b", "c", "d")}
+    )
+    for name, change in changes.items():
+        change(model, model.get_submodule(name))
+    return model
+
+
+def tie(model, layer):
+    layer.weight = model.b.weight
+
+
+OBSTACLES = {
+    "shared": (chain(c=tie), "c", "its weight is shared with b.weight"),
+    "frozen": (chain(c=lambda _, layer: layer.requires_grad_(False)), "c", "its weight is frozen"),
+    "computed": (
+        chain(c=lambda _, layer: nn.utils.parametrizations.weight_norm(layer)),
+        "c",
+        "its weight is computed from other parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OBSTACLES)
+def test_a_layer_whose_weight_is_not_its_own_to_change_stays_dense(kind):
+    model, name, reason = OBSTACLES[kind]
+    layers = weight_layers(model, (4,))
+    assert why(choose_layers(layers, keep_first=False))[name] == reason
+    assert name not in ternary_names(choose_layers(layers, keep_first=False))
+    with pytest.raises(ModelError) as caught:
+        choose_layers(layers, only=[name])
+    assert str(caught.value) == f"the layer {name!r} is to become ternary and must stay dense: {reason}"
+    assert ternary_names(choose_layers(layers, only=["[acd]"])) == ["a", "d"]  # a pattern may name others, too
+
+
+# The answer
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (nn.Linear(4, 5), "it gave the shape (2, 5)"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), "it gave the shape (6,)"),
+        (Wired(lambda m, x: (m.a(x), x), a=nn.Linear(4, 3)), "it gave a tuple"),
+    ],
+    ids=["classes", "batch", "tuple"],
+)
+def test_an_answer_of_another_shape_is_refused(model, given):
+    with pytest.raises(ModelError) as caught:
+        weight_layers(model, (4,), outputs=3)
+    rule = "the network must give a row of 3 numbers for each input, the shape (2, 3) for two; "
+    assert str(caught.value) == rule + given
+
+
+def test_the_layer_that_cannot_take_its_input_is_named_with_both_shapes():
+    model = nn.Sequential(nn.Sequential(nn.Flatten()), nn.Sequential(nn.ReLU(), nn.Linear(60, 5)))
+    with pytest.raises(ModelError) as caught:
+        weight_layers(model, (1, 8, 8))
+    assert str(caught.value).startswith(
+        "the network cannot take an input of shape (1, 8, 8) "
+        "(the layer '1.1' got an input of shape (64,) and has a weight of shape (5, 60)): RuntimeError: "
+    )
 
 
 def test_a_layer_that_never_runs_comes_last_and_stays_dense():

@@ -9,7 +9,7 @@ from torch import nn
 
 from sca_search.data import Split, TaughtSplit
 from sca_search.loss import cross_entropy, distillation
-from sca_search.measure import Score, answers, reestimate_normalisation, score
+from sca_search.measure import Score, answers, reestimate_normalisation, remembers_its_beginning, score
 
 
 class Table(nn.Module):
@@ -287,3 +287,10 @@ def test_taught_batches_are_the_splits_own_with_a_third_part():
     for ours, theirs in zip(taught.batches(4, seed=5), split.batches(4, seed=5), strict=True):
         assert len(ours) == 3
         assert all(torch.equal(a, b) for a, b in zip(ours[:2], theirs, strict=True))
+
+
+@pytest.mark.parametrize(("momentum", "steps", "remembers"), [(0.1, 43, True), (0.1, 44, False), (0.01, 400, True)])
+def test_statistics_remember_their_beginning_for_some_steps(momentum, steps, remembers):
+    """0.9 ** 43 = 0.0108, 0.9 ** 44 = 0.0097, 0.99 ** 400 = 0.018."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=momentum), nn.BatchNorm1d(2, momentum=None))
+    assert remembers_its_beginning(model, steps) is remembers

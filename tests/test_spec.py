@@ -576,3 +576,53 @@ def test_default_ranges_are_in_order():
 def test_sharpness_must_begin_to_rise_before_it_is_at_its_end():
     with pytest.raises(ValueError, match="sharpness_start"):
         StudySpec.model_validate({"search": {"space": {"sharpness_start": [0.5, 0.95]}}})
+
+
+# Networks of the user's own
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("lenet-small", "digits-lenet-small-s0.5"),
+        ("some/where/nets.py:my_net", "digits-my-net-s0.5"),
+        ("package.module:MyNet", "digits-MyNet-s0.5"),
+        ("torchvision:mobilenet_v3_small", "digits-mobilenet-v3-small-s0.5"),
+        ("timm:vit.in21k", "digits-vit.in21k-s0.5"),
+        ("nets.py:" + "very_long_" * 20, "digits-very-long-very-long-very-long-very-long-s0.5"),
+        ("nets.py:_", "digits-network-s0.5"),
+    ],
+)
+def test_base_name_is_short_and_legal_whatever_the_network(model, name):
+    assert resolve(None, {"model": model}).base_name == name
+
+
+def test_a_networks_file_is_found_from_anywhere_and_shown_without_its_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = resolve(None, {"model": "nets.py:make", "weights": Path("w.pt")})
+    assert spec.model.name == f"{tmp_path}/nets.py:make"
+    assert spec.model.label == "nets.py:make"
+    assert spec.model.weights == tmp_path / "w.pt"
+    assert resolve(None, {"model": "package.inner:make"}).model.name == "package.inner:make"
+
+
+def test_weights_stand_instead_of_the_dense_training_unless_it_is_asked_for(tmp_path):
+    weights = {"weights": Path("w.pt")}
+    assert resolve(None, {}).train.dense_epochs == 30
+    assert resolve(None, weights).train.dense_epochs == 0
+    assert resolve(None, weights | {"dense_epochs": 3}).train.dense_epochs == 3
+    again = tmp_path / "study.toml"
+    again.write_text(resolve(None, weights).to_toml())
+    assert resolve(again, {}) == resolve(None, weights)
+
+
+def test_no_dense_training_without_weights_is_refused(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        resolve(None, {"dense_epochs": 0})
+    assert str(caught.value) == "--dense-epochs must be at least 1 where model.weights names no file, got 0"
+    (tmp_path / "a.toml").write_text("[train]\ndense_epochs = 0\n")
+    with pytest.raises(SpecError) as caught:
+        resolve(tmp_path / "a.toml", {})
+    assert str(caught.value) == (
+        f"{tmp_path}/a.toml: train.dense_epochs must be at least 1 where model.weights names no file, got 0"
+    )

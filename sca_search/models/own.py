@@ -10,6 +10,7 @@ from torch import nn
 from sca_search.errors import ModelError
 from sca_search.models.shape import Shape
 from sca_search.named_object import cause_of, load_object
+from sca_search.wheels import heal_torchvision
 
 Maker = Callable[[], nn.Module]
 """Makes a network, each time anew."""
@@ -17,6 +18,7 @@ Maker = Callable[[], nn.Module]
 
 def own_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """The maker of `file.py:function` or `package.module:function`; ModelError if there is none."""
+    heal_torchvision()  # which a user's file may well import
     return maker_of(load_object(name, "model", ModelError), num_classes, input_shape, name)
 
 

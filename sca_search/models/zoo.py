@@ -67,6 +67,7 @@ def _replace_first_convolution(network: nn.Module, channels: int) -> None:
 
 def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of timm's networks, where timm is installed."""
+    heal_torchvision()  # which timm imports
     try:
         import timm  # noqa: PLC0415 - it is no dependency
     except ImportError as error:

@@ -1,0 +1,310 @@
+"""Any network made ready: scales where they are missing, weights before anything else, one way back from a state."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sca_search.attention import Attention
+from sca_search.candidate import Candidate, sharpened
+from sca_search.errors import ExportError, ModelError
+from sca_search.exact import Floor
+from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.network import Network
+from sca_search.export.trace import trace
+from sca_search.models import find_maker
+from sca_search.output_scale import put_output_scales, scaled_layers
+from sca_search.prepare import prepared, rebuilt
+from sca_search.schedule import Ramp, Tracked
+from sca_search.spec import ModelSpec, StudySpec
+from sca_search.task import Progress, Task
+from sca_search.ternary import bake, ternarize
+from sca_search.train import train_candidate, train_dense
+from sca_search.workshop import make_task
+
+SPEC = ModelSpec()
+
+
+def plain_cnn():
+    """No normalisation anywhere."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 48),
+        nn.ReLU(),
+        nn.Linear(48, 10),
+    )
+
+
+def candidate(sparsity, **settings):
+    return Candidate(
+        sparsity=sparsity,
+        alpha=Tracked(),
+        strength=Ramp(first=0.0, last=0.001),
+        sharpness=sharpened(),
+        learning_rate=0.01,
+        latent_learning_rate=0.02,
+        frozen_learning_rate=0.005,
+        **settings,
+    )
+
+
+class Volumes(nn.Module):
+    """Convolutions over volumes and sequences, transposed ones, attention and a mixer's full layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 1)
+        self.volume = nn.Conv3d(4, 4, (1, 3, 3), padding=(0, 1, 1))
+        self.up3 = nn.ConvTranspose3d(4, 4, (2, 1, 1))
+        self.up2 = nn.ConvTranspose2d(8, 6, 3, padding=1, groups=2)
+        self.up1 = nn.ConvTranspose1d(6, 8, 2, stride=2)
+        self.line = nn.Conv1d(8, 8, 3, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mix = nn.Linear(32, 32)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = F.avg_pool2d(self.stem(x), 2)  # 4, 4, 4
+        x = self.up3(F.relu(self.volume(x[:, :, None])))  # 4, 2, 4, 4
+        x = F.relu(self.up2(x.flatten(1, 2)))  # 6, 4, 4
+        x = F.relu(self.line(F.relu(self.up1(x.flatten(2)))))  # 8, 32
+        x = x + self.mix(x)
+        x = x.transpose(1, 2)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(x.mean(1))
+
+
+# Scales
+
+
+def test_layers_without_a_normalisation_behind_them_get_a_scale():
+    def make():
+        return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 6), nn.Linear(6, 3))
+
+    network = prepared(make, (4,), 3, SPEC)
+    assert scaled_layers(network.make_model().state_dict()) == ["3"]
+    assert {choice.layer.name: choice.why for choice in network.choices} == {
+        "0": "first weight layer",
+        "1": "normalisation follows: Θ rescaled",
+        "3": "no normalisation follows: a learned output scale",
+        "4": "last weight layer",
+    }
+
+
+def test_a_scale_multiplies_the_sum_and_not_the_bias():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, 3, padding=1)
+    model = put_output_scales(nn.Sequential(copy.deepcopy(layer)), ["0"])
+    given = torch.randn(2, 2, 5, 5)
+    assert torch.equal(model(given), layer(given))
+    with torch.no_grad():
+        model[0].output_scale.fill_(0.25)
+    sums = F.conv2d(given, layer.weight, padding=1)
+    expected = 0.25 * sums + layer.bias.view(3, 1, 1)
+    assert torch.allclose(model(given), expected, atol=1e-6)
+    assert torch.allclose(model[0](input=given), expected, atol=1e-6)
+    assert torch.allclose(copy.deepcopy(model)(given), expected, atol=1e-6)
+
+
+def test_ternarizing_keeps_the_size_of_what_a_layer_gives():
+    torch.manual_seed(0)
+    model = put_output_scales(nn.Sequential(nn.Linear(64, 32)), ["0"])
+    given = torch.randn(100, 64)
+    before = model(given)
+    ternarize(model, {"0": 0.1})  # so small a spread that tanh Θ is nearly Θ
+    assert torch.allclose(model(given), before, atol=0.02)
+    bake(model, {"0": torch.ones(32, 64)})
+    assert sorted(model.state_dict()) == ["0.bias", "0.output_scale", "0.weight"]
+    assert model[0].output_scale.requires_grad
+
+
+def test_a_scale_is_folded_into_the_record_behind_a_padding_too():
+    torch.manual_seed(0)
+    model = put_output_scales(
+        nn.Sequential(nn.ReLU(), nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(2, 3, 3), nn.Flatten()), ["2"]
+    )
+    with torch.no_grad():
+        model[2].output_scale.fill_(0.3)
+        model[2].weight.copy_(torch.randint(-1, 2, (3, 2, 3, 3)))
+    graph = trace(model, (2, 4, 5), ternary_layers=["2"])
+    layer = graph.record("2")
+    assert [type(record).__name__ for record in graph.records] == ["Activation", "Convolution", "Reshape"]
+    assert layer.weight.dtype == np.int8
+    assert layer.scale.tolist() == [pytest.approx(0.3)] * 3
+    assert layer.bias.tolist() == pytest.approx(model[2].bias.tolist())
+
+
+# A network without any normalisation, from data to files
+
+
+def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
+    data = make_task(StudySpec()).data
+    network = prepared(plain_cnn, data.input_shape, 10, SPEC)
+    task = Task(data, network.make_model, network.choices)
+    start = train_dense(task, epochs=4, learning_rate=0.005, seed=0, progress=Progress())
+    chosen = candidate(0.9, epochs=4, frozen_epochs=2)
+    settled = train_candidate(chosen, task, start, Progress())
+    assert sum(count.zeros for count in settled.counts.values()) == round(0.9 * (16 * 32 * 9 + 512 * 48))
+    assert settled.score.accuracy > 0.8
+    again = rebuilt(plain_cnn, settled.model.state_dict())
+    given = data.val.images[:16]
+    assert torch.equal(again(given), settled.model.eval()(given))
+    described = Network(again, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    ternary = {layer.name: layer for layer in described.graph().ternary_layers}
+    assert ternary.keys() == {"2", "6"}
+    for name, layer in ternary.items():
+        assert set(layer.scale.tolist()) == {again.get_submodule(name).output_scale.item()}
+    exported = export_network(tmp_path / "out", described, ExportOptions(formats=("packed", "c", "onnx")))
+    assert exported.verification.holds
+
+
+# Every kind of layer
+
+
+@pytest.fixture(scope="module")
+def volumes():
+    data = make_task(StudySpec.model_validate({"data": {"train_limit": 200}})).data
+    network = prepared(Volumes, data.input_shape, 10, SPEC)
+    return Task(data, network.make_model, network.choices, floor=Floor(1, 1)), network
+
+
+def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
+    task, _ = volumes
+    names = "volume up3 up2 up1 line mix attention.q_proj attention.k_proj attention.v_proj attention.out_proj"
+    assert task.ternary_layers == tuple(names.split())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    chosen = candidate(0.7, epochs=1, frozen_epochs=1)
+    settled = train_candidate(chosen, task, start, Progress())
+    for name in task.ternary_layers:
+        assert set(settled.model.get_submodule(name).weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
+    assert settled.counts["up2"].weights == 8 * 3 * 9
+    outputs = settled.model.up2.weight.view(2, 4, 3, 9).transpose(1, 2).reshape(6, -1)
+    assert (outputs != 0).any(1).all()  # a floor of one for each output channel
+
+
+@pytest.mark.parametrize(
+    ("only", "sentence"),
+    [
+        ("volume", "volume: a convolution over volumes cannot be exported; records know convolutions over images"),
+        ("attention.q_proj", "cannot be exported; records know"),
+    ],
+)
+def test_what_records_cannot_say_is_refused_by_the_layers_name(only, sentence):
+    network = Volumes().eval()
+    with pytest.raises(ExportError, match=sentence):
+        trace(network, (1, 8, 8), ternary_layers=[])
+
+
+def test_attention_is_refused_by_its_name():
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(nn.MultiheadAttention(4, 2, batch_first=True))
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0].flatten(1)
+
+    with pytest.raises(ExportError, match="attention: attention cannot be exported; records know"):
+        trace(Attends(), (3, 4))
+
+
+# Refusals and weights
+
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Linear(4, 4), nn.Linear(4, 3))
+
+
+class Twofold(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+
+    def forward(self, x):
+        return (self.layers(x), x) if self.training else self.layers(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lazy, "the network's 1.weight is lazy: a layer must know its sizes when it is made"),
+        (nn.Flatten, "the network has no parameters: there is nothing to train or to make ternary"),
+        (Twofold, r"the shape \(2, 3\) for two; it gave a tuple in training mode"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_network_that_cannot_be_searched_is_refused(make, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        prepared(make, (4,), 3, SPEC)
+
+
+def test_weights_are_loaded_before_the_network_is_changed(tmp_path):
+    torch.manual_seed(0)
+    trained = Volumes().eval()
+    torch.save(trained.state_dict(), tmp_path / "w.pt")
+    network = prepared(Volumes, (1, 8, 8), 10, ModelSpec(weights=tmp_path / "w.pt"))
+    assert network.make_start is not None
+    start = network.make_start().eval()
+    given = torch.randn(3, 1, 8, 8)
+    assert isinstance(start.attention, Attention)
+    assert torch.allclose(start(given), trained(given), atol=1e-5)
+    (tmp_path / "w.pt").unlink()
+    network.make_model()  # which needs no file
+
+
+def test_a_state_of_another_network_is_refused():
+    state = {"nowhere.output_scale": torch.ones(())}
+    with pytest.raises(RuntimeError, match="nowhere"):
+        rebuilt(plain_cnn, state)
+
+
+def test_frozen_parameters_are_never_trained():
+    def make():
+        torch.manual_seed(3)
+        model = plain_cnn()
+        model[0].requires_grad_(False)
+        return model
+
+    data = make_task(StudySpec.model_validate({"data": {"train_limit": 100}})).data
+    network = prepared(make, data.input_shape, 10, SPEC)
+    task = Task(data, network.make_model, network.choices)
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start, Progress())
+    assert torch.equal(settled.model[0].weight, make()[0].weight)
+
+
+def test_tied_weights_are_kept_tied_and_dense(tmp_path):
+    def make():
+        model = nn.Sequential(nn.Flatten(), *[nn.Linear(64, 64) for _ in range(4)], nn.Linear(64, 10))
+        model[3].weight = model[2].weight
+        return model
+
+    network = prepared(make, (1, 8, 8), 10, SPEC)
+    assert [choice.layer.name for choice in network.choices if choice.ternary] == ["4"]
+    model = network.make_model()
+    assert model[3].weight is model[2].weight
+
+
+def test_every_layer_of_mobilenet_is_exported_with_its_scale():
+    """Depthwise convolutions, gates and hardswish; the gates' layers have no normalisation."""
+    make = find_maker("torchvision:mobilenet_v3_small", num_classes=4, input_shape=(1, 32, 32))
+    network = prepared(make, (1, 32, 32), 4, SPEC)
+    names = [choice.layer.name for choice in network.choices if choice.ternary]
+    model = network.make_model()
+    with torch.no_grad():
+        for name in names:
+            weight = model.get_submodule(name).weight
+            weight.copy_(torch.randint(-1, 2, weight.shape))
+        for name in scaled_layers(model.state_dict()):
+            model.get_submodule(name).output_scale.fill_(0.125)
+    graph = trace(model, (1, 32, 32), ternary_layers=names)
+    assert {layer.name for layer in graph.ternary_layers} == set(names)
+    assert set(graph.record("features.1.block.1.fc1").scale.tolist()) == {0.125}
