@@ -110,6 +110,16 @@ def test_every_operation_agrees_when_gcc_optimises() -> None:
     check_every_operation((6, 8, 7), 12, optimise="-O3", flags="")
 
 
+@pytest.mark.parametrize("optimise", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
+def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, optimise: str) -> None:
+    # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
+    builder = Builder((2, 8, 8), np.random.default_rng(5))
+    hidden = builder.linear(builder.convolution(INPUT, 4, (3, 3), "trits"), 64, "trits")
+    graph = builder.graph([builder.linear(hidden, 10, "floats")])
+    written(tmp_path, graph)
+    make(tmp_path, "model", optimise=optimise, flags="")
+
+
 def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     # 1, 3 and 17 channels on maps of 1 × 1, 5 × 5 and 7 × 7 cells, with every kind of weight.
     builder = Builder((3, 7, 7), np.random.default_rng(0))

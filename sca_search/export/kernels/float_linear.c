@@ -47,8 +47,9 @@ static float multiply_block(const unsigned char *weights, const float *in, size_
             parts[part] = add_product(parts[part], load_lanes(in + at), load_weights(weights + 4 * at));
         }
     }
-    for (; place < count; place++) {
-        rest += load_float(weights + 4 * place) * in[place];
+    /* The rest as a remainder: of `place < count` alone, gcc fears at -O2 that it might leave the address space. */
+    for (part = 0; part < count % (4 * MODEL_LANES); part++) {
+        rest += load_float(weights + 4 * (place + part)) * in[place + part];
     }
     return sum_of_lanes((parts[0] + parts[1]) + (parts[2] + parts[3])) + rest;
 }
