@@ -115,7 +115,7 @@ def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, opti
     # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
     builder = Builder((2, 8, 8), np.random.default_rng(5))
     hidden = builder.linear(builder.convolution(INPUT, 4, (3, 3), "trits"), 64, "trits")
-    graph = builder.graph([builder.linear(hidden, 10, "floats")])
+    graph = builder.graph([builder.linear(hidden, 10, "floats"), builder.linear(hidden, 10, "trits")])
     written(tmp_path, graph)
     make(tmp_path, "model", optimise=optimise, flags="")
 
