@@ -32,9 +32,9 @@ def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
     }
     return {
         "run": run.path,
-        "goal": described(spec.goal),
+        "goal": described(spec.goal, run.metric),
         "states": states,
-        "chosen": None if frame is None else chosen_trial(frame, spec.goal),
+        "chosen": None if frame is None else chosen_trial(frame, spec.goal, run.metric),
         "front": [] if frame is None else pareto_front(frame).to_dict("records"),
         "summary": json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None,
         "files": {name: path for name, path in files.items() if path.exists()},

@@ -23,8 +23,9 @@ class TernaryCallback(lightning.Callback):
         trainer.fit(module, loader)
 
     Latent weights are put in before the module configures its optimizers. The last `frozen_share` of the steps train
-    with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer, by
-    the order of their definition, stay dense; `skip` and `only` choose by name pattern. In the paper's form, `strength`
+    with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer stay
+    dense, in the order of their definition, or of execution where the module has Lightning's `example_input_array`;
+    `skip` and `only` choose by name pattern. In the paper's form, `strength`
     (λ) times the regularizer is added to the loss; it needs automatic optimization.
 
     A checkpoint written on the way holds Θ: to go on from it, the trainer needs this callback again.
@@ -58,7 +59,9 @@ class TernaryCallback(lightning.Callback):
 
     def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:  # noqa: ARG002
         if stage == "fit" and not ternary_weights(pl_module):
-            ternarize(pl_module, self.target_sparsity, form=self.form, **self.choice)
+            example = getattr(pl_module, "example_input_array", None)
+            known = example if isinstance(example, Tensor) else None
+            ternarize(pl_module, self.target_sparsity, form=self.form, example=known, **self.choice)
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         steps = trainer.estimated_stepping_batches

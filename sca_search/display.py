@@ -82,7 +82,7 @@ class StudyDisplay:
         self._finished, self._total = finished, finished + waiting
         self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_a_trial
         if not self.console.is_terminal:
-            self.console.print(f"{waiting} trials to run, {finished} finished before")
+            self.console.print(f"{waiting} trial{'s' * (waiting != 1)} to run, {finished} finished before")
 
     def _on_start(self, trial: int, sparsity: float) -> None:
         self._running[f"trial {trial}"] = (sparsity, None)
@@ -258,7 +258,8 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
     told = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
     table = Table(title="Validation loss added by rounding one layer alone, untrained", title_justify="left")
     for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in told)):
-        table.add_column(heading, justify="left" if heading == "layer" else "right")
+        # A name cut short could not be used as a pattern.
+        table.add_column(heading, justify="left" if heading == "layer" else "right", overflow="fold")
     ranked = sorted(layers, key=lambda layer: -losses[layer, told[-1]]) if told else layers
     for layer in ranked[:_SHOWN_LAYERS]:
         table.add_row(layer, *(f"{losses[layer, sparsity]:+.4f}" for sparsity in told))
@@ -337,7 +338,8 @@ def latency_table(latency: "LatencyModel") -> Table:
     """Microseconds of each ternary layer by its sparsity."""
     table = Table(title="Microseconds by sparsity, one image on one thread", title_justify="left")
     for heading in ("layer", "weights", *(f"{sparsity:g}" for sparsity in _SHOWN_SPARSITIES)):
-        table.add_column(heading, justify="left" if heading == "layer" else "right")
+        # A name cut short could not be used as a pattern.
+        table.add_column(heading, justify="left" if heading == "layer" else "right", overflow="fold")
     for layer in latency.layers.values():
         times = [layer.at((1 - sparsity) * layer.weights) for sparsity in _SHOWN_SPARSITIES]
         table.add_row(layer.layer, f"{layer.weights:,}", *(f"{time:.1f}" for time in times))

@@ -29,7 +29,7 @@ from sca_search.interrupt import stop_on_interrupt
 from sca_search.provenance import note_command
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder, new_run, resumed_run
-from sca_search.source import Source
+from sca_search.source import OBJECTS, Source
 from sca_search.spec import FLAGS, IN_PYTHON, StudySpec, resolve
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
@@ -50,17 +50,19 @@ def search(
 
     `model` is a torch module, which is copied; a function of the number of outputs and the input's shape; or a name as
     the command takes it. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name.
+    The settings `loss` and `metric` may be functions of (outputs, targets).
     `study` is a study file that the settings overrule.
     """
     for name in settings:
         if name not in FLAGS or name in _OWN:
             raise SpecError(f"search: {unknown_name('setting', name, FLAGS.keys() - _OWN)}")
-    source = Source(model=None if isinstance(model, str) else model, data=None if isinstance(data, str) else data)
-    flags = settings | {"model": _name_of(model), "data": _name_of(data)}
+    given = settings | {"model": model, "data": data}
+    source = Source(**{name: given[name] for name in OBJECTS if not isinstance(given.get(name), str | None)})
+    flags = given | {name: _name_of(given[name]) for name in OBJECTS if given.get(name) is not None}
     spec = resolve(Path(study) if study is not None else None, flags)
     if source.has_objects and spec.search.workers > 1:
         raise SpecError(
-            f"search: workers must be 1 with a network or data made in Python, got {spec.search.workers}: "
+            f"search: workers must be 1 with objects made in Python, got {spec.search.workers}: "
             "other processes can only make what has a name (file.py:function)"
         )
     return _run(spec, source, progress, resume)
@@ -130,9 +132,10 @@ class Result:
     def chosen(self) -> "Found":
         """The network that the goal picks; RunError where no trial meets it."""
         spec = RunFolder(self.path).spec()
-        number = chosen_trial(self.trials, spec.goal)
+        metric = RunFolder(self.path).metric
+        number = chosen_trial(self.trials, spec.goal, metric)
         if number is None:
-            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal, RunFolder(self.path).metric)}")
+            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal, metric)}")
         return self.trial(number)
 
     def trial(self, number: int) -> "Found":

@@ -34,11 +34,13 @@ _LOSSES: dict[str, PlainLoss] = {
 }
 
 
-def loss_of(given: str | None, data: DataSet) -> PlainLoss:
-    """The loss of that name, or a user's function; by default that of the data's kind."""
+def loss_of(given: str | PlainLoss | None, data: DataSet) -> PlainLoss:
+    """The loss of that name, or a user's function, by its name or itself; by default that of the data's kind."""
     known = LOSSES[data.kind]
+    if not isinstance(given, str | None):
+        return _checked(getattr(given, "__name__", type(given).__name__), given, data)
     if given is not None and is_reference(given):
-        return _checked(given, data)
+        return _checked(given, load_object(given, "the loss"), data)
     name = given or known[0]
     if name not in known:
         raise SpecError(
@@ -59,9 +61,8 @@ def _balanced(data: DataSet) -> PlainLoss:
     return loss
 
 
-def _checked(reference: str, data: DataSet) -> PlainLoss:
+def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
     """A user's loss, tried once; where it fails later, the failure is told as theirs."""
-    function = load_object(reference, "the loss")
     if not callable(function):
         raise SpecError(f"the loss {reference} must be a function of (outputs, targets), got {function!r}")
 

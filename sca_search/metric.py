@@ -126,14 +126,17 @@ class Metric:
 ACCURACY_METRIC = Metric(ACCURACY, accuracy)
 
 
-def metric_of(given: str | None, data: DataSet) -> Metric:
-    """The metric of that name, or a user's function; by default that of the data's kind."""
+def metric_of(given: str | Measure | None, data: DataSet) -> Metric:
+    """The metric of that name, or a user's function, by its name or itself; by default that of the data's kind."""
     known = METRICS[data.kind]
-    if given is not None and is_reference(given):
+    name = given if isinstance(given, str | None) else getattr(given, "__name__", type(given).__name__)
+    if not isinstance(given, str | None):
+        measure: Measure = given
+    elif given is not None and is_reference(given):
         function = load_object(given, "the metric")
         if not callable(function):
             raise SpecError(f"the metric {given} must be a function of (outputs, targets), got {function!r}")
-        measure: Measure = function
+        measure = function
     elif given is None or given in known:
         measure = _MEASURES[given or known[0]]
     else:
@@ -141,7 +144,7 @@ def metric_of(given: str | None, data: DataSet) -> Metric:
             f"the metric {given} is not for targets that are {data.kind}, as those of {data.name}: "
             f"known are {', '.join(known)}"
         )
-    return Metric(short_name(given or known[0]), partial(_in_units, measure, data) if data.has_units else measure)
+    return Metric(short_name(name or known[0]), partial(_in_units, measure, data) if data.has_units else measure)
 
 
 def _in_units(measure: Measure, data: DataSet, outputs: Tensor, targets: Tensor) -> float:

@@ -10,16 +10,22 @@ from sca_search.models import Maker, find_maker, maker_of
 from sca_search.spec import IN_PYTHON, StudySpec
 
 
+# What may be an object instead of a name.
+OBJECTS = ("model", "data", "loss", "metric")
+
+
 @dataclass(frozen=True)
 class Source:
     """Objects that stand instead of names; None where the spec's name is meant."""
 
     model: Any = None
     data: Any = None
+    loss: Any = None  # functions of (outputs, targets), as is the metric
+    metric: Any = None
 
     @property
     def has_objects(self) -> bool:
-        return self.model is not None or self.data is not None
+        return any(getattr(self, name) is not None for name in OBJECTS)
 
     def load(self, spec: StudySpec) -> DataSet:
         """The data set."""

@@ -44,7 +44,7 @@ def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
     data = source.load(spec)
     make = source.maker(spec, data.num_classes, data.input_shape)
     network = prepared(make, data.input_shape, data.num_classes, spec.model)
-    metric = metric_of(spec.train.metric, data)
+    metric = metric_of(source.metric or spec.train.metric, data)
     try_metric(metric, data)
     task = Task(
         data=data,
@@ -55,7 +55,7 @@ def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
         learning_rate_steps=spec.train.learning_rate_steps,
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
-        loss=loss_of(spec.train.loss, data),
+        loss=loss_of(source.loss or spec.train.loss, data),
         metric=metric,
     )
     _refuse_impossible(spec, task)

@@ -37,6 +37,7 @@ NOT_RUN = {
     ("README.md", "sca-search dashboard runs/digits-lenet-small-s0.5"): _SAMPLES,
     ("README.md", "sca-search export runs/digits-lenet-small-s0.5"): _SAMPLES,
     ("README.md", "from pathlib import Path"): "a sketch around a network of the reader's own",
+    ("README.md", "import sca_search as sca"): "a sketch around objects of the reader's own; docs/python.md runs it",
     ("README.md", "import sca_search"): "a sketch around images of the reader's own; quick-start.md runs it",
     ("README.md", "sca-search bench model"): _SAMPLES,
     ("README.md", "sca-search export RUN --activations int8"): _SAMPLES,
@@ -190,7 +191,7 @@ def read_command(arguments: list[str]) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_page_names_only_flags_that_there_are(name: str) -> None:
     group: Any = typer.main.get_command(app)
-    options = [each for command in group.commands.values() for each in command.params]
+    options = [each for command in (group, *group.commands.values()) for each in command.params]
     known = {"--help"} | {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
     spans = re.findall(r"`([^`]+)`", "\n".join(PAGES[name].prose))
     # Programs beside sca-search have flags of their own.
