@@ -9,6 +9,7 @@ sca.ternarize(model); sca.regularizer(model); sca.bake(model); sca.sparsity(mode
 sca.Control(model, steps)                                   # its schedules
 sca.TernaryCallback(target_sparsity=0.5)                    # your own LightningModule and Trainer
 
+sca.export_baked(model, "out/", inputs)                     # what was baked, as packed, C, ONNX and torch files
 sca.load("model.safetensors")                               # an exported model as a torch module
 sca.compile("out/c/")                                       # one as a function of numpy arrays, from its C source
 """
@@ -19,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 from sca_search.versions import __version__
 
 if TYPE_CHECKING:
+    from sca_search.baked_export import export_baked
     from sca_search.callback import TernaryCallback
     from sca_search.export.compiled import compile_model as compile
     from sca_search.export.rebuild import load
     from sca_search.in_python import Found, Result, search
     from sca_search.loop_control import Control
-    from sca_search.own_loop import bake, regularizer, sparsity, ternarize
+    from sca_search.own_loop import bake, regularizer, sparsity, ternarize, ternary_layers
 
 __all__ = [
     "Control",
@@ -34,11 +36,13 @@ __all__ = [
     "__version__",
     "bake",
     "compile",
+    "export_baked",
     "load",
     "regularizer",
     "search",
     "sparsity",
     "ternarize",
+    "ternary_layers",
 ]
 
 # Each is imported when it is asked for: nearly all bring torch, which neither `--help` nor `compile` waits for.
@@ -49,11 +53,13 @@ _ROOMS = {
     "TernaryCallback": ("callback", "TernaryCallback"),
     "bake": ("own_loop", "bake"),
     "compile": ("export.compiled", "compile_model"),
+    "export_baked": ("baked_export", "export_baked"),
     "load": ("export.rebuild", "load"),
     "regularizer": ("own_loop", "regularizer"),
     "search": ("in_python", "search"),
     "sparsity": ("own_loop", "sparsity"),
     "ternarize": ("own_loop", "ternarize"),
+    "ternary_layers": ("own_loop", "ternary_layers"),
 }
 
 

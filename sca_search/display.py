@@ -69,12 +69,19 @@ class StudyDisplay:
         return replace(
             base,
             on_dense_epoch=lambda epoch: self._epoch("dense", 0.0, epoch),
+            on_sensitivity=self._on_sensitivity,
             on_queue=self._on_queue,
             on_trial_start=self._on_start,
             on_trial_epoch=lambda trial, epoch: self._epoch(f"trial {trial}", None, epoch),
             on_trial_end=self._on_end,
             on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", epoch.sparsity, epoch),
         )
+
+    def _on_sensitivity(self, layer: int, layers: int) -> None:
+        self._phase = f"what rounding costs: layer {layer} of {layers}"
+        self._running.pop("dense", None)
+        if layer == 1 and not self.console.is_terminal:
+            self.console.print(f"measuring what rounding costs, {layers} layers")
 
     def _on_queue(self, waiting: int, finished: int) -> None:
         self._phase = "trials"

@@ -177,7 +177,7 @@ class _Conductor(lightning.Callback):
             self.watch.after_epoch(self.first + trainer.current_epoch + 1)
 
 
-def _layout(model: nn.Module) -> torch.memory_format:
+def layout(model: nn.Module) -> torch.memory_format:
     """Channels last, unless there are weights of volumes: torch knows that layout for images alone."""
     is_flat = all(tensor.ndim <= 4 for tensor in chain(model.parameters(), model.buffers()))
     return torch.channels_last if is_flat else torch.contiguous_format
@@ -199,7 +199,7 @@ def fit(
     conductor = _Conductor(watch, control, leg)
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
-    model.to(memory_format=_layout(model))  # type: ignore[call-overload]
+    model.to(memory_format=layout(model))  # type: ignore[call-overload]
     learner = Learner(model, plan, leg, len(batches), control, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.

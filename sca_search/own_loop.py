@@ -87,12 +87,19 @@ def regularizer(model: nn.Module) -> Tensor:
     return torch.stack(pulls).sum() if pulls else next(iter(thetas.values())).new_zeros(())
 
 
+def ternary_layers(model: nn.Module) -> tuple[str, ...]:
+    """The names of the ternary layers: those with latent weights, or of a baked network those with trits alone."""
+    latent = tuple(ternary_weights(model))
+    return latent or tuple(name for name, weight in _plain_weights(model).items() if _is_ternary(weight))
+
+
 def sparsity(model: nn.Module) -> float:
     """The share of zeros: of a ternarized network as rounding would leave it now, of a baked one as it is."""
     if ternary_weights(model):
         trits = {name: soft.round() for name, soft in soft_weights(model).items()}
     else:
-        trits = {name: weight for name, weight in _plain_weights(model).items() if _is_ternary(weight)}
+        plain = _plain_weights(model)
+        trits = {name: plain[name] for name in ternary_layers(model)}
     counted: ZeroCount = total(zero_counts(trits))
     if not counted.weights:
         raise ModelError("sparsity: the network has no ternary layer")

@@ -41,8 +41,5 @@ def processor() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: a container may have fewer of them than the machine, and a user may have set
-    OMP_NUM_THREADS, as torch's own default obeys it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(asked)) if asked.isdecimal() and int(asked) else cores
+    """Cores that this process may run on, which a container may have fewer of than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,41 +2,60 @@
 
 The layer's weights become trits at a sparsity, the others stay dense, BatchNorm statistics are re-estimated on a few
 batches, and the validation loss is compared with the dense network's. It takes a few forward passes a layer and tells
-which layers a split should spare.
+which layers a split should spare. Of deep networks fewer images and sparsities are looked at, so that it stays a small
+share of a study.
 """
 
+import math
+from collections.abc import Callable
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from sca_search.allocation import LayerCost
+from sca_search.fit import layout
 from sca_search.measure import EVALUATION_BATCH, Score, reestimate_normalisation
 from sca_search.prior import border
 from sca_search.task import Task, WarmStart
 
 GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+COARSE_GRID = (0.0, 0.8, 0.95, 0.99)
 # Two thousand images tell statistics and losses within a few percent, far below the differences compared.
 _BATCHES = 8
 
 
-def measure_sensitivity(task: Task, start: WarmStart) -> list[LayerCost]:
-    """The cost of every ternary layer at every sparsity of the grid, up to the layer's floor."""
-    dense = _score(task, task.model_with(start.state))
+def measure_sensitivity(
+    task: Task,
+    start: WarmStart,
+    most_images: float = math.inf,
+    told: Callable[[int, int], None] = lambda _layer, _layers: None,
+) -> list[LayerCost]:
+    """The cost of every ternary layer at every sparsity of the grid, up to the layer's floor.
+
+    About `most_images` pass through the network, but no fewer than a batch each time and four sparsities a layer.
+    """
+    layers = task.layer_shapes
+    a_batch = 2 * EVALUATION_BATCH  # for the statistics, and for the loss
+    grid = GRID if most_images >= a_batch * len(layers) * len(GRID) else COARSE_GRID
+    batches = max(1, math.floor(min(_BATCHES, most_images / (a_batch * len(layers) * len(grid)))))
+    dense = _score(task, task.model_with(start.state), batches)
     costs = []
-    for layer in task.layer_shapes:
-        for sparsity in (sparsity for sparsity in GRID if sparsity <= 1.0 - layer.least_density):
-            rounded = _score(task, _with_trits(task.model_with(start.state), layer.name, sparsity))
+    for place, layer in enumerate(layers, start=1):
+        for sparsity in (sparsity for sparsity in grid if sparsity <= 1.0 - layer.least_density):
+            rounded = _score(task, _with_trits(task.model_with(start.state), layer.name, sparsity), batches)
             cost = LayerCost(layer.name, sparsity, rounded.loss - dense.loss, dense.accuracy - rounded.accuracy)
             costs.append(cost)
+        told(place, len(layers))
     return costs
 
 
-def _score(task: Task, model: nn.Module) -> Score:
-    reestimate_normalisation(model, islice(task.data.train.batches(EVALUATION_BATCH, seed=0), _BATCHES))
+def _score(task: Task, model: nn.Module, batches: int) -> Score:
+    model.to(memory_format=layout(model))  # type: ignore[call-overload]
+    reestimate_normalisation(model, islice(task.data.train.batches(EVALUATION_BATCH, seed=0), batches))
     # Of a long split the batches are shuffled: its first ones might be all of one class.
-    seed = 0 if len(task.data.val) > _BATCHES * EVALUATION_BATCH else None
-    return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), _BATCHES))
+    seed = 0 if len(task.data.val) > batches * EVALUATION_BATCH else None
+    return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), batches))
 
 
 def _with_trits(model: nn.Module, layer: str, sparsity: float) -> nn.Module:

@@ -9,7 +9,6 @@ from sca_search.errors import DataError, ModelError
 from sca_search.models import Maker, find_maker, maker_of
 from sca_search.spec import IN_PYTHON, StudySpec
 
-
 # What may be an object instead of a name.
 OBJECTS = ("model", "data", "loss", "metric")
 

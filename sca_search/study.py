@@ -48,6 +48,7 @@ class Audience:
     """Who watches a study: told of every step, asked whether to stop."""
 
     on_dense_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
+    on_sensitivity: Callable[[int, int], None] = field(default=lambda _layer, _layers: None)
     on_queue: Callable[[int, int], None] = field(default=lambda _waiting, _finished: None)
     on_trial_start: Callable[[int, float], None] = field(default=lambda _trial, _sparsity: None)
     on_trial_epoch: Callable[[int, Epoch], None] = field(default=lambda _trial, _epoch: None)
@@ -89,7 +90,7 @@ def run_study(
             return Finished({}, stopped=True)
         take_prior(run, spec, task)
         write_closed_form(run, spec, task, start)
-        space = make_space(run, spec, task, start)
+        space = make_space(run, spec, task, start, audience.on_sensitivity)
         study = open_study(run, space)
         stopped = False
         try:
@@ -123,6 +124,11 @@ def _with_progress(audience: Audience, progress: ProgressFile) -> Audience:
         log_epoch("dense warm start", epoch)
         audience.on_dense_epoch(epoch)
 
+    def sensitivity(layer: int, layers: int) -> None:
+        progress.note("what rounding costs", layer, layers)
+        logger.debug("what rounding costs: layer %d of %d", layer, layers)
+        audience.on_sensitivity(layer, layers)
+
     def queued(waiting: int, finished: int) -> None:
         logger.info("%d trials to run, %d finished before", waiting, finished)
         audience.on_queue(waiting, finished)
@@ -148,6 +154,7 @@ def _with_progress(audience: Audience, progress: ProgressFile) -> Audience:
     return replace(
         audience,
         on_dense_epoch=dense,
+        on_sensitivity=sensitivity,
         on_queue=queued,
         on_trial_start=started,
         on_trial_epoch=trial,

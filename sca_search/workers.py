@@ -5,6 +5,7 @@ Every worker is told by tickets how many trials it may take, so that together th
 
 import contextlib
 import multiprocessing
+import os
 import queue
 import signal
 from collections.abc import Callable
@@ -31,12 +32,17 @@ _WEIGHTS_FOR_THREADS = 100_000
 
 
 def threads_of(spec: StudySpec, task: Task) -> int:
-    """Threads a worker: as asked; else one for a small network, or the cores divided among the workers."""
+    """Threads a worker: as asked; else one for a small network, or the cores divided among the workers.
+
+    OMP_NUM_THREADS is obeyed as torch's own default does.
+    """
     if spec.search.threads:
         return spec.search.threads
     if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
         return 1
-    return max(1, usable_cores() // spec.search.workers)
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    share = max(1, usable_cores() // spec.search.workers)
+    return min(share, int(allowed)) if allowed.isdecimal() and int(allowed) else share
 
 
 @dataclass(frozen=True)

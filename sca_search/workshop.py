@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,6 +38,15 @@ from sca_search.train import train_dense
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
 # Beside the dense weights, under a name that no module can have: its outputs on the training split.
 ANSWERS = "(answers)"
+# Of a study's passes through the network, those that may tell the layers' sensitivity.
+_SENSITIVITY_SHARE = 0.05
+
+Told = Callable[[int, int], None]
+"""How far something has come, and of how many parts."""
+
+
+def _to_nobody(_done: int, _parts: int) -> None:
+    pass
 
 
 def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
@@ -109,18 +119,23 @@ def given_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observatio
     return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
 
 
-def layer_costs(run: RunFolder, task: Task, start: WarmStart) -> list[LayerCost]:
+def layer_costs(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody
+) -> list[LayerCost]:
     """The layers' sensitivity: measured once a run, read back ever after."""
     if not run.sensitivity_file.exists():
-        costs = measure_sensitivity(task, start)
+        epochs = spec.search.trials * (spec.train.epochs + spec.train.frozen_epochs)
+        # A step back takes about twice as long as one ahead.
+        passes = 3 * epochs * len(task.data.train)
+        costs = measure_sensitivity(task, start, _SENSITIVITY_SHARE * passes, told)
         write_json_atomic(run.sensitivity_file, [dataclasses.asdict(cost) for cost in costs])
     return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
 
 
-def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> Space:
+def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:
     """What the study searches; the layers' sensitivity is only asked where it matters."""
     has_split = spec.search.space.split and len(task.layer_shapes) > 1
-    costs = layer_costs(run, task, start) if has_split else []
+    costs = layer_costs(run, spec, task, start, told) if has_split else []
     return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
 
 

@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from sca_search.baked_export import export_baked
 from sca_search.callback import TernaryCallback, lightning
 from sca_search.data import load_data
 from sca_search.errors import ModelError
-from sca_search.own_loop import sparsity
+from sca_search.export.rebuild import load
+from sca_search.own_loop import sparsity, ternary_layers
 from sca_search.ternary import latents
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about loaders and devices
@@ -73,6 +75,26 @@ def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, targ
     assert set(module.net[2].weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
     assert set(module.net[7].weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
     assert accuracy(module) > 0.9
+
+
+def test_module_trained_with_the_callback_is_exported_and_verified(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Theirs(normalised=False)
+    trainer(TernaryCallback(0.9), max_epochs=4).fit(module, loader())
+    assert ternary_layers(module) == ("net.2", "net.7")
+    images = load_data("digits", seed=0).val.images
+    exported = export_baked(module, tmp_path / "out", images, ["packed", "c"])
+    assert exported.verification.holds
+    with torch.no_grad():
+        torch.testing.assert_close(load(tmp_path / "out" / "model.safetensors")(images), module.eval()(images))
+
+
+def test_examples_order_of_execution_says_which_layers_are_first_and_last() -> None:
+    module = Theirs()
+    module.example_input_array = torch.zeros(2, 1, 8, 8)
+    trainer(TernaryCallback(0.9), max_epochs=1, limit_train_batches=2).fit(module, loader())
+    # A normalisation is seen to follow the convolution, so that only the full layer needs a scale of its own.
+    assert [name for name, _ in module.named_parameters() if name.endswith("output_scale")] == ["net.7.output_scale"]
 
 
 def test_papers_form_adds_its_pull_to_the_gradient() -> None:

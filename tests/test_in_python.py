@@ -135,6 +135,27 @@ def test_network_that_comes_with_its_weights_needs_no_dense_training(tmp_path: P
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())  # a copy was trained
 
 
+def in_thousandths(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    return 1000 * float((outputs.argmax(1) == targets).float().mean())
+
+
+def test_functions_stand_for_loss_and_metric_and_the_metric_chooses(tmp_path: Path) -> None:
+    losses: list[float] = []
+
+    def doubled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = 2 * nn.functional.cross_entropy(outputs, targets)
+        losses.append(float(loss.detach()))
+        return loss
+
+    result = sca.search(
+        sequence_network(), two_classes(3, 40), front=True, metric=in_thousandths, loss=doubled, out=tmp_path, **QUICK
+    )
+    assert losses
+    assert result.summary["metric"] == "in_thousandths"
+    assert 500 < result.chosen.accuracy <= 1000
+    assert result.chosen.trial == result.summary["chosen"]["trial"]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -169,7 +190,7 @@ def test_goal_that_nothing_meets_says_what_the_best_is(tmp_path: Path) -> None:
 
 PROMISED = {
     "Control", "Found", "Result", "TernaryCallback", "__version__", "bake", "compile", "load", "regularizer", "search",
-    "sparsity", "ternarize",
+    "sparsity", "ternarize", "export_baked", "ternary_layers",
 }  # fmt: skip
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sca_search.baked_export import export_baked
 from sca_search.data import load_data
-from sca_search.errors import ModelError
+from sca_search.errors import ExportError, ModelError
 from sca_search.loop_control import Control, relative_scale
 from sca_search.own_loop import bake, regularizer, sparsity, ternarize
 from sca_search.ternary import latents, ternary_weights
@@ -145,6 +146,8 @@ def test_scale_looks_at_the_highest_rate_to_come_and_leaves_other_optimizers_alo
         (lambda: ternarize(small_network(), only=["nothing"]), "'nothing' matches no weight layer"),
         (lambda: regularizer(small_network()), "call ternarize first"),
         (lambda: bake(small_network()), "call ternarize first"),
+        (lambda: export_baked(small_network(), "out", torch.zeros(1, 64)), "no ternary layer"),
+        (lambda: export_baked(ternarize(small_network()), "out", torch.zeros(1, 64)), "call bake first"),
         (lambda: sparsity(small_network()), "no ternary layer"),
         (lambda: Control(small_network(), 10), "call ternarize first"),
         (lambda: Control(ternarize(small_network()), 0), "steps must be at least 1, got 0"),
@@ -153,5 +156,5 @@ def test_scale_looks_at_the_highest_rate_to_come_and_leaves_other_optimizers_alo
     ],
 )
 def test_misuse_is_one_clear_sentence(call: object, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises((ModelError, ExportError), match=words):
         call()  # type: ignore[operator]

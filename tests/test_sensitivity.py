@@ -10,7 +10,7 @@ import torch
 
 from sca_search.allocation import LayerCost
 from sca_search.exact import Floor
-from sca_search.sensitivity import GRID, measure_sensitivity, scaled_trits
+from sca_search.sensitivity import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
 from sca_search.spec import resolve
 from sca_search.task import Progress, Task, WarmStart
 from sca_search.train import train_dense
@@ -42,6 +42,35 @@ def test_scaled_trits_by_hand() -> None:
 
 def test_every_ternary_layer_is_measured_at_every_sparsity_of_the_grid(measured: list[LayerCost]) -> None:
     assert [(cost.layer, cost.sparsity) for cost in measured] == [(n, s) for n in ("conv2", "fc1") for s in GRID]
+
+
+def test_deep_networks_are_measured_with_fewer_images_and_sparsities(task: Task, start: WarmStart) -> None:
+    """Two layers: 7 sparsities of 2 × 256 images each are 7,168 images a batch, 4 sparsities 4,096."""
+    passes: list[int] = []
+    told: list[tuple[int, int]] = []
+
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = task.model_with(start.state)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            passes.append(len(images))
+            answers: torch.Tensor = self.network(images)
+            return answers
+
+    def counting() -> torch.nn.Module:
+        return Counting()
+
+    renamed = {f"network.{name}": value for name, value in start.state.items()}
+    layers = tuple(
+        replace(choice, layer=replace(choice.layer, name=f"network.{choice.layer.name}")) for choice in task.choices
+    )
+    counted = replace(task, make_model=counting, choices=layers)
+    costs = measure_sensitivity(counted, replace(start, state=renamed), 7000, lambda *far: told.append(far))
+    assert [cost.sparsity for cost in costs if cost.layer == "network.fc1"] == list(COARSE_GRID)
+    assert len(passes) == 2 * (1 + 2 * len(COARSE_GRID))  # statistics and loss, of the dense network and of each
+    assert told == [(1, 2), (2, 2)]
 
 
 def test_sparsities_beyond_a_layers_floor_are_not_measured(task: Task, start: WarmStart) -> None:

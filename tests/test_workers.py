@@ -32,6 +32,11 @@ def of_size(task, *sizes):
     return replace(task, choices=tuple(LayerChoice(layer, True, "given") for layer in layers))
 
 
+@pytest.fixture(autouse=True)
+def _no_threads_of_the_environment(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
 @pytest.fixture
 def on_cores():
     """Binds this process to the first so many of its cores, and lets it free afterwards."""
@@ -76,6 +81,15 @@ def test_more_workers_than_cores_still_get_a_thread_each(small):
 def test_a_bound_process_has_fewer_threads_to_give(small, on_cores):
     on_cores(1)
     assert threads_of(spec_of(workers=1), of_size(small, 10**6)) == 1
+
+
+def test_threads_of_the_environment_are_not_exceeded_unless_asked_for(small, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_of(spec_of(), of_size(small, 10**6)) == 1
+    assert threads_of(spec_of(threads=3), of_size(small, 10**6)) == 3
+    for nonsense in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
+        assert threads_of(spec_of(), of_size(small, 10**6)) == usable_cores()
 
 
 def test_no_trial_is_taken_by_two_workers(tmp_path):
