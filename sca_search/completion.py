@@ -9,7 +9,7 @@ from sca_search.every_command import UNNAMED
 
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
-DATA = ("digits", "mnist", "cifar10", "cifar100", "folder:", "npz:")
+DATA = ("digits", "mnist", "cifar10", "cifar100", "folder:", "npz:", "hf-disk:")
 # Where they lie unless somebody chose another place.
 _USUAL_RUNS, _USUAL_STUDIES = "runs", "studies"
 

@@ -187,7 +187,7 @@ def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_fil
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--model", "nets.py:my_nat"), "there is no 'my_nat' in it; did you mean 'my_net'?"),
+        (("--model", "nets.py:my_nat"), "has no 'my_nat'; did you mean 'my_net'?"),
         (("--model", "nets.py:my_net", "--weights", "none.pt"), "none.pt: there is no such file"),
         (("--model", "nets.py:my_net", "--only", "5,4*"), "the layer pattern '4*' matches no weight layer"),
         (("--dense-epochs", "0"), "--dense-epochs must be at least 1 where model.weights names no file, got 0"),

@@ -130,6 +130,7 @@ FLAG_VALUES = {
     "out": Path("else/where"),
 }
 RESOLVED = {
+    "metric": f"{Path('file.py').resolve()}:mine",  # found again from wherever the run is looked at
     "strength": (30.0, 30.0),
     "skip": ("fc*",),
     "only": ("conv*",),
