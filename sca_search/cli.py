@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.table import Column, Table
 
-from sca_search.completion import data_names, model_names, run_folders, study_files
+from sca_search.completion import augmentation_names, data_names, model_names, run_folders, study_files
 from sca_search.dashboard_commands import dashboard_command, features_command
 from sca_search.ending import INTERRUPTED, NO, ended
 from sca_search.every_command import PlainFlags, RunByDefault, with_manner
@@ -79,14 +79,14 @@ def run_command(
         str | None,
         _option(
             _WHAT,
-            "digits (embedded, default), mnist, cifar10, cifar100, folder:PATH, npz:PATH, hf-disk:PATH, or your own "
-            "function: module:function or file.py:function.",
+            "digits (embedded, default), mnist, cifar10, cifar100, tiny-imagenet, imagenet, folder:PATH, npz:PATH, "
+            "hf-disk:PATH, or your own function: module:function or file.py:function.",
             autocompletion=data_names,
         ),
     ] = None,
-    data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of mnist and cifar.")] = None,
+    data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of the data sets named.")] = None,
     image_size: Annotated[
-        int | None, _option(_WHAT, "Side to which a folder's images are resized. Default 64.")
+        int | None, _option(_WHAT, "Side to which a folder's images are resized. Default 64; of imagenet 224.")
     ] = None,
     train_limit: Annotated[int | None, _option(_WHAT, "Use only so many training images.")] = None,
     normalise: Annotated[
@@ -94,6 +94,18 @@ def run_command(
     ] = None,
     data_columns: Annotated[
         str | None, _option(_WHAT, "Of hf-disk: the columns of inputs and targets, 'image,label'. Default: by type.")
+    ] = None,
+    augment: Annotated[
+        str | None,
+        _option(
+            _WHAT,
+            "Of training images: none (default), crop-flip (moved by up to an eighth, mirrored) or scale-aspect (of "
+            "image files: a part of 8 to 100 %, mirrored).",
+            autocompletion=augmentation_names,
+        ),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool | None, _option(_WHAT, "Leave out image files that cannot be read, and say how many.", "--skip-unreadable")
     ] = None,
     model: Annotated[
         str | None,

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import typer
 
 from sca_search.every_command import UNNAMED
+from sca_search.spec import Augmentation
 
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
-DATA = ("digits", "mnist", "cifar10", "cifar100", "folder:", "npz:", "hf-disk:")
+DATA = ("digits", "mnist", "cifar10", "cifar100", "tiny-imagenet", "imagenet", "folder:", "npz:", "hf-disk:")
 # Where they lie unless somebody chose another place.
 _USUAL_RUNS, _USUAL_STUDIES = "runs", "studies"
 
@@ -22,6 +24,11 @@ def model_names(incomplete: str) -> list[str]:
 def data_names(incomplete: str) -> list[str]:
     """Data sets by name; behind a colon comes a path, which the shell knows better."""
     return [name for name in DATA if name.startswith(incomplete)]
+
+
+def augmentation_names(incomplete: str) -> list[str]:
+    """What may be done to training images."""
+    return [name for name in get_args(Augmentation) if name.startswith(incomplete)]
 
 
 def run_folders(incomplete: str) -> list[str]:

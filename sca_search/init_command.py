@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sca_search.completion import data_names, model_names
+from sca_search.completion import augmentation_names, data_names, model_names
 from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
@@ -46,12 +46,23 @@ def init_command(
     data: Annotated[
         str | None,
         _option(
-            _WHAT, "digits (default), mnist, cifar10, cifar100, folder:PATH or npz:PATH.", autocompletion=data_names
+            _WHAT,
+            "digits (default), mnist, cifar10, cifar100, tiny-imagenet, imagenet, folder:PATH or npz:PATH.",
+            autocompletion=data_names,
         ),
     ] = None,
-    data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of mnist and cifar.")] = None,
+    data_dir: Annotated[Path | None, _option(_WHAT, "Folder with local copies of the data sets named.")] = None,
     image_size: Annotated[int | None, _option(_WHAT, "Side to which a folder's images are resized.")] = None,
     train_limit: Annotated[int | None, _option(_WHAT, "Use only so many training images.")] = None,
+    augment: Annotated[
+        str | None,
+        _option(
+            _WHAT, "Of training images: none (default), crop-flip or scale-aspect.", autocompletion=augmentation_names
+        ),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool | None, _option(_WHAT, "Leave out image files that cannot be read.", "--skip-unreadable")
+    ] = None,
     model: Annotated[
         str | None,
         _option(_WHAT, "lenet-small (default), resnet20, …: see sca-search --help.", autocompletion=model_names),
@@ -113,7 +124,7 @@ def _asked(flags: dict[str, Any], time: str | None) -> tuple[dict[str, Any], str
 
     flags = dict(flags)
     if flags["data"] is None:
-        flags["data"] = ask("Data (digits, mnist, cifar10, cifar100, folder:PATH, npz:PATH)", "digits")
+        flags["data"] = ask("Data (digits, mnist, cifar10, cifar100, tiny-imagenet, folder:PATH, npz:PATH)", "digits")
     if flags["model"] is None:
         flags["model"] = ask("Network (lenet-small, lenet-medium, lenet, vgg-s, resnet20, …)", "lenet-small")
     if all(flags[goal] is None for goal in (*GOALS, *BUDGETS)):

@@ -30,7 +30,10 @@ class Source:
         """The data set."""
         data, seed = spec.data, spec.seed
         if self.data is not None:
-            return from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
+            if data.skip_unreadable:
+                raise DataError(f"data set {data.name!r}: unreadable files are left out where we read them, not here")
+            made = from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
+            return made.augmented_by(data.augment)
         if data.name.startswith(IN_PYTHON):
             raise DataError(f"data set {data.name!r} was made in Python: only there can it be read again")
         return load_study_data(data, seed)

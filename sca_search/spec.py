@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from sca_search.errors import SpecError, unknown_name
+from sca_search.errors import SpecError, nearest_name, unknown_name
 from sca_search.metric_name import LOSSES, METRICS, at_most_one, check_name, is_share
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
@@ -49,6 +49,8 @@ FLAGS = {
     "train_limit": "data.train_limit",
     "normalise": "data.normalise",
     "data_columns": "data.columns",
+    "augment": "data.augment",
+    "skip_unreadable": "data.skip_unreadable",
     "model": "model.name",
     "skip": "model.skip",
     "only": "model.only",
@@ -150,6 +152,16 @@ Growths = Annotated[
 ]
 
 
+Augmentation = Literal["none", "crop-flip", "scale-aspect"]
+
+
+def _known_augmentation(given: object) -> object:
+    known = get_args(Augmentation)
+    if isinstance(given, str) and given not in known:
+        raise ValueError(f"must be one of {', '.join(known)}, got {given!r}{nearest_name(given, known)}")
+    return given
+
+
 # How names begin that stand for an object made in Python.
 IN_PYTHON = "python:"
 
@@ -216,6 +228,8 @@ class DataSpec(_Table):
     train_limit: Annotated[Whole, Field(ge=10)] | None = None
     normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
     columns: Patterns = ()  # of hf-disk: inputs and targets
+    augment: Annotated[Augmentation, BeforeValidator(_known_augmentation)] = "none"  # of training images alone
+    skip_unreadable: bool = False  # whether image files that cannot be read are left out, or refused
 
 
 class ModelSpec(_Table):

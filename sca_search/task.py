@@ -129,7 +129,7 @@ class WarmStart:
 
     state: State
     score: Score
-    answers: Tensor  # its outputs on the training split, for candidates that distil
+    answers: Tensor  # its outputs on the training split, for candidates that distil; none where inputs change
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.control import SparsityControl, strength_unit
-from sca_search.data import AnySplit, AskedSplit, LazySplit, TaughtSplit
+from sca_search.data import AskedSplit, TaughtSplit, TrainingSplit
 from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import ExactTrits, exact_trits, rounded_trits
@@ -52,7 +52,7 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     torch.manual_seed(seed)
     model = task.start_model()
 
-    batches = task.data.train.batches(task.batch, seed=seed)
+    batches = task.data.training.batches(task.batch, seed=seed)
 
     def after_epoch(epoch: int) -> None:
         if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
@@ -64,9 +64,9 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss)
     if epochs == 0:
         after_epoch(0)  # who watches is told of the weights that were given
-    start = WarmStart(
-        model.state_dict(), task.validate(model), answers(model, task.data.train.batches(EVALUATION_BATCH))
-    )
+    # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
+    asked = torch.empty(0) if task.data.changes else answers(model, task.data.train.batches(EVALUATION_BATCH))
+    start = WarmStart(model.state_dict(), task.validate(model), asked)
     _require_finite(start.state | {"the dense network's answer": start.answers})
     return start
 
@@ -95,10 +95,9 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
 
 def _taught(task: Task, start: WarmStart) -> TaughtSplit | AskedSplit:
     """The training split with the dense network's answers, which is asked again where inputs change."""
-    split = task.data.train
-    if isinstance(split, LazySplit) and split.changes:
-        return AskedSplit(split, task.model_with(start.state).eval())
-    return TaughtSplit(split, start.answers)
+    if task.data.changes:
+        return AskedSplit(task.data.training, task.model_with(start.state).eval())
+    return TaughtSplit(task.data.training, start.answers)
 
 
 def _require_finite(values: Mapping[str, Tensor]) -> None:
@@ -115,7 +114,7 @@ class _Training:
         self.candidate = candidate
         self.task = task
         self.progress = progress
-        self.train_split: AnySplit | TaughtSplit | AskedSplit = task.data.train
+        self.train_split: TrainingSplit | TaughtSplit | AskedSplit = task.data.training
         self.loss: TaskLoss = task.loss
         if candidate.distillation:
             self.train_split = _taught(task, start)

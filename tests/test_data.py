@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_data
-from sca_search.data.archives import ARCHIVES, cache_folder, load_archive
+from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.arrays import fit_size, split_from_arrays
 from sca_search.data.carve import carve, limit_rows, require_every_class, stratified_order
 from sca_search.data.dataset import DataRequest, channel_statistics
-from sca_search.data.download import fetch_files
+from sca_search.data.download import cache_folder, fetch_files
 from sca_search.errors import DataError, StorageError
 
 

@@ -232,6 +232,9 @@ def test_a_metric_that_fails_in_the_middle_fails_its_trial_with_the_reason(run: 
         (("--min-accuracy", "-1"), "--min-accuracy must be above 0, got -1"),
         (("--data", "own.py:late"), "the function must be callable with nothing, seed or data_dir, it wants 'outputs'"),
         (("--data-columns", "a,b"), "columns are named of hf-disk:PATH only"),
+        (("--augment", "crop-flop"), "--augment must be one of none, crop-flip, .*; did you mean 'crop-flip'?"),
+        (("--augment", "scale-aspect"), "'digits': augmentation 'scale-aspect' is for image files"),
+        (("--skip-unreadable",), "'digits': unreadable files are left out of tiny-imagenet, imagenet and folder:PATH"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_is_written(

@@ -1,6 +1,6 @@
 """Data sets: by name, from files, or from a user's own objects; in splits that are normalised and ready."""
 
-from sca_search.data.dataset import AnySplit, DataSet
+from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
 from sca_search.data.lazy import LazySplit
 from sca_search.data.names import DATA_NAMES, check_data_name, load_data, load_study_data
 from sca_search.data.objects import from_objects
@@ -18,6 +18,7 @@ __all__ = [
     "LazySplit",
     "Split",
     "TaughtSplit",
+    "TrainingSplit",
     "check_data_name",
     "from_objects",
     "load_data",

@@ -1,7 +1,7 @@
 """MNIST, CIFAR-10 and CIFAR-100, read by torchvision: a local copy first, a download if there is none."""
 
+import hashlib
 import importlib
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sca_search.data.arrays import split_from_arrays
 from sca_search.data.carve import Rows, carve_val, limit_rows
 from sca_search.data.dataset import DataRequest, DataSet, assemble
-from sca_search.data.download import fetch_files
+from sca_search.data.download import cache_folder, fetch_files
 from sca_search.data.npz import load_npz
 from sca_search.data.splits import Split
 from sca_search.errors import DataError
@@ -42,12 +42,17 @@ class Archive:
     name: str
     kind: str  # the class in torchvision.datasets
     files: tuple[str, ...]  # a complete copy
-    packed: tuple[str, ...]  # what a copy can be unpacked from
+    packed: dict[str, str]  # what a copy can be unpacked from, and the MD5 of each
     npz: str | None = None  # one file with all of it, preferred where present
     classes: tuple[str, ...] | None = None  # names for the npz, which has none
 
 
-_MNIST = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+_MNIST = {
+    "train-images-idx3": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1": "ec29112dd5afa0611ce80d1b7f02629c",
+}
 _CIFAR10 = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 
 ARCHIVES = (
@@ -55,13 +60,13 @@ ARCHIVES = (
         "mnist",
         "MNIST",
         tuple(f"MNIST/raw/{file}-ubyte" for file in _MNIST),
-        tuple(f"MNIST/raw/{file}-ubyte.gz" for file in _MNIST),
+        {f"MNIST/raw/{file}-ubyte.gz": md5 for file, md5 in _MNIST.items()},
     ),
     Archive(
         "cifar10",
         "CIFAR10",
         tuple(f"cifar-10-batches-py/{file}" for file in _CIFAR10),
-        ("cifar-10-python.tar.gz",),
+        {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
         npz="cifar10.npz",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
@@ -69,7 +74,7 @@ ARCHIVES = (
         "cifar100",
         "CIFAR100",
         tuple(f"cifar-100-python/{file}" for file in ("train", "test", "meta")),
-        ("cifar-100-python.tar.gz",),
+        {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
     ),
 )
 
@@ -81,24 +86,34 @@ def load_archive(archive: Archive, request: DataRequest, *, opener: Opener | Non
         return load_npz(archive.name, root / archive.npz, request, archive.classes)
     opener = opener or _torchvision_opener(archive.kind)
     if not _is_complete(archive, root):
+        _refuse_others(archive, root)
         fetch_files(
             root,
             lambda folder: opener(folder, train=True, download=True),
             name=archive.name,
             files=archive.files + ((archive.npz,) if archive.npz else ()),
-            packed=archive.packed,
+            packed=tuple(archive.packed),
         )
     return _from_copy(archive, root, request, opener)
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept when no folder is given."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sca-search"
-
-
 def _is_complete(archive: Archive, root: Path) -> bool:
     return all((root / file).is_file() for file in archive.files)
+
+
+def _refuse_others(archive: Archive, root: Path) -> None:
+    """An archive under the right name that is another, or cut short: torchvision would fetch it without a word."""
+    for file, expected in archive.packed.items():
+        path = root / file
+        if not path.is_file():
+            continue
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != expected:
+            raise DataError(
+                f"{path}: the archive of {archive.name} must have the MD5 {expected}, this one has {found}; "
+                "delete it to have it downloaded again"
+            )
 
 
 def _torchvision_opener(kind: str) -> Opener:

@@ -1,17 +1,22 @@
 """A data set ready for a study: normalised by its training split, its test split still unread."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from sca_search.data.crop_flip import CropFlipSplit
+from sca_search.data.image_reader import ImageReader
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.targets import Kind
+from sca_search.errors import DataError
+from sca_search.spec import Augmentation
 
 AnySplit = Split | LazySplit
+TrainingSplit = Split | LazySplit | CropFlipSplit
 
 # Images a step when a whole split is walked: small enough that float64 copies stay near 100 MB.
 _STEP = 1024
@@ -30,6 +35,8 @@ class DataRequest:
     train_limit: int | None = None
     normalise: bool = True  # inputs by channel, and targets of a regression
     columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns and does not tell which
+    augment: Augmentation = "none"  # which decides how image files are read
+    skip_unreadable: bool = False  # whether image files that cannot be read are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +54,36 @@ class DataSet:
     target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised, which they are then
     target_std: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    augmentation: Augmentation = "none"  # of `training`, and of nothing else
+
+    @property
+    def training(self) -> TrainingSplit:
+        """What a training sees: augmented where that is asked for. All else sees `train`, as it is."""
+        if self.augmentation == "crop-flip":
+            # Zeros before normalisation, as if the raw image had a black border.
+            return CropFlipSplit(self.train, self.input_shape, -torch.tensor(self.mean) / torch.tensor(self.std))
+        if self.augmentation == "scale-aspect":
+            assert isinstance(self.train, LazySplit)
+            assert isinstance(self.train.reader, ImageReader)
+            return replace(self.train, varied=self.train.reader.varied)
+        return self.train
+
+    @property
+    def changes(self) -> bool:
+        """Whether a training sees other inputs in each epoch, by our doing or by the user's."""
+        return self.augmentation != "none" or (isinstance(self.train, LazySplit) and self.train.changes)
+
+    def augmented_by(self, augmentation: Augmentation) -> "DataSet":
+        """The same with another augmentation; DataError where it does not fit."""
+        rule = ""
+        if augmentation == "crop-flip" and not self.has_images:
+            rule = f"is for images (channels, height, width), inputs have the shape {self.input_shape}"
+        reader = self.train.reader if isinstance(self.train, LazySplit) else None
+        if augmentation == "scale-aspect" and not isinstance(reader, ImageReader):
+            rule = "is for image files (folder:PATH, tiny-imagenet, imagenet), from which parts of any size are cut"
+        if rule:
+            raise DataError(f"data set {self.name!r}: augmentation {augmentation!r} {rule}")
+        return replace(self, augmentation=augmentation)
 
     @property
     def num_classes(self) -> int:

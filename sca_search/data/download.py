@@ -1,6 +1,7 @@
 """Fetches the files of a data set so that a folder has all of them or is left as it was."""
 
 import http.client
+import os
 import shutil
 import socket
 import tarfile
@@ -16,6 +17,12 @@ from sca_search.errors import DataError, StorageError
 _TIMEOUT_S = 20.0
 
 _FAILED = (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.TarError, zlib.error)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept when no folder is given."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sca-search"
 
 
 def fetch_files(
@@ -38,8 +45,12 @@ def fetch_files(
 
 def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
+    missing = [file for file in files if not (root / file).is_file()]
+    found = f"no copy of {name} there (looked for {', '.join(files)})"
+    if len(missing) < len(files):
+        found = f"the copy of {name} must be whole, {missing[0]} is missing,"
     return (
-        f"{root}: no copy of {name} there (looked for {', '.join(files)}) and the download failed ({reason}); "
+        f"{root}: {found} and the download failed ({reason}); "
         f"give a folder that has these files with --data-dir DIR, or one file as npz:PATH"
     )
 

@@ -1,69 +1,22 @@
-"""Image files: reading one, and a split of more of them, or of other things, than memory should hold."""
+"""A split of more image files, or of other things, than memory should hold: each batch is read when it is due."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sca_search.data.splits import Batch, Batches
+from sca_search.data.splits import Batch, Batches, Moment
 from sca_search.errors import CodeError, DataError
 
-# Everything Pillow raises on a file that is no image, is cut short, or is absurdly large;
-# SyntaxError is what its PNG reader says of a broken chunk.
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-
-
-@dataclass(frozen=True)
-class ImageReader:
-    """Reads a file as a square image, resized by its shorter side and cut to the centre."""
-
-    size: int
-    channels: int  # 1: grey, 3: red, green, blue
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self.channels, self.size, self.size
-
-    def __call__(self, path: Path) -> Tensor:
-        """The image as float32 CHW in 0..1."""
-        try:
-            with Image.open(path) as image:
-                coloured = _convert(image, "L" if self.channels == 1 else "RGB", path)
-            square = ImageOps.fit(coloured, (self.size, self.size), method=Image.Resampling.BILINEAR)
-        except _UNREADABLE as error:
-            raise _unreadable(path, error) from None
-        pixels = np.asarray(square, dtype=np.float32) / 255
-        return torch.from_numpy(pixels.reshape(self.size, self.size, self.channels).transpose(2, 0, 1).copy())
-
-
-def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:
-    if image.mode[0] in "IF":
-        # Pillow would clip these to 255 and hand over a white image.
-        raise DataError(f"{path}: images must have 8 bits a channel, this one has mode {image.mode!r}")
-    if "transparency" in image.info:
-        image = image.convert("RGBA")  # straight from a palette to RGB, Pillow warns of what it drops
-    return image.convert(mode)
-
-
-def is_grey(path: Path) -> bool:
-    """Whether a file's header says that it has no colours."""
-    try:
-        with Image.open(path) as image:
-            return image.mode in {"L", "1"}
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
-    return DataError(f"{path}: every image must be readable, this one is not ({reason})")
+# Reads what a split lists, otherwise each time, from a random state that it is given.
+VariedReader = Callable[[Any, np.random.Generator], Tensor]
+# Apart from the stream that shuffles.
+_VARIED_STREAM = 2
 
 
 class Reader(Protocol):
@@ -86,6 +39,7 @@ class LazySplit:
     std: tuple[float, ...]
     workers: int | None = None  # processes that read ahead; None: what the machine can spare
     changes: bool = False  # whether an input is another one each time that it is read: augmented
+    varied: VariedReader | None = None  # reads for a training, where that is to be another input in each epoch
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -99,13 +53,13 @@ class LazySplit:
         """Batches of at most `size` images; in order without a seed, shuffled anew each epoch with one."""
         return Batches(self, size, seed=seed)
 
-    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]:
         """One batch for each list of rows."""
         # A generator of its own: the loader draws a seed for its workers, and taken from the global
         # generator that draw would change every random number of the training after it. Its seed follows from the
         # order of the rows, which is another in each epoch: readers that augment must not repeat themselves.
         loader = DataLoader(
-            _Files(self),
+            _Files(self, moment),
             batch_sampler=[rows.tolist() for rows in chunks],
             num_workers=_spare_cores() if self.workers is None else self.workers,
             generator=torch.Generator().manual_seed(zlib.crc32(chunks[0].numpy().tobytes()) if len(chunks) else 0),
@@ -126,15 +80,22 @@ def _own_words(error: Exception) -> str:
 class _Files(Dataset[Batch]):
     """What torch's loader asks for, row by row."""
 
-    def __init__(self, split: LazySplit) -> None:
+    def __init__(self, split: LazySplit, moment: Moment | None) -> None:
         self._split = split
+        self._moment = moment
         ones = [1] * (len(split.image_shape) - 1)
         self._mean = torch.tensor(split.mean).view(-1, *ones)
         self._std = torch.tensor(split.std).view(-1, *ones)
 
     def __getitem__(self, row: int) -> Batch:
-        image = self._split.reader(self._split.paths[row])
-        return (image - self._mean) / self._std, self._split.labels[row]
+        return (self._read(row) - self._mean) / self._std, self._split.labels[row]
+
+    def _read(self, row: int) -> Tensor:
+        split = self._split
+        if split.varied is None or self._moment is None:
+            return split.reader(split.paths[row])
+        # A state a row: whichever process reads it, and whatever was read before, it is the same.
+        return split.varied(split.paths[row], np.random.default_rng([*self._moment, row, _VARIED_STREAM]))
 
 
 def _spare_cores() -> int:

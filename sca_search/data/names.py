@@ -1,6 +1,7 @@
 """Data sets by name.
 
 digits, mnist, cifar10, cifar100        embedded, or archives
+tiny-imagenet, imagenet                 folders of image files, where they are found
 folder:PATH, npz:PATH, hf-disk:PATH     files
 package.module:function, file.py:function    what a user's function gives
 """
@@ -14,6 +15,7 @@ from sca_search.data.digits import load_digits
 from sca_search.data.folder import load_folder
 from sca_search.data.function import load_function
 from sca_search.data.hf_disk import load_hf_disk
+from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, unknown_name
 from sca_search.named_object import is_reference
@@ -25,9 +27,12 @@ _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
     "hf-disk": load_hf_disk,
 }
 
+_IMAGE_FILES = tuple(kind.name for kind in IMAGENETS)
+
 DATA_NAMES = (
     "digits",
     *(archive.name for archive in ARCHIVES),
+    *_IMAGE_FILES,
     *(f"{prefix}:PATH" for prefix in _FILES),
     "module:function",
     "file.py:function",
@@ -49,8 +54,17 @@ def check_data_name(name: str) -> None:
 
 def load_study_data(data: DataSpec, seed: int) -> DataSet:
     """The data set that a study names."""
-    request = DataRequest(seed, data.dir, data.image_size, data.train_limit, data.normalise, data.columns)
-    return _loaded(data.name, request)
+    request = DataRequest(
+        seed,
+        data.dir,
+        data.image_size,
+        data.train_limit,
+        data.normalise,
+        data.columns,
+        data.augment,
+        data.skip_unreadable,
+    )
+    return _loaded(data.name, request).augmented_by(data.augment)
 
 
 def load_data(
@@ -64,8 +78,9 @@ def load_data(
 ) -> DataSet:
     """The data set of that name (see DATA_NAMES).
 
-    `data_dir` holds mnist and cifar, or receives them; the cache by default. `image_size` resizes every
-    image to a square, by default to the images' own size, and to 64 for folders. `train_limit` keeps that
+    `data_dir` holds mnist and cifar, or receives them, and has the folders of tiny-imagenet and imagenet; the cache by
+    default. `image_size` resizes every image to a square, by default to the images' own size, to 64 for folders and to
+    224 for imagenet. `train_limit` keeps that
     many stratified training images. Without `normalise`, inputs and targets stay as they are.
     """
     return _loaded(name, DataRequest(seed, data_dir, image_size, train_limit, normalise))
@@ -86,6 +101,10 @@ def _load(name: str, request: DataRequest) -> DataSet:
     prefix, colon, path = name.partition(":")
     if request.columns and prefix != "hf-disk":
         raise DataError(f"data set {name!r}: columns are named of hf-disk:PATH only, got {', '.join(request.columns)}")
+    if request.skip_unreadable and name not in _IMAGE_FILES and prefix != "folder":
+        raise DataError(
+            f"data set {name!r}: unreadable files are left out of {', '.join(_IMAGE_FILES)} and folder:PATH"
+        )
     if prefix in _FILES:
         return _FILES[prefix](name, Path(path).expanduser(), request)
     if colon:
@@ -93,4 +112,7 @@ def _load(name: str, request: DataRequest) -> DataSet:
     for archive in ARCHIVES:
         if archive.name == name:
             return load_archive(archive, request)
+    for kind in IMAGENETS:
+        if kind.name == name:
+            return load_imagenet(kind, request)
     return load_digits(request)

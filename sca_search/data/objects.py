@@ -19,7 +19,8 @@ from torch.utils.data import TensorDataset
 from sca_search.data.carve import TEST_SEED, Rows, carve, carve_val, limit_rows, require_every_class, share_of
 from sca_search.data.data_module import described, is_module, splits_of_module
 from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling
-from sca_search.data.folder import MEMORY_BYTES, SAMPLE_STATISTICS, TEST_SHARE
+from sca_search.data.folder import TEST_SHARE
+from sca_search.data.image_files import MEMORY_BYTES, SAMPLE_STATISTICS
 from sca_search.data.items import ItemReader, Items, stacked
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split

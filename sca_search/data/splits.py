@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 Batch = tuple[Tensor, ...]  # inputs, targets, and where a teacher was asked, its outputs
+Moment = tuple[int, int]  # a training's seed and its epoch, from which all follows that is random in its batches
 
 
 class Fetches(Protocol):
-    """Whatever turns lists of rows into batches, in the order given."""
+    """Whatever turns lists of rows into batches, in the order given; at a moment of a training, or at none."""
 
     def __len__(self) -> int: ...
 
-    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]: ...
+    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]: ...
 
 
 class Batches:
@@ -45,9 +46,10 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # A generator, so that an epoch counts from its first batch: Lightning asks for an iterator
         # once more than it has epochs, and takes nothing from the first.
-        order = self._order(self._epoch)
+        epoch = self._epoch
         self._epoch += 1
-        yield from self._source.fetch(torch.split(order, self._size)[: len(self)])
+        moment = None if self._seed is None else (self._seed, epoch)
+        yield from self._source.fetch(torch.split(self._order(epoch), self._size)[: len(self)], moment)
 
     @property
     def _smallest_kept(self) -> int:
@@ -80,7 +82,7 @@ class Split:
         """Batches of at most `size` images; in order without a seed, shuffled anew each epoch with one."""
         return Batches(self, size, seed=seed)
 
-    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+    def fetch(self, chunks: Sequence[Tensor], _moment: Moment | None = None, /) -> Iterator[Batch]:
         """One batch for each list of rows."""
         for rows in chunks:
             yield self.images.index_select(0, rows), self.labels.index_select(0, rows)
@@ -100,9 +102,9 @@ class TaughtSplit:
         """As the split's own batches, with a third tensor."""
         return Batches(self, size, seed=seed)
 
-    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]:
         """One batch for each list of rows."""
-        for batch, rows in zip(self.split.fetch(chunks), chunks, strict=True):
+        for batch, rows in zip(self.split.fetch(chunks, moment), chunks, strict=True):
             yield (*batch, self.answers.index_select(0, rows))
 
 
@@ -120,8 +122,8 @@ class AskedSplit:
         """As the split's own batches, with a third tensor."""
         return Batches(self, size, seed=seed)
 
-    def fetch(self, chunks: Sequence[Tensor]) -> Iterator[Batch]:
+    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]:
         """One batch for each list of rows."""
-        for inputs, *rest in self.split.fetch(chunks):
+        for inputs, *rest in self.split.fetch(chunks, moment):
             with torch.no_grad():
                 yield (inputs, *rest, self.teacher(inputs))

@@ -1,0 +1,121 @@
+"""One image file as a square tensor: the centre of it, or for training a part at random."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sca_search.errors import DataError
+
+# Everything Pillow raises on a file that is no image, is cut short, or is absurdly large;
+# SyntaxError is what its PNG reader says of a broken chunk.
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
+
+# The part that is cut at random, as ImageNet's networks are trained: its share of the image, and its width by height.
+AREA = (0.08, 1.0)
+ASPECT = (3 / 4, 4 / 3)
+# A part that does not fit into the image is drawn again, so often at most; a long image may have none that fits.
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """Reads a file as a square image: the centre, of so much of the shorter side, resized."""
+
+    size: int
+    channels: int  # 1: grey, 3: red, green, blue
+    centre: float = 1.0  # 224/256: as if resized to 256 by the shorter side, then cut to 224
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.channels, self.size, self.size
+
+    def __call__(self, path: Path, /) -> Tensor:
+        """The image as float32 CHW in 0..1."""
+        return self._read(path, None)
+
+    def varied(self, path: Path, generator: np.random.Generator, /) -> Tensor:
+        """The same of a part at random, mirrored by the toss of a coin."""
+        return self._read(path, generator)
+
+    def _read(self, path: Path, generator: np.random.Generator | None) -> Tensor:
+        try:
+            with Image.open(path) as image:
+                coloured = _convert(image, "L" if self.channels == 1 else "RGB", path)
+            box = random_box(coloured.size, generator) if generator else centre_box(coloured.size, self.centre)
+            square = coloured.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        except _UNREADABLE as error:
+            raise _unreadable(path, error) from None
+        pixels = (np.asarray(square, dtype=np.float32) / 255).reshape(self.size, self.size, self.channels)
+        if generator and generator.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+
+
+def centre_box(size: tuple[int, int], share: float) -> Box:
+    """The square in the middle of an image, its side a share of the shorter one."""
+    side = min(size) * share
+    left, top = (size[0] - side) / 2, (size[1] - side) / 2
+    return left, top, left + side, top + side
+
+
+def random_box(size: tuple[int, int], generator: np.random.Generator) -> Box:
+    """A part of an image: its area uniform in AREA, its aspect in ASPECT on a scale of ratios, its place anywhere."""
+    width, height = size
+    for _ in range(_TRIES):
+        area = width * height * generator.uniform(*AREA)
+        aspect = math.exp(generator.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        wide, high = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = (int(generator.integers(0, room + 1)) for room in (width - wide, height - high))
+            return left, top, left + wide, top + high
+    return _largest_box(width, height)
+
+
+def _largest_box(width: int, height: int) -> Box:
+    """The largest part in the middle whose aspect is allowed."""
+    wide, high = min(width, height * ASPECT[1]), min(height, width / ASPECT[0])
+    left, top = (width - wide) / 2, (height - high) / 2
+    return left, top, left + wide, top + high
+
+
+def is_grey(path: Path) -> bool:
+    """Whether a file's header says that it has no colours."""
+    try:
+        with Image.open(path) as image:
+            return image.mode in {"L", "1"}
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
+
+
+def is_readable(path: Path) -> bool:
+    """Whether a file can be read to its end; of a JPEG every byte is looked at, but only an eighth of it drawn."""
+    try:
+        with Image.open(path) as image:
+            image.draft(image.mode, (1, 1))
+            image.load()
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:
+    if image.mode[0] in "IF":
+        # Pillow would clip these to 255 and hand over a white image.
+        raise DataError(f"{path}: images must have 8 bits a channel, this one has mode {image.mode!r}")
+    if "transparency" in image.info:
+        image = image.convert("RGBA")  # straight from a palette to RGB, Pillow warns of what it drops
+    return image.convert(mode)
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())
+    return DataError(
+        f"{path}: every image must be readable, this one is not ({reason}); --skip-unreadable leaves such files out"
+    )

@@ -1,0 +1,156 @@
+"""Tiny ImageNet and ImageNet, in the folders that they come in. They are found, never downloaded.
+
+Neither has labels for its test images: the validation images are the test split, and ours is carved from training.
+Classes are in the order of their WordNet ids, as torchvision's trained networks have them.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sca_search.data.dataset import DataRequest, DataSet
+from sca_search.data.download import cache_folder
+from sca_search.data.folder import CENTRE, centre_for, class_names, list_files, subfolders, with_carved_val
+from sca_search.data.image_files import MEMORY_BYTES, Files, Parts, as_asked, data_of_files
+from sca_search.data.image_reader import ImageReader
+from sca_search.errors import DataError
+
+_COLOURS = 3  # their few grey images are read as coloured ones
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Where a data set is looked for below the data folder, and what must be there."""
+
+    name: str
+    folders: tuple[str, ...]  # the first that exists is taken; else the data folder itself
+    needed: tuple[str, ...]
+    source: str
+    size: int
+
+
+IMAGENETS = (
+    ImageNet(
+        "tiny-imagenet",
+        ("tiny-imagenet-200", "tiny-imagenet"),
+        ("wnids.txt", "train", "val/val_annotations.txt", "val/images"),
+        "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        64,
+    ),
+    ImageNet(
+        "imagenet",
+        ("imagenet", "ImageNet", "ILSVRC2012", "imagenet-1k"),
+        ("train", "val"),
+        "unpack the training and validation images of ILSVRC2012 from https://image-net.org/download (free, after "
+        "registration) into train/CLASS and val/CLASS",
+        224,
+    ),
+)
+
+
+def load_imagenet(kind: ImageNet, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
+    """The data set from the data folder asked for, or from the cache."""
+    path = _found(kind, request.data_dir or cache_folder())
+    is_tiny = kind.name == "tiny-imagenet"
+    parts = _tiny_parts(path, request) if is_tiny else _parts(path, request)
+    centre = centre_for(request) if is_tiny else CENTRE
+    reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
+    return data_of_files(kind.name, parts, reader, request, memory_bytes)
+
+
+def _found(kind: ImageNet, root: Path) -> Path:
+    """The folder that has it, once all parts are there."""
+    named = [root / folder for folder in kind.folders if (root / folder).is_dir()]
+    path = named[0] if named else root
+    missing = [part for part in kind.needed if not (path / part).exists()]
+    if not named and len(missing) > 1:  # whatever this folder is, it is not the data set
+        raise DataError(
+            f"{root}: no copy of {kind.name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
+            f"{kind.source} and give its folder, or the one around it, with --data-dir DIR"
+        )
+    if missing:
+        raise DataError(f"{path}: the copy of {kind.name} must be whole, {missing[0]} is missing; {kind.source}")
+    return path
+
+
+def _parts(path: Path, request: DataRequest) -> Parts:
+    classes = class_names(path / "train")
+    _same_classes(path / "val", classes)
+    train, test = (list_files(path / part, classes, request) for part in ("train", "val"))
+    parts = with_carved_val(path, train, test, classes, request)
+    return replace(parts, classes=_in_words(path / "LOC_synset_mapping.txt", classes))
+
+
+def _same_classes(val: Path, classes: tuple[str, ...]) -> None:
+    found = {folder.name for folder in subfolders(val)}
+    if not found:
+        raise DataError(f"{val}: validation images must lie in a folder for each class as in train, there is none")
+    differing = sorted(found.symmetric_difference(classes))
+    if differing:
+        where = "only in val" if differing[0] in found else "only in train"
+        raise DataError(f"{val}: class folders must be those of train, {differing[0]!r} is {where}")
+
+
+def _tiny_parts(path: Path, request: DataRequest) -> Parts:
+    classes = tuple(sorted(set(_lines(path / "wnids.txt"))))
+    if len(classes) < 2:
+        raise DataError(f"{path / 'wnids.txt'}: must name at least 2 classes, got {len(classes)}")
+    found = {folder.name for folder in subfolders(path / "train")}
+    missing = [name for name in classes if name not in found]
+    if missing:
+        raise DataError(f"{path}: the copy of tiny-imagenet must be whole, train/{missing[0]} is missing")
+    train = list_files(path / "train", classes, request)
+    _complete(path, classes, {*train.paths, *train.left_out})
+    test = as_asked(path / "val", _annotated(path, classes), classes, request)
+    parts = with_carved_val(path, train, test, classes, request)
+    return replace(parts, classes=_in_words(path / "words.txt", classes))
+
+
+def _complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> None:
+    """Each class has a list of boxes, a line an image, that tells which images there must be."""
+    for name in classes:
+        boxes = path / "train" / name / f"{name}_boxes.txt"
+        for line in _lines(boxes) if boxes.is_file() else ():
+            file = path / "train" / name / "images" / line.split("\t")[0]
+            if file not in found:
+                raise DataError(
+                    f"{path}: the copy of tiny-imagenet must be whole, {file.relative_to(path)} is missing, which "
+                    f"{boxes.name} names"
+                )
+
+
+def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
+    """The validation images, a line each: file, class, and a box that nobody needs."""
+    table, images = path / "val" / "val_annotations.txt", path / "val" / "images"
+    number = {name: place for place, name in enumerate(classes)}
+    there = {file.name for file in images.iterdir()}
+    found = []
+    for count, line in enumerate(_lines(table), start=1):
+        file, _, rest = line.partition("\t")
+        name = rest.split("\t")[0]
+        if name not in number:
+            raise DataError(f"{table}: line {count} must name a file and a class of wnids.txt, got {line!r}")
+        if file not in there:
+            raise DataError(f"{table}: every file that it names must be in {images}, {file} (line {count}) is not")
+        found.append((images / file, number[name]))
+    if not found:
+        raise DataError(f"{table}: must name at least 1 image, it is empty")
+    return Files.of(found)
+
+
+def _in_words(table: Path, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The first word for each class, from lines of an id and its words; the id where there is none, or behind it
+    where two classes have the same word, as ImageNet's two cranes have."""
+    if not table.is_file():
+        return ids
+    words = dict(line.split(maxsplit=1) for line in _lines(table) if len(line.split(maxsplit=1)) == 2)
+    first = [words.get(each, each).split(",")[0].strip() or each for each in ids]
+    count = Counter(first)
+    return tuple(word if count[word] == 1 else f"{word} ({each})" for word, each in zip(first, ids, strict=True))
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: must be a text, it is none") from None

@@ -1,0 +1,125 @@
+"""Trainings on augmented images: who sees them, that pauses change nothing, and what is kept of the dense network."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sca_search.candidate import Candidate, sharpened
+from sca_search.data import AskedSplit
+from sca_search.run_folder import RunFolder
+from sca_search.schedule import Ramp, Tracked
+from sca_search.sensitivity import measure_sensitivity
+from sca_search.spec import StudySpec
+from sca_search.task import PausedError, Progress, Rungs, Task, WarmStart
+from sca_search.train import _Training, train_candidate, train_dense
+from sca_search.workshop import make_task, warm_start
+
+SPEC = StudySpec.model_validate({"data": {"train_limit": 200, "augment": "crop-flip"}, "train": {"dense_epochs": 1}})
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """200 digits: 4 batches an epoch."""
+    return make_task(SPEC)
+
+
+@pytest.fixture(scope="module")
+def start(task: Task) -> WarmStart:
+    return train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+
+
+def candidate(**changes: object) -> Candidate:
+    settings: dict[str, object] = {
+        "sparsity": 0.9,
+        "alpha": Tracked(),
+        "strength": Ramp(first=0.0, last=0.001),
+        "sharpness": sharpened(),
+        "learning_rate": 0.01,
+        "latent_learning_rate": 0.02,
+        "epochs": 2,
+        "frozen_epochs": 1,
+        "frozen_learning_rate": 0.005,
+    }
+    return Candidate(**settings | changes)
+
+
+class Seen:
+    """The images that networks of a task were shown, by whether the network was learning from them."""
+
+    def __init__(self, task: Task) -> None:
+        self.learning: set[bytes] = set()
+        self.else_: set[bytes] = set()
+        self.task = replace(task, make_model=self._watched, make_start=None)
+        self._make = task.make_model
+
+    def _watched(self) -> nn.Module:
+        model = self._make()
+        model.register_forward_pre_hook(self._look)
+        return model
+
+    def _look(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        into = self.learning if model.training and torch.is_grad_enabled() else self.else_
+        into.update(_bytes(inputs[0]))
+
+
+def _bytes(images: Tensor) -> Iterator[bytes]:
+    return (image.contiguous().numpy().tobytes() for image in images)
+
+
+def as_they_are(task: Task) -> set[bytes]:
+    return {*_bytes(task.data.train.images), *_bytes(task.data.val.images)}  # type: ignore[union-attr]
+
+
+def test_only_what_learns_sees_augmented_images(task: Task, start: WarmStart, tmp_path: Path) -> None:
+    plain, seen = as_they_are(task), Seen(task)
+    dense = train_dense(seen.task, epochs=2, learning_rate=0.01, seed=0, progress=Progress())
+    measure_sensitivity(seen.task, dense)
+    assert seen.else_ <= plain
+    # 200 images, 9 corners, mirrored or not: one in 18 stays as it is, twice.
+    assert len(seen.learning - plain) > 300
+    seen = Seen(task)
+    rungs = Rungs((1,), lambda _epoch, _score: False, tmp_path / "checkpoint.safetensors")
+    with pytest.raises(PausedError):
+        train_candidate(candidate(), seen.task, start, Progress(), rungs)
+    train_candidate(candidate(), seen.task, start, Progress())
+    assert seen.else_ <= plain
+    assert len(seen.learning - plain) > 400
+
+
+def test_the_dense_network_is_asked_at_every_step(task: Task, start: WarmStart) -> None:
+    assert start.answers.numel() == 0  # answers to the images as they are would be of no use
+    training = _Training(candidate(distillation=0.9), task, start, Progress())
+    assert isinstance(training.train_split, AskedSplit)
+    teacher = task.model_with(start.state).eval()
+    images, _, answers = next(iter(training.train_split.batches(50, seed=0)))
+    with torch.no_grad():
+        torch.testing.assert_close(answers, teacher(images))
+    assert not set(_bytes(images)) <= as_they_are(task)
+
+
+@pytest.mark.parametrize("distillation", [0.0, 0.9])
+def test_a_paused_training_goes_on_with_the_images_that_it_would_have_seen(
+    task: Task, start: WarmStart, tmp_path: Path, distillation: float
+) -> None:
+    chosen = candidate(distillation=distillation, seed=3)
+    whole = train_candidate(chosen, task, start, Progress())
+    place = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(PausedError):
+        train_candidate(chosen, task, start, Progress(), Rungs((1,), lambda _epoch, _score: False, place))
+    paused = train_candidate(chosen, task, start, Progress(), Rungs((), checkpoint=place))
+    ours, theirs = paused.model.state_dict(), whole.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert paused.score == whole.score
+
+
+def test_a_warm_start_without_answers_is_read_back(task: Task, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    first = warm_start(run, SPEC, task, Progress())
+    again = warm_start(run, SPEC, task, Progress())
+    assert first.answers.numel() == again.answers.numel() == 0
+    assert first.score == again.score
+    assert all(torch.equal(first.state[name], again.state[name]) for name in first.state)
