@@ -225,7 +225,7 @@ def test_a_metric_that_fails_in_the_middle_fails_its_trial_with_the_reason(run: 
         (("--loss", "crossentropy"), "--loss must be one of .*; did you mean 'cross-entropy'?"),
         (("--metric", "r2"), "the metric r2 is not for targets that are classes"),
         (("--loss", "mse"), "the loss mse is not for targets that are classes"),
-        (("--metric", "own.py:gone"), "the metric 'own.py:gone': own.py has no 'gone'"),
+        (("--metric", "own.py:gone"), "own.py has no 'gone'"),
         (("--metric", "nothing.at_all:f"), "the metric: there is no module 'nothing.at_all'"),
         (("--min-accuracy", "1.5"), "--min-accuracy must be at most 1, got 1.5"),
         (("--min-accuracy", "1.5", "--metric", "r2"), "--min-accuracy must be at most 1, got 1.5"),
