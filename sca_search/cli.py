@@ -230,6 +230,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
     task = make_task(spec)
     _print_notes(task)
+    _print_recipe(spec)
     known = resumed_run(spec) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
@@ -259,13 +260,14 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
 def _dry_run(spec: StudySpec) -> None:
     from sca_search.answers import plan_answer
-    from sca_search.goal import described, planned_ahead
+    from sca_search.goal import described, planned_sparsities
     from sca_search.study import make_task
     from sca_search.workshop import starting_alphas
 
     task = make_task(spec)
     _print_notes(task)
     task.start_model()  # weights that do not fit are refused here, too
+    _print_recipe(spec)
     alphas, out = starting_alphas(task, spec), results()
     out.print(spec.to_toml(), highlight=False, markup=False)
     longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern
@@ -277,9 +279,10 @@ def _dry_run(spec: StudySpec) -> None:
             choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
         )
     out.print(table)
-    planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
+    planned = planned_sparsities(spec)
     shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    out.print(f"goal: {described(spec.goal, task.metric.name)}; planned sparsities: {shown}", highlight=False)
+    goal = "none, a recipe" if spec.recipe else described(spec.goal, task.metric.name)
+    out.print(f"goal: {goal}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
     out.print(
@@ -287,7 +290,9 @@ def _dry_run(spec: StudySpec) -> None:
         f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
         highlight=False,
     )
-    out.print("α is the prior's on the initial weights; a study takes it anew from its dense warm start.", style="dim")
+    if spec.recipe is None:
+        note = "α is the prior's on the initial weights; a study takes it anew from its dense warm start."
+        out.print(note, style="dim")
     answer(plan_answer(spec, task, alphas, total))
 
 
@@ -347,6 +352,14 @@ def _print_results(run: "RunFolder", spec: StudySpec) -> None:
 def _print_notes(task: "Task") -> None:
     for note in task.data.notes:
         remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_recipe(spec: StudySpec) -> None:
+    """What is made of a recipe by the length that was asked for."""
+    from sca_search.shortening import told
+
+    if spec.recipe is not None:
+        remarks().print(told(spec), highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_places(run: "RunFolder") -> None:
