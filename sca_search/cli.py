@@ -22,6 +22,7 @@ from sca_search.export_commands import (
 )
 from sca_search.init_command import init_command
 from sca_search.interrupt import stop_on_interrupt
+from sca_search.reproduce_command import reproduce_command
 from sca_search.screen import answer, errors, remarks, results, say, speak
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.versions import __version__
@@ -205,6 +206,8 @@ def run_command(
 
     `sca-search init --time 20m` writes a study file that takes so long on this machine
 
+    `sca-search reproduce 6 --quick` trains a table of the paper's and prints ours beside it
+
     `sca-search --install-completion` lets the shell complete commands, flags, names and run folders
 
     **Exit codes**: 0 done, 1 no trial meets the goal or a file differs, 2 a mistake in what was given or a full disk,
@@ -329,6 +332,7 @@ app.command("check", cls=PlainFlags)(with_manner(check_command))
 app.command("calibrate", cls=PlainFlags)(with_manner(calibrate_command))
 app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
 app.command("features", cls=PlainFlags)(with_manner(features_command))
+app.command("reproduce", cls=PlainFlags)(with_manner(reproduce_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:

@@ -10,6 +10,7 @@ from sca_search.every_command import UNNAMED
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
 DATA = ("digits", "mnist", "cifar10", "cifar100", "folder:", "npz:")
+TABLES = tuple("1234567")
 # Where they lie unless somebody chose another place.
 _USUAL_RUNS, _USUAL_STUDIES = "runs", "studies"
 
@@ -22,6 +23,11 @@ def model_names(incomplete: str) -> list[str]:
 def data_names(incomplete: str) -> list[str]:
     """Data sets by name; behind a colon comes a path, which the shell knows better."""
     return [name for name in DATA if name.startswith(incomplete)]
+
+
+def table_names(incomplete: str) -> list[str]:
+    """The paper's tables."""
+    return [name for name in TABLES if name.startswith(incomplete)]
 
 
 def run_folders(incomplete: str) -> list[str]:

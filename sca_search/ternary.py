@@ -20,8 +20,8 @@ is an estimate and no longer the gradient of W.
 The straight-through form is the field's baseline, for comparison: the forward pass rounds at t, and the gradient passes
 as if it had not. It is where the sharpened form ends with β = ∞ ahead and 0 behind.
 
-The form without tanh is the paper's ablation: W = Θ, so that the regularizer, which beyond ±1 has no lower bound, drives
-weights away from all three trits. Its trits are the nearest ones.
+The form without tanh is the paper's ablation: W = Θ. The regularizer has no lower bound then, and drives weights away
+from all three trits. Rounded, they become the nearest ones.
 """
 
 import math
