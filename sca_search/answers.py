@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sca_search.goal import chosen_trial, described, planned_ahead
+from sca_search.goal import chosen_trial, described, planned_sparsities
 from sca_search.results import pareto_front, read_csv
 from sca_search.run_folder import RunFolder
 from sca_search.spec import StudySpec
@@ -53,7 +53,7 @@ def plan_answer(spec: StudySpec, task: "Task", alphas: Mapping[str, float], epoc
         }
         for choice in task.choices
     ]
-    planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
+    planned = planned_sparsities(spec)
     return {
         "study": spec.model_dump(mode="json"),
         "goal": described(spec.goal),

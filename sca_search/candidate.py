@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
+from sca_search.recipe import EpochFactors
 from sca_search.schedule import AlphaSchedule, FromPrior, Ramp, Schedule, Share, Tracked, share_of
 
-Form = Literal["paper", "sharpened", "straight-through"]
+Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -19,7 +20,10 @@ class Candidate(BaseModel):
     form: Form = "sharpened"
     # Share of zeros a layer; a layer that is not named gets the overall sparsity.
     split: dict[str, Sparsity] = {}
-    spread: PositiveFloat = 0.6  # root mean square of Θ at the start, where the scale is free
+    spread: PositiveFloat | None = 0.6  # root mean square of Θ at the start; None: as the weights are
+    # How far Θ goes there from the weights as they are: the logarithm of its root mean square goes this share.
+    rescaling: Share = 1.0
+    from_dense: bool = True  # starts from the dense network; else from an initialisation of its own
     alpha: AlphaSchedule = FromPrior()
     # The share of zeros that the prior is asked for, a layer, where what earlier trials reached says that it should
     # differ from the plan.
@@ -38,6 +42,7 @@ class Candidate(BaseModel):
     hold_from: Share = 1.0
     learning_rate: PositiveFloat
     latent_learning_rate: PositiveFloat
+    learning_rate_steps: EpochFactors = ()  # empty: the study's, or one cycle
     epochs: NonNegativeInt
     frozen_epochs: NonNegativeInt
     frozen_learning_rate: NonNegativeFloat

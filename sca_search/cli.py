@@ -22,6 +22,7 @@ from sca_search.export_commands import (
 )
 from sca_search.init_command import init_command
 from sca_search.interrupt import stop_on_interrupt
+from sca_search.reproduce_command import reproduce_command
 from sca_search.screen import answer, errors, remarks, results, say, speak
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.versions import __version__
@@ -217,6 +218,8 @@ def run_command(
 
     `sca-search init --time 20m` writes a study file that takes so long on this machine
 
+    `sca-search reproduce 6 --quick` trains a table of the paper's and prints ours beside it
+
     `sca-search --install-completion` lets the shell complete commands, flags, names and run folders
 
     **Exit codes**: 0 done, 1 no trial meets the goal or a file differs, 2 a mistake in what was given or a full disk,
@@ -242,6 +245,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
     task = make_task(spec)
     _print_notes(task)
+    _print_recipe(spec)
     known = resumed_run(spec) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
@@ -271,13 +275,14 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
 def _dry_run(spec: StudySpec) -> None:
     from sca_search.answers import plan_answer
-    from sca_search.goal import described, planned_ahead
+    from sca_search.goal import described, planned_sparsities
     from sca_search.study import make_task
     from sca_search.workshop import starting_alphas
 
     task = make_task(spec)
     _print_notes(task)
     task.start_model()  # weights that do not fit are refused here, too
+    _print_recipe(spec)
     alphas, out = starting_alphas(task, spec), results()
     out.print(spec.to_toml(), highlight=False, markup=False)
     longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern
@@ -289,9 +294,10 @@ def _dry_run(spec: StudySpec) -> None:
             choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
         )
     out.print(table)
-    planned = [planned_ahead(spec.goal, number) for number in range(spec.search.trials)]
+    planned = planned_sparsities(spec)
     shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    out.print(f"goal: {described(spec.goal, task.metric.name)}; planned sparsities: {shown}", highlight=False)
+    goal = "none, a recipe" if spec.recipe else described(spec.goal, task.metric.name)
+    out.print(f"goal: {goal}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
     out.print(
@@ -299,7 +305,9 @@ def _dry_run(spec: StudySpec) -> None:
         f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
         highlight=False,
     )
-    out.print("α is the prior's on the initial weights; a study takes it anew from its dense warm start.", style="dim")
+    if spec.recipe is None:
+        note = "α is the prior's on the initial weights; a study takes it anew from its dense warm start."
+        out.print(note, style="dim")
     answer(plan_answer(spec, task, alphas, total))
 
 
@@ -336,6 +344,7 @@ app.command("check", cls=PlainFlags)(with_manner(check_command))
 app.command("calibrate", cls=PlainFlags)(with_manner(calibrate_command))
 app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
 app.command("features", cls=PlainFlags)(with_manner(features_command))
+app.command("reproduce", cls=PlainFlags)(with_manner(reproduce_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:
@@ -359,6 +368,14 @@ def _print_results(run: "RunFolder", spec: StudySpec) -> None:
 def _print_notes(task: "Task") -> None:
     for note in task.data.notes:
         remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_recipe(spec: StudySpec) -> None:
+    """What is made of a recipe by the length that was asked for."""
+    from sca_search.shortening import told
+
+    if spec.recipe is not None:
+        remarks().print(told(spec), highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_places(run: "RunFolder") -> None:

@@ -12,6 +12,7 @@ from sca_search.spec import Augmentation
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
 DATA = ("digits", "mnist", "cifar10", "cifar100", "tiny-imagenet", "imagenet", "folder:", "npz:", "hf-disk:")
+TABLES = tuple("1234567")
 # Where they lie unless somebody chose another place.
 _USUAL_RUNS, _USUAL_STUDIES = "runs", "studies"
 
@@ -29,6 +30,11 @@ def data_names(incomplete: str) -> list[str]:
 def augmentation_names(incomplete: str) -> list[str]:
     """What may be done to training images."""
     return [name for name in get_args(Augmentation) if name.startswith(incomplete)]
+
+
+def table_names(incomplete: str) -> list[str]:
+    """The paper's tables."""
+    return [name for name in TABLES if name.startswith(incomplete)]
 
 
 def run_folders(incomplete: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What a user sees of a study: live progress, then the front. The one room that draws on the terminal."""
 
+import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -145,11 +146,13 @@ def _clock(seconds: float) -> str:
 
 def _running_line(who: str, planned: float, epoch: "Epoch | None", metric: str = ACCURACY) -> Text:
     if epoch is None:
-        return Text(f"  {who} · planned sparsity {planned:.1%} · starting", style="dim")
+        plan = "" if math.isnan(planned) else f" · planned sparsity {planned:.1%}"
+        return Text(f"  {who}{plan} · starting", style="dim")
     soft, rounded = shown(metric, epoch.soft_accuracy), shown(metric, epoch.rounded_accuracy)
     text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
     if epoch.phase == "ternary":
-        text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%} of {planned:.1%}"
+        text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%}"
+        text += "" if math.isnan(planned) else f" of {planned:.1%}"
     elif epoch.phase == "frozen":
         text += f" · sparsity {epoch.sparsity:.2%}, trits frozen"
     return Text(text)

@@ -12,6 +12,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from sca_search.ternary import nearest_trits
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -64,7 +66,7 @@ def exact_trits(
 
 def rounded_trits(softs: Mapping[str, Tensor]) -> ExactTrits:
     """Trits by rounding alone: whatever number of zeros that gives."""
-    trits = {name: soft.round() for name, soft in softs.items()}
+    trits = {name: nearest_trits(soft) for name, soft in softs.items()}
     return ExactTrits(trits, 0, _dead(trits))
 
 

@@ -39,6 +39,7 @@ class FitPlan:
     latent_learning_rate: float = 0.0
     learning_rate_steps: tuple[tuple[float, float], ...] = ()  # empty: one cycle
     last_layer_weight_decay: float = 0.0
+    weight_decay: float = 0.0
     last_layer: str | None = None
 
 
@@ -133,7 +134,7 @@ def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
     # A step of Adam's is as long for a small scale as for a large one: so each scale has a rate in its own measure.
     scales = {id(scale): unit for scale, unit in output_scales(model)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in trained if id(p) in theta], "lr": plan.latent_learning_rate},
         {
             "params": [p for p in trained if id(p) in decayed and id(p) not in scales],
@@ -143,7 +144,7 @@ def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
         {"params": [p for p in trained if id(p) not in theta | decayed | scales.keys()], "lr": plan.learning_rate},
         *({"params": [p], "lr": plan.learning_rate * scales[id(p)]} for p in trained if id(p) in scales),
     ]
-    return [group for group in groups if group["params"]]
+    return [{"weight_decay": plan.weight_decay} | group for group in groups if group["params"]]
 
 
 def _course(optimizer: torch.optim.Optimizer, plan: FitPlan, steps: int) -> torch.optim.lr_scheduler.LRScheduler:

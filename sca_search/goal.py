@@ -18,7 +18,7 @@ import pandas as pd
 
 from sca_search.metric_name import ACCURACY, one, shown
 from sca_search.results import choose, least_of, measured, most_accurate, sparsest
-from sca_search.spec import GoalSpec
+from sca_search.spec import GoalSpec, StudySpec
 
 # In the order in which they are visited: first where accuracy begins to cost, which users ask about and which decides
 # most of the front's area; of these the one that by itself covers most of it. Then the gaps between.
@@ -43,6 +43,12 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
     target = math.inf if goal.target_sparsity is None else goal.target_sparsity
     grid = [sparsity for sparsity in GRID if abs(sparsity - target) > 0.005]
     return grid[candidate // 2 % len(grid)]
+
+
+def planned_sparsities(spec: StudySpec) -> list[float | None]:
+    """Of each of a study's trials; a recipe's zeros are as they land."""
+    numbers = range(spec.search.trials)
+    return [None if spec.recipe else planned_ahead(spec.goal, number) for number in numbers]
 
 
 def limits_of(goal: GoalSpec) -> dict[str, float]:

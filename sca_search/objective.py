@@ -3,6 +3,7 @@
 The study is an ordinary Optuna study with two objectives, the study's metric and sparsity, both maximized.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logger
 from sca_search.sampler import derived_seed
+from sca_search.shortening import recipe_candidate
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
@@ -64,7 +66,7 @@ class Objective:
         trial.set_user_attr("worker", self.worker)
         candidate = self._candidate(trial, number)
         sparsity = candidate.sparsity
-        self.listener.on_start(trial.number, sparsity)
+        self.listener.on_start(trial.number, sparsity if self.spec.recipe is None else math.nan)
         epochs = _Counter()
 
         def on_epoch(epoch: Epoch) -> None:
@@ -96,7 +98,8 @@ class Objective:
         for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
-        trial.set_user_attr("observed", observed(candidate, settled))
+        if self.spec.recipe is None:  # which asks the prior for nothing
+            trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted.sparsity
 
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
@@ -120,6 +123,8 @@ class Objective:
 
     def _candidate(self, trial: optuna.Trial, number: int) -> Candidate:
         """The trial's candidate; what the prior is asked for follows from what others reached."""
+        if self.spec.recipe is not None:
+            return recipe_candidate(self.spec, derived_seed(self.spec.seed, number))
         layers = self.task.layer_shapes
         candidate = self._sampled(trial, seed=derived_seed(self.spec.seed, number))
         if self.space.budgets is not None:

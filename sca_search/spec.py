@@ -24,13 +24,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sca_search.errors import SpecError, nearest_name, unknown_name
 from sca_search.metric_name import LOSSES, METRICS, at_most_one, check_name, is_share
+from sca_search.recipe import EpochFactors, PositiveFloat, PositiveInt, RecipeSpec
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
 # Strict, as in a schedule: `true` is no number.
 Whole = Annotated[int, Field(strict=True)]
 NonNegativeInt = Annotated[Whole, Field(ge=0)]
-PositiveInt = Annotated[Whole, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(strict=True, gt=0)]
 ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
@@ -120,13 +119,6 @@ def _rising(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
-def _in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    epochs = [epoch for epoch, _ in steps]
-    if epochs != sorted(set(epochs)):
-        raise ValueError(f"must name each epoch once, in order, got {epochs}")
-    return steps
-
-
 def _names(given: object) -> object:
     """'a,b' is a list of two patterns, as a flag gives it."""
     return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
@@ -136,7 +128,6 @@ Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
 ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
-Steps = Annotated[tuple[tuple[NonNegativeFloat, PositiveFloat], ...], AfterValidator(_in_order)]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen what a study file says
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
 _SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
@@ -258,8 +249,9 @@ class TrainSpec(_Table):
     dense_learning_rate: PositiveFloat = 0.01
     epochs: PositiveInt = 20
     frozen_epochs: NonNegativeInt = 5
-    learning_rate_steps: Steps = ()
+    learning_rate_steps: EpochFactors = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFloat = 0.0  # of everything that is trained; the last layer's own stands instead
     loss: LossName | None = None  # None: by the kind of the targets
     metric: MetricName | None = None  # likewise; what trials are compared by, higher is better
     distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
@@ -326,6 +318,56 @@ class StudySpec(_Table):
     model: ModelSpec = ModelSpec()
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
+    recipe: RecipeSpec | None = None  # one point, trained as it stands
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_recipe_has_it(cls, given: Any) -> Any:
+        """What a recipe's study leaves unsaid: no goal, no distillation, nothing frozen, as long as the paper's."""
+        recipe = given.get("recipe") if isinstance(given, dict) else None
+        if not isinstance(recipe, dict):
+            return given
+        model, train = given.get("model", {}), given.get("train", {})
+        if not isinstance(model, dict) or not isinstance(train, dict):
+            return given
+        epochs = train.get("epochs", recipe.get("epochs", 1))
+        is_trained = recipe.get("initialisation") == "pretrained" and model.get("weights") is None
+        usual: dict[str, dict[str, Any]] = {
+            "goal": {"front": True},
+            "train": {
+                "epochs": epochs,
+                "dense_epochs": epochs if is_trained else 0,
+                "frozen_epochs": 0,
+                "distillation": 0.0,
+            },
+            "search": {"form": "paper", "trials": 1, "refits": 0},
+        }
+        said = {key: value for key in usual if isinstance(value := given.get(key, {}), dict)}
+        goal = said.get("goal", {})
+        if goal.keys() & {*GOALS, *BUDGETS}:
+            usual["goal"] = {}  # refused below
+        return given | {key: usual[key] | table for key, table in said.items()}
+
+    @model_validator(mode="after")
+    def _recipe_alone(self) -> Self:
+        """A recipe leaves nothing to search, and says all that its training needs."""
+        if self.recipe is None:
+            return self
+        rule = "must not be given beside a recipe, whose zeros are as they land"
+        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
+            if (value := getattr(self.goal, goal)) is not None:
+                raise _fault_of(f"goal.{goal}", rule, value)
+        if self.search.form != "paper":
+            raise _fault_of("search.form", "must be 'paper' beside a recipe", self.search.form)
+        if self.train.distillation:
+            raise _fault_of("train.distillation", "must be 0 beside a recipe", self.train.distillation)
+        if self.train.learning_rate_steps:
+            raise _fault_of(
+                "train.learning_rate_steps", "must be in the recipe where there is one", self.train.learning_rate_steps
+            )
+        if self.model.weights is not None and self.recipe.initialisation == "xavier":
+            raise _fault_of("model.weights", "must not be given where a recipe starts by xavier", self.model.weights)
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -341,7 +383,8 @@ class StudySpec(_Table):
     @model_validator(mode="after")
     def _dense_somehow(self) -> Self:
         is_made = self.model.name.startswith(IN_PYTHON)  # it comes with weights of its own
-        if self.train.dense_epochs == 0 and self.model.weights is None and not is_made:
+        needs_none = self.recipe is not None and self.recipe.initialisation == "xavier"
+        if self.train.dense_epochs == 0 and self.model.weights is None and not (is_made or needs_none):
             raise _fault_of("train.dense_epochs", "must be at least 1 where model.weights names no file", 0)
         return self
 
@@ -370,6 +413,8 @@ class StudySpec(_Table):
     @property
     def _goal_name(self) -> str:
         goal = self.goal
+        if self.recipe is not None:
+            return "recipe"
         parts = [
             f"s{goal.target_sparsity:g}" if goal.target_sparsity is not None else "",
             f"a{goal.min_accuracy:g}" if goal.min_accuracy is not None else "",

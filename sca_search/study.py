@@ -1,6 +1,7 @@
 """A whole study, from its spec to the summary: warm start, trials, tables, refits, test."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import log_end, log_epoch, logged, logger
+from sca_search.shortening import told
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.task import Epoch, Progress, Task, WarmStart
@@ -73,7 +75,8 @@ def run_study(
     torch.set_num_threads(threads_of(spec, task))
     progress = ProgressFile(run.progress_file)
     with run.locked(), logged(run), contextlib.closing(progress):
-        logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), described(spec.goal))
+        aim = described(spec.goal) if spec.recipe is None else told(spec)
+        logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), aim)
         audience = _with_progress(audience, progress)
         write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
         if calibration is not None:
@@ -134,7 +137,8 @@ def _with_progress(audience: Audience, progress: ProgressFile) -> Audience:
         audience.on_queue(waiting, finished)
 
     def started(number: int, sparsity: float) -> None:
-        logger.info("trial %d starts, planned sparsity %.3f%%", number, 100 * sparsity)
+        planned = "" if math.isnan(sparsity) else f", planned sparsity {sparsity:.3%}"
+        logger.info("trial %d starts%s", number, planned)
         audience.on_trial_start(number, sparsity)
 
     def ended(row: dict[str, object]) -> None:

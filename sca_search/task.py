@@ -29,6 +29,7 @@ class Task:
     batch: int = 64
     learning_rate_steps: tuple[tuple[float, float], ...] = ()
     last_layer_weight_decay: float = 0.0
+    weight_decay: float = 0.0
     floor: Floor = field(default_factory=Floor)
     loss: PlainLoss = cross_entropy
     metric: Metric = ACCURACY_METRIC

@@ -19,6 +19,9 @@ is an estimate and no longer the gradient of W.
 
 The straight-through form is the field's baseline, for comparison: the forward pass rounds at t, and the gradient passes
 as if it had not. It is where the sharpened form ends with β = ∞ ahead and 0 behind.
+
+The form without tanh is the paper's ablation: W = Θ. The regularizer has no lower bound then, and drives weights away
+from all three trits. Rounded, they become the nearest ones.
 """
 
 import math
@@ -33,7 +36,9 @@ from torch.nn.utils import parametrize
 
 from sca_search.output_scale import take_over
 
-Form = Literal["paper", "sharpened", "straight-through"]
+Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
+# |W| is below 1 in the paper: larger weights begin here, where the gradient of tanh is still a five-hundredth.
+_LARGEST = 0.999
 
 
 def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) -> Tensor:
@@ -73,17 +78,27 @@ def wdr(soft: Tensor, alpha: float) -> Tensor:
     return (square * (alpha - square)).sum()
 
 
-def latent_of_dense(weight: Tensor, spread: float) -> Tensor:
+def nearest_trits(soft: Tensor) -> Tensor:
+    """round(W), eq. 6 and 7; only a W without tanh can lie beyond ±1."""
+    return soft.round().clamp(-1, 1)
+
+
+def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
     """Θ for a trained dense weight: rescaled to a root mean square of `spread`, so that |Θ| reaches both basins.
 
-    The scale is free: a normalisation follows, or a scale of the layer's own takes over what is lost.
+    The scale is free: a normalisation follows, or a scale of the layer's own takes over what is lost. Without a spread
+    tanh Θ is the weight itself, as far as it can be.
     """
+    if spread is None:
+        return weight.clamp(-_LARGEST, _LARGEST).atanh()
     root_mean_square = weight.square().mean().sqrt()
     return weight * (spread / root_mean_square) if root_mean_square > 0 else weight.clone()
 
 
-def lost_scale(weight: Tensor, spread: float) -> float:
-    """What Θ must be multiplied by to be the dense weight again; 1 where that is all zeros."""
+def lost_scale(weight: Tensor, spread: float | None) -> float:
+    """What Θ must be multiplied by to be the dense weight again; 1 where that is all zeros, or was not rescaled."""
+    if spread is None:
+        return 1.0
     root_mean_square = float(weight.square().mean().sqrt())
     return root_mean_square / spread if root_mean_square > 0 else 1.0
 
@@ -95,7 +110,7 @@ class TernaryWeight(nn.Module):
     once a step.
     """
 
-    def __init__(self, form: Form = "paper", spread: float = 1.0) -> None:
+    def __init__(self, form: Form = "paper", spread: float | None = 1.0) -> None:
         super().__init__()
         self.form: Form = form
         self.spread = spread
@@ -116,7 +131,7 @@ class TernaryWeight(nn.Module):
     @property
     def threshold(self) -> float:
         """t of the forward pass: α's basin border, or 0 in the paper's form."""
-        return 0.0 if self.form == "paper" else threshold_of_alpha(self.alpha)
+        return 0.0 if self.form in {"paper", "no-tanh"} else threshold_of_alpha(self.alpha)
 
     def soft(self, latent: Tensor) -> Tensor:
         """W as this layer now computes it from Θ."""
@@ -132,6 +147,8 @@ class TernaryWeight(nn.Module):
         return torch.where((magnitude < self.held_below) | (magnitude > self.held_above), held, soft)
 
     def _soft_of(self, latent: Tensor) -> Tensor:
+        if self.form == "no-tanh":
+            return latent
         if self.gradient_sharpness >= self.sharpness or not torch.is_grad_enabled():
             return soft_weight(latent, self.sharpness, self.threshold)
         return widened(latent, self.sharpness, self.gradient_sharpness, self.threshold)
@@ -139,12 +156,14 @@ class TernaryWeight(nn.Module):
     def forward(self, latent: Tensor) -> Tensor:
         soft = self.soft(latent)
         if self.rounding:
-            return soft.round()
+            return nearest_trits(soft)
         if torch.is_grad_enabled() and not self.fixed:
             self._soft = soft
         return soft
 
     def right_inverse(self, weight: Tensor) -> Tensor:
+        if self.form == "no-tanh" and self.spread is None:
+            return weight.clone()
         return latent_of_dense(weight, self.spread)
 
     def take_soft(self) -> Tensor:
@@ -164,7 +183,7 @@ class TernaryWeight(nn.Module):
         In the paper's form that is α itself. Sharpened, the basin's border θ = t lies at W = ½ tanh(2βt), and
         R's maximum is at W = √(α/2): hence 2 W(t)².
         """
-        if self.form == "paper":
+        if self.form in {"paper", "no-tanh"}:
             return self.alpha
         return 0.5 * math.tanh(2.0 * self.sharpness * self.threshold) ** 2
 
@@ -184,7 +203,7 @@ class ZeroCount:
         return ZeroCount(self.zeros + other.zeros, self.weights + other.weights)
 
 
-def ternarize(model: nn.Module, spreads: Mapping[str, float], form: Form = "paper") -> None:
+def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
     """Puts the parametrization on the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
         layer = model.get_submodule(name)
@@ -242,14 +261,14 @@ def total(counts: Mapping[str, ZeroCount]) -> ZeroCount:
 
 def sparsity(model: nn.Module) -> ZeroCount:
     """Zeros overall if the network were rounded now."""
-    return total(zero_counts({name: soft.round() for name, soft in soft_weights(model).items()}))
+    return total(zero_counts({name: nearest_trits(soft) for name, soft in soft_weights(model).items()}))
 
 
 @torch.no_grad()
 def bake(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Takes the parametrization off, in place, and leaves plain frozen weights in {-1, 0, 1}."""
     if trits is None:
-        trits = {name: soft.round() for name, soft in soft_weights(model).items()}
+        trits = {name: nearest_trits(soft) for name, soft in soft_weights(model).items()}
     for name, layer_trits in trits.items():
         layer = model.get_submodule(name)
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)

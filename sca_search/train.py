@@ -6,12 +6,13 @@ re-estimated; the network is measured.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -47,8 +48,13 @@ NO_RUNGS = Rungs()
 RUNG_BATCHES = 8
 
 
-def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress) -> WarmStart:
-    """The dense network, trained from its initialisation or from the weights that it was given."""
+def train_dense(
+    task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress, with_answers: bool = True
+) -> WarmStart:
+    """The dense network, trained from its initialisation or from the weights that it was given.
+
+    Its answers on the training split are for candidates that distil: those of ImageNet take gigabytes.
+    """
     torch.manual_seed(seed)
     model = task.start_model()
 
@@ -65,8 +71,9 @@ def train_dense(task: Task, *, epochs: int, learning_rate: float, seed: int, pro
     if epochs == 0:
         after_epoch(0)  # who watches is told of the weights that were given
     # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
-    asked = torch.empty(0) if task.data.changes else answers(model, task.data.train.batches(EVALUATION_BATCH))
-    start = WarmStart(model.state_dict(), task.validate(model), asked)
+    is_asked = with_answers and not task.data.changes
+    told = answers(model, task.data.train.batches(EVALUATION_BATCH)) if is_asked else torch.empty(0)
+    start = WarmStart(model.state_dict(), task.validate(model), told)
     _require_finite(start.state | {"the dense network's answer": start.answers})
     return start
 
@@ -89,8 +96,23 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
         latent_learning_rate=latent_learning_rate,
         learning_rate_steps=task.learning_rate_steps,
         last_layer_weight_decay=task.last_layer_weight_decay,
+        weight_decay=task.weight_decay,
         last_layer=task.last_layer,
     )
+
+
+def spreads_of(model: nn.Module, candidate: Candidate, task: Task) -> dict[str, float | None]:
+    """The root mean square of Θ at the start, a layer; None where the weights stay as they are."""
+    if candidate.spread is None:
+        return dict.fromkeys(task.ternary_layers, None)
+    if candidate.rescaling == 1.0:
+        return dict(task.spreads(candidate.spread))
+    own = {name: cast(Tensor, model.get_submodule(name).weight).detach() for name in task.ternary_layers}
+    means = {name: float(weight.square().mean().sqrt()) for name, weight in own.items()}
+    return {
+        name: mean ** (1.0 - candidate.rescaling) * candidate.spread**candidate.rescaling if mean else candidate.spread
+        for name, mean in means.items()
+    }
 
 
 def _taught(task: Task, start: WarmStart) -> TaughtSplit | AskedSplit:
@@ -120,8 +142,8 @@ class _Training:
             self.train_split = _taught(task, start)
             mismatch = mismatch_of(task.data.kind, candidate.temperature)
             self.loss = distillation(candidate.distillation, candidate.temperature, task.loss, mismatch)
-        self.model = task.model_with(start.state)
-        ternarize(self.model, task.spreads(candidate.spread), candidate.form)
+        self.model = task.model_with(start.state) if candidate.from_dense else task.make_model()
+        ternarize(self.model, spreads_of(self.model, candidate, task), candidate.form)
         self.control = SparsityControl(self.model, candidate)
         if not candidate.strength_is_lambda:
             self.control.unit = self._strength_unit()
@@ -131,6 +153,8 @@ class _Training:
     def run(self, rungs: Rungs) -> Settled:
         candidate = self.candidate
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
+        if candidate.learning_rate_steps:
+            plan = replace(plan, learning_rate_steps=candidate.learning_rate_steps)
         first, memory = self._go_on(rungs.checkpoint)
         if not first:
             self.snapshots.append(snapshot(self.model, 0))

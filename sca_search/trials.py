@@ -86,7 +86,9 @@ def fill_queue(study: optuna.Study, space: Space) -> int:
             put_back(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
-    first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
+    first = (
+        {} if space.spec.recipe else space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
+    )
     for candidate in range(space.spec.search.trials):
         if candidate not in known:
             # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
@@ -103,7 +105,7 @@ def queue_another(study: optuna.Study, space: Space) -> None:
 
 
 def _queued(space: Space, candidate: int) -> dict[str, float]:
-    planned = planned_ahead(space.spec.goal, candidate)
+    planned = None if space.spec.recipe else planned_ahead(space.spec.goal, candidate)
     if planned is None:
         return {"candidate": candidate}
     return {"candidate": candidate, "planned_sparsity": space.possible(planned)}
@@ -150,7 +152,8 @@ def _rungs_of(trial: FrozenTrial) -> list[int]:
 
 def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
     attributes = trial.user_attrs
-    return RungScore(attributes["candidate"], attributes["planned_sparsity"], attributes[f"{RUNG}{epoch}"])
+    planned = attributes.get("planned_sparsity", 0.0)  # seeds of a recipe have none, and compare with each other
+    return RungScore(attributes["candidate"], planned, attributes[f"{RUNG}{epoch}"])
 
 
 def _newest(study: optuna.Study) -> list[FrozenTrial]:

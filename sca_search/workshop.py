@@ -64,6 +64,7 @@ def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
         batch=spec.train.batch,
         learning_rate_steps=spec.train.learning_rate_steps,
         last_layer_weight_decay=spec.train.last_layer_weight_decay,
+        weight_decay=spec.train.weight_decay,
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
         loss=loss_of(source.loss or spec.train.loss, data),
         metric=metric,
@@ -90,6 +91,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
             learning_rate=spec.train.dense_learning_rate,
             seed=spec.seed,
             progress=progress,
+            with_answers=spec.train.distillation > 0,
         )
         save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
         # The scores come last: where they are, the weights are whole.
@@ -134,7 +136,7 @@ def layer_costs(
 
 def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:
     """What the study searches; the layers' sensitivity is only asked where it matters."""
-    has_split = spec.search.space.split and len(task.layer_shapes) > 1
+    has_split = spec.recipe is None and spec.search.space.split and len(task.layer_shapes) > 1
     costs = layer_costs(run, spec, task, start, told) if has_split else []
     return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
 
@@ -193,7 +195,9 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
-    """The prior's α a layer on the network as it is initialised, for the target."""
+    """The prior's α a layer on the network as it is initialised, for the target; a recipe has its own."""
+    if spec.recipe is not None:
+        return dict.fromkeys(task.ternary_layers, spec.recipe.alpha)
     torch.manual_seed(spec.seed)
     model = task.make_model()
     spread = Space(spec).first_guess()["spread"]

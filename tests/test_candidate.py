@@ -127,7 +127,7 @@ def test_plain_numbers_are_constant_schedules():
         ({"hold_from": 1.1}, "less than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"learning_rate": float("nan")}, "finite number"),
-        ({"form": "rounded"}, "'paper', 'sharpened' or 'straight-through'"),
+        ({"form": "rounded"}, "'paper', 'sharpened', 'straight-through' or 'no-tanh'"),
         ({"epohcs": 3}, "epohcs"),
     ],
 )

@@ -43,6 +43,7 @@ NOT_RUN = {
     ("README.md", "sca-search export RUN --activations int8"): _SAMPLES,
     ("README.md", "sca-search calibrate --model resnet20 --data cifar10"): _SAMPLES,
     ("docs/quick-start.md", "python3 -m venv .venv"): _SET_UP,
+    ("docs/the-paper.md", "sca-search reproduce 6 --quick --data-dir ~/data"): _SAMPLES,
     ("docs/extending.md", "pip install '.[dev]'"): _SET_UP,
 }
 # What a page's commands call that a machine may lack.

@@ -71,7 +71,8 @@ def test_wheel_has_the_package_with_kernels_template_and_types_and_nothing_else(
     names = names_in_wheel(built[0])
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "sca_search").rglob("*") if path.is_file()}
     template = {f"sca_search/dashboard/template/{path.name}" for path in (ROOT / "dashboards" / "template").iterdir()}
-    wanted = {name for name in package if "__pycache__" not in name} | template
+    recipes = {f"sca_search/paper/recipes/{path.name}" for path in (ROOT / "studies" / "paper").iterdir()}
+    wanted = {name for name in package if "__pycache__" not in name} | template | recipes
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert "sca_search/py.typed" in names
     assert any(name.startswith("sca_search/export/kernels/") and name.endswith(".c") for name in names)

@@ -416,7 +416,7 @@ def test_a_goal_on_the_command_line_stands_instead_of_the_files(study):
 def test_a_key_in_the_wrong_table_is_unknown(study):
     path = study("trials = 3")
     (sentence,) = faults(path)
-    assert sentence.startswith(f"{path}: unknown key 'trials': known are data, goal, model, name, out, search")
+    assert sentence.startswith(f"{path}: unknown key 'trials': known are data, goal, model, name, out, recipe, search")
 
 
 def test_an_unknown_kind_of_alpha_names_the_key_and_the_known_kinds(study):

@@ -1,0 +1,137 @@
+"""A table's cells: each is a study of one recipe, with the α and λ of the cell."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sca_search.paper.figures import ABLATION, DENSE, SCA, Figure
+from sca_search.spec import StudySpec, resolve
+
+_CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of the paper's that we repeat."""
+
+    dataset: str
+    network: str
+    alpha: float | None = None  # None: the recipe's own
+    strength_lambda: float | None = None
+    tanh: bool = True
+    has_dense: bool = False  # whether the table has the dense network's accuracy as well
+
+    @property
+    def name(self) -> str:
+        """Of its run folder."""
+        parts = [
+            self.dataset,
+            self.network,
+            "" if self.alpha is None else f"a{self.alpha:g}",
+            "" if self.strength_lambda is None else f"l{self.strength_lambda:g}",
+            "" if self.tanh else "no-tanh",
+        ]
+        return "-".join(part for part in parts if part)
+
+    @property
+    def told(self) -> str:
+        alpha = "" if self.alpha is None else f", α {self.alpha:g}"
+        strength = "" if self.strength_lambda is None else f", λ {self.strength_lambda:g}"
+        return f"{self.network} on {self.dataset}{alpha}{strength}{'' if self.tanh else ', without tanh'}"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of the paper's trainings is done; None: all of it."""
+
+    epochs: int | None = None
+    train_limit: int | None = None
+    networks: dict[str, str] = field(default_factory=dict)  # smaller ones instead of the paper's
+    data: str | None = None  # another data set instead of the paper's
+
+    def told(self, full_epochs: Iterable[int]) -> str:
+        """In words, and plainly."""
+        lengths = "/".join(str(epochs) for epochs in dict.fromkeys(full_epochs))
+        parts = [f"{given} instead of {usual}" for usual, given in self.networks.items()]
+        parts += [f"{self.train_limit:,} training images"] if self.train_limit else []
+        parts += [f"{self.epochs} epochs of the paper's {lengths}"] if self.epochs else []
+        return ", ".join(parts)
+
+
+WHOLE = Extent()
+# Minutes on two cores instead of days: the VGG networks take seconds for a hundred images.
+QUICK = {
+    "1": Extent(epochs=4, train_limit=20_000),
+    "2": Extent(epochs=2, train_limit=2_000),
+    "3": Extent(epochs=2, train_limit=2_000),
+    "4": Extent(epochs=2, train_limit=2_000),
+    "5": Extent(epochs=2, train_limit=2_000),
+    "6": Extent(epochs=4, train_limit=20_000, networks={"lenet": "lenet-medium"}),
+    "7": Extent(epochs=3, train_limit=5_000, networks={"vgg-s": "vgg-variate"}),
+}
+
+
+def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
+    """The cells that give a table's own figures, each once."""
+    told = list(figures)
+    dense = {(figure.dataset, figure.network) for figure in told if figure.method == DENSE}
+    cells = [
+        Cell(
+            figure.dataset,
+            figure.network,
+            figure.alpha,
+            figure.strength_lambda,
+            tanh=figure.method != ABLATION,
+            has_dense=(figure.dataset, figure.network) in dense,
+        )
+        for figure in told
+        if figure.method in {SCA, ABLATION}
+    ]
+    return tuple(dict.fromkeys(cells))
+
+
+def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
+    """The cell that a figure comes from; the dense network's comes with its ternary one."""
+    if not figure.is_ours:
+        return None
+    for cell in cells:
+        is_same_network = (cell.dataset, cell.network) == (figure.dataset, figure.network)
+        is_same_point = (cell.alpha, cell.strength_lambda) == (figure.alpha, figure.strength_lambda)
+        if is_same_network and (figure.method == DENSE or is_same_point):
+            return cell
+    return None
+
+
+def recipe_file(dataset: str, network: str) -> Path:
+    """A recipe's study file: inside an installed package, else in the checkout around this file."""
+    packaged = Path(__file__).parent / "recipes"
+    return (packaged if packaged.is_dir() else _CHECKOUT) / f"{dataset}-{network}.toml"
+
+
+def full_epochs(cell: Cell) -> int:
+    """Of the paper."""
+    recipe = resolve(recipe_file(cell.dataset, cell.network), {}).recipe
+    assert recipe is not None
+    return recipe.epochs
+
+
+def spec_of(cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path | None) -> StudySpec:
+    """The study of a cell: the recipe's file with the cell's α and λ, as long as asked for."""
+    epochs = extent.epochs or full_epochs(cell)
+    flags: dict[str, object] = {
+        "name": cell.name,
+        "out": out,
+        "data": extent.data,
+        "data_dir": data_dir,
+        "train_limit": extent.train_limit,
+        "model": extent.networks.get(cell.network),
+        "epochs": epochs,
+        "trials": seeds,
+    }
+    if cell.has_dense:
+        flags["dense_epochs"] = epochs  # the paper does not say how long its own trained
+    spec = resolve(recipe_file(cell.dataset, cell.network), flags)
+    assert spec.recipe is not None
+    point = {"alpha": cell.alpha, "strength_lambda": cell.strength_lambda, "tanh": cell.tanh}
+    given = {name: value for name, value in point.items() if value is not None}
+    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=given)})

@@ -1,0 +1,92 @@
+"""The paper's figures with ours beside them, as rows; and how well sparsity follows α in both."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scipy.stats import spearmanr
+
+from sca_search.paper.cells import Cell, cell_of
+from sca_search.paper.figures import DENSE, Figure
+from sca_search.paper.result import CellResult, mean_and_sd
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the paper's, and ours where it was trained: percent."""
+
+    figure: Figure
+    ours: float | None = None
+    ours_sd: float | None = None
+    sparsity: float | None = None  # ours, the mean over seeds
+    epochs: int | None = None
+    seeds: int | None = None
+    failed: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        figure = self.figure
+        return {
+            "dataset": figure.dataset,
+            "network": figure.network,
+            "method": figure.method,
+            "weights": figure.weights,
+            "metric": figure.metric,
+            "alpha": figure.alpha,
+            "lambda": figure.strength_lambda,
+            "paper": figure.value,
+            "paper_sd": figure.sd,
+            "ours": self.ours,
+            "ours_sd": self.ours_sd,
+            "sparsity": self.sparsity,
+            "epochs": self.epochs,
+            "seeds": self.seeds,
+            "failed": self.failed,
+        }
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's, of sparsity and α at one λ; None where fewer than two cells, or all alike."""
+
+    strength_lambda: float
+    paper: float | None
+    ours: float | None
+    cells: int  # of ours
+
+
+def rows_of(figures: Iterable[Figure], results: Mapping[Cell, CellResult]) -> list[Row]:
+    """A row a figure."""
+    return [_row(figure, cell_of(figure, results), results) for figure in figures]
+
+
+def _row(figure: Figure, cell: Cell | None, results: Mapping[Cell, CellResult]) -> Row:
+    if cell is None:
+        return Row(figure)
+    result = results[cell]
+    if figure.method == DENSE:
+        dense = {"top1": result.dense_top1, "top5": result.dense_top5}[figure.metric]
+        return Row(figure) if dense is None else Row(figure, 100.0 * dense, epochs=result.epochs, seeds=1)
+    values = {"top1": result.top1, "top5": result.top5, "sparsity": result.sparsity}[figure.metric]
+    mean, sd = mean_and_sd(values)
+    return Row(figure, mean, sd, mean_and_sd(result.sparsity)[0], result.epochs, result.seeds, result.failed)
+
+
+def rank_correlations(rows: Iterable[Row]) -> list[RankCorrelation]:
+    """For each λ of a table that varies α."""
+    sparsities = [row for row in rows if row.figure.metric == "sparsity"]
+    strengths = dict.fromkeys(row.figure.strength_lambda for row in sparsities)
+    found = []
+    for strength in strengths:
+        here = [row for row in sparsities if row.figure.strength_lambda == strength]
+        ours = [(row.figure.alpha, row.ours) for row in here if row.ours is not None]
+        paper = [(row.figure.alpha, row.figure.value) for row in here]
+        found.append(RankCorrelation(strength or 0.0, _spearman(paper), _spearman(ours), len(ours)))
+    return found
+
+
+def _spearman(pairs: list[tuple[float | None, float]]) -> float | None:
+    alphas, sparsities = {alpha for alpha, _ in pairs}, {sparsity for _, sparsity in pairs}
+    if len(alphas) < 2 or len(sparsities) < 2:
+        return None
+    value = float(spearmanr(*zip(*pairs, strict=True)).statistic)
+    return None if math.isnan(value) else value

@@ -1,0 +1,158 @@
+"""Runs a table's cells one after the other. A finished cell is a file and is not run again; one that was stopped goes
+on where it was."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sca_search.data import DataSet
+from sca_search.errors import RunError
+from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
+from sca_search.paper.hours import Waiting, epochs_that_fit
+from sca_search.paper.result import CellResult, measure_cell, read_result
+from sca_search.probe import measure_pace
+from sca_search.run_folder import RunFolder, new_run
+from sca_search.source import Source
+from sca_search.spec import DataSpec, StudySpec, differences
+from sca_search.study import Audience, make_task, run_study
+from sca_search.task import Task
+from sca_search.time_plan import Pace
+
+# A machine that is busier than when it was measured, and the cells' test images.
+_RESERVE = 0.9
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, how much of it, and where it is kept."""
+
+    cells: tuple[Cell, ...]
+    out: Path
+    extent: Extent = WHOLE
+    seeds: int = 1
+    data_dir: Path | None = None
+    hours: float | None = None  # epochs are what fits, instead of the extent's
+
+
+@contextmanager
+def _unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
+    yield Audience()
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who looks on: told of each cell, asked whether to stop."""
+
+    say: Say = field(default=lambda _line: None)
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+    audience: Callable[[StudySpec, Task], AbstractContextManager[Audience]] = field(default=_unwatched)
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What is there of a table, by cell."""
+
+    results: dict[Cell, CellResult]
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class _OnceRead(Source):
+    """The cells of a table share their data: it is read once."""
+
+    kept: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
+
+    def load(self, spec: StudySpec) -> DataSet:
+        key = (spec.data, spec.seed)
+        if key not in self.kept:
+            self.kept.clear()  # another data set takes its place in memory
+            self.kept[key] = super().load(spec)
+        return self.kept[key]
+
+
+def result_file(plan: Plan, cell: Cell) -> Path:
+    return plan.out / f"{cell.name}.json"
+
+
+def finished_results(plan: Plan) -> dict[Cell, CellResult]:
+    """The cells that have as many seeds as are asked for."""
+    found = {cell: read_result(result_file(plan, cell)) for cell in plan.cells}
+    return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
+
+
+def reproduce(plan: Plan, watcher: Watcher) -> Reproduced:
+    """Runs what is missing of a table; StopRequestedError only while a pace is measured."""
+    results = finished_results(plan)
+    waiting = [cell for cell in plan.cells if cell not in results]
+    specs = _specs(plan, waiting, watcher)
+    source = _OnceRead()
+    for number, cell in enumerate(waiting, start=len(results) + 1):
+        spec = specs[cell]
+        watcher.say(f"cell {number} of {len(plan.cells)}: {cell.told}, {spec.train.epochs} epochs")
+        task = make_task(spec, source)
+        task.start_model()  # what does not fit is refused before anything is written
+        run = _run_of(spec)
+        with watcher.audience(spec, task) as audience:
+            finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
+        if finished.stopped:
+            return Reproduced(results, stopped=True)
+        results[cell] = measure_cell(run, spec, task, result_file(plan, cell))
+    return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
+
+
+def _run_of(spec: StudySpec) -> RunFolder:
+    run = RunFolder(spec.out / (spec.name or spec.base_name))
+    return run if run.spec_file.is_file() else new_run(spec)
+
+
+def _specs(plan: Plan, cells: list[Cell], watcher: Watcher) -> dict[Cell, StudySpec]:
+    """The studies of the cells to run; one that was begun keeps its epochs where hours decide."""
+    wanted = {cell: _spec(plan, cell, plan.extent) for cell in cells}
+    begun = {cell: spec for cell in cells if (spec := _begun(wanted[cell])) is not None}
+    if plan.hours is None:
+        for cell, spec in begun.items():
+            if changed := differences(wanted[cell], spec):
+                where = plan.out / cell.name
+                raise RunError(
+                    f"{where}: holds another study, it differs in {', '.join(changed)}; choose another --out"
+                )
+        return wanted
+    known = {cell: spec.train.epochs for cell, spec in begun.items()}
+    epochs = _epochs_for_hours(plan, wanted, known, watcher)
+    return {cell: _spec(plan, cell, replace(plan.extent, epochs=epochs[cell.name])) for cell in cells}
+
+
+def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
+    return spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir)
+
+
+def _begun(spec: StudySpec) -> StudySpec | None:
+    run = RunFolder(spec.out / (spec.name or spec.base_name))
+    return run.spec() if run.spec_file.is_file() else None
+
+
+def _epochs_for_hours(
+    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], watcher: Watcher
+) -> dict[str, int]:
+    assert plan.hours is not None
+    began = time.monotonic()
+    paces: dict[tuple[str, str], Pace] = {}
+    for cell, spec in wanted.items():
+        if (cell.dataset, cell.network) not in paces:
+            watcher.say(f"measuring the pace of {cell.network} on {cell.dataset}")
+            paces[cell.dataset, cell.network] = measure_pace(spec, watcher.say, watcher.stop_requested)
+    waiting = [
+        Waiting(
+            cell.name,
+            paces[cell.dataset, cell.network],
+            full_epochs(cell),
+            plan.seeds,
+            spec.train.dense_epochs > 0,
+            begun.get(cell),
+        )
+        for cell, spec in wanted.items()
+    ]
+    return epochs_that_fit(_RESERVE * (3600 * plan.hours - (time.monotonic() - began)), waiting)

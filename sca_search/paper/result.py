@@ -1,0 +1,95 @@
+"""What a finished cell gave on the test split, seed by seed, as a file."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sca_search.data import AnySplit
+from sca_search.errors import RunError
+from sca_search.export.plain import load_plain
+from sca_search.files import write_json_atomic
+from sca_search.measure import EVALUATION_BATCH, answers
+from sca_search.results import measured, read_csv
+from sca_search.run_folder import RunFolder
+from sca_search.spec import StudySpec
+from sca_search.task import Progress, Task
+from sca_search.workshop import warm_start
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """Shares of 1, a seed each; `failed` are seeds that left the finite numbers."""
+
+    epochs: int
+    network: str
+    top1: tuple[float, ...]
+    top5: tuple[float, ...]
+    sparsity: tuple[float, ...]
+    failed: int = 0
+    dense_top1: float | None = None
+    dense_top5: float | None = None
+
+    @property
+    def seeds(self) -> int:
+        return len(self.top1) + self.failed
+
+
+def read_result(path: Path) -> CellResult | None:
+    """A finished cell; None where there is none yet."""
+    if not path.exists():
+        return None
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        lists = {name: tuple(told[name]) for name in ("top1", "top5", "sparsity")}
+        return CellResult(**(told | lists))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path}: is not the result of a cell; remove it to train the cell again") from error
+
+
+def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> CellResult:
+    """Every seed on the test split: nothing was chosen by validation, so nothing flatters itself."""
+    frame = read_csv(run.trials_file)
+    trained = measured(frame)
+    test = task.data.read_test()
+    networks = [
+        task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
+        for number in trained["candidate"]
+    ]
+    scores = [top_shares(network, test) for network in networks]
+    dense: dict[str, float] = {}
+    if spec.train.dense_epochs or spec.model.weights is not None:
+        start = warm_start(run, spec, task, Progress())
+        top1, top5 = top_shares(task.model_with(start.state), test)
+        dense = {"dense_top1": top1, "dense_top5": top5}
+    result = CellResult(
+        epochs=spec.train.epochs,
+        network=spec.model.label,
+        top1=tuple(top1 for top1, _ in scores),
+        top5=tuple(top5 for _, top5 in scores),
+        sparsity=tuple(float(share) for share in trained["sparsity"]),
+        failed=int((frame["state"] == "failed").sum()),
+        **dense,
+    )
+    write_json_atomic(path, asdict(result))
+    return result
+
+
+def top_shares(network: nn.Module, split: AnySplit) -> tuple[float, float]:
+    """How often the right class is the first, and among the first five."""
+    outputs = answers(network, split.batches(EVALUATION_BATCH))
+    labels = torch.cat([targets for _, targets, *_ in split.batches(EVALUATION_BATCH)])
+    best = outputs.topk(min(5, outputs.shape[1])).indices == labels.unsqueeze(1)
+    return float(best[:, 0].float().mean()), float(best.any(dim=1).float().mean())
+
+
+def mean_and_sd(shares: Iterable[float]) -> tuple[float | None, float | None]:
+    """In percent; a spread takes two."""
+    values = [100.0 * share for share in shares]
+    if not values:
+        return None, None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -1,0 +1,262 @@
+"""Tables of the paper's: their cells, the time they take, and small ones run for real."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sca_search.completion import TABLES
+from sca_search.data import Split
+from sca_search.errors import RunError, SpecError
+from sca_search.paper.cells import QUICK, Cell, Extent, cell_of, cells_of, full_epochs, recipe_file, spec_of
+from sca_search.paper.comparison import rank_correlations, rows_of
+from sca_search.paper.figures import TITLES, figures_of
+from sca_search.paper.hours import Waiting, epochs_that_fit
+from sca_search.paper.reproduce import Plan, Watcher, finished_results, reproduce
+from sca_search.paper.result import CellResult, read_result, top_shares
+from sca_search.time_plan import Pace
+
+DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
+
+
+def sparsity_cells(*points: tuple[float, float]) -> tuple[Cell, ...]:
+    return tuple(cell for cell in cells_of(figures_of("6")) if (cell.alpha, cell.strength_lambda) in points)
+
+
+# Counted by hand in the paper: 8 α × 3 λ, and 9 α × 3 λ.
+@pytest.mark.parametrize(("table", "cells"), [("1", 1), ("2", 3), ("3", 2), ("4", 4), ("5", 3), ("6", 24), ("7", 27)])
+def test_table_has_the_papers_cells(table: str, cells: int) -> None:
+    found = cells_of(figures_of(table))
+    assert len(found) == cells
+    assert len({cell.name for cell in found}) == cells
+    assert all(recipe_file(cell.dataset, cell.network).is_file() for cell in found)
+    assert all(cell.tanh == (table != "5") for cell in found)
+
+
+def test_figures_are_the_papers() -> None:
+    (lenet,) = [figure for figure in figures_of("1") if figure.method == "SCA"]
+    assert (lenet.value, lenet.sd, lenet.alpha, lenet.strength_lambda) == (99.56, 0.02, 1e-4, 1e-7)
+    half = [figure.value for figure in figures_of("7") if (figure.alpha, figure.strength_lambda) == (1.5, 1e-8)]
+    assert half == [70.28, 93.36]
+    top5 = [(figure.method, figure.value) for figure in figures_of("3") if figure.metric == "top5"]
+    assert ("full-precision", 89.2) in top5
+    assert TITLES.keys() == QUICK.keys() == set(TABLES)
+
+
+def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
+    cell = Cell("cifar10", "vgg-s", 1.5, 1e-9)
+    spec = spec_of(cell, Extent(epochs=45), seeds=3, out=tmp_path, data_dir=tmp_path)
+    assert spec.recipe is not None
+    assert (spec.recipe.alpha, spec.recipe.strength_lambda, spec.recipe.epochs) == (1.5, 1e-9, 450)
+    assert (spec.train.epochs, spec.train.dense_epochs, spec.search.trials) == (45, 0, 3)
+    assert (spec.name, spec.data.dir) == ("cifar10-vgg-s-a1.5-l1e-09", tmp_path)
+    whole = spec_of(Cell("mnist", "lenet", has_dense=True), Extent(), seeds=1, out=tmp_path, data_dir=None)
+    assert (whole.train.epochs, whole.train.dense_epochs) == (200, 200)
+    ablated = spec_of(Cell("cifar10", "resnet20", tanh=False), Extent(), seeds=1, out=tmp_path, data_dir=None)
+    assert ablated.recipe is not None
+    assert not ablated.recipe.tanh
+    assert full_epochs(Cell("imagenet", "alexnet")) == 130
+
+
+def test_quick_says_plainly_what_it_leaves_out() -> None:
+    said = QUICK["6"].told([200])
+    assert said == "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200"
+    assert QUICK["2"].told([450, 700, 370]) == "2,000 training images, 2 epochs of the paper's 450/700/370"
+
+
+def result_of(sparsity: float, **more: object) -> CellResult:
+    return CellResult(4, "lenet-medium", (0.9, 0.8), (1.0, 1.0), (sparsity, sparsity), **more)
+
+
+def test_rows_put_ours_beside_the_papers() -> None:
+    figures = figures_of("1")
+    (cell,) = cells_of(figures)
+    rows = {row.figure.method: row for row in rows_of(figures, {cell: result_of(0.25, dense_top1=0.95)})}
+    ours = rows["SCA"]
+    assert ours.ours == pytest.approx(85.0)
+    assert ours.ours_sd == pytest.approx(50**0.5)  # of 90 and 80
+    assert (ours.sparsity, ours.epochs, ours.seeds) == (25.0, 4, 2)
+    assert rows["full-precision"].ours == 95.0
+    assert rows["TWN"].ours is None
+    assert rows["TWN"].figure.value == 99.35
+
+
+def test_a_cell_whose_seeds_all_diverged_has_no_accuracy() -> None:
+    figures = figures_of("5")
+    cell = cell_of(figures[0], cells_of(figures))
+    assert cell is not None
+    (row, *_) = rows_of(figures, {cell: CellResult(2, "vgg-s", (), (), (), failed=2)})
+    assert (row.ours, row.failed, row.seeds) == (None, 2, 2)
+
+
+def test_rank_correlation_is_of_sparsity_and_alpha_at_each_lambda() -> None:
+    figures = figures_of("6")
+    cells = cells_of(figures)
+    # One neighbouring pair of eight changed: 1 - 6 · 2 / (8 · 63).
+    order = [0.1, 0.2, 0.4, 0.3, 0.5, 0.6, 0.7, 0.8]
+    falling = [1.0 - share for share in sorted(order)]
+    strong = [cell for cell in cells if cell.strength_lambda == 1e-5]
+    weak = [cell for cell in cells if cell.strength_lambda == 1e-7]
+    results = {cell: result_of(share) for cell, share in zip(strong + weak, order + falling, strict=True)}
+    first, second, third = rank_correlations(rows_of(figures, results))
+    assert first.ours == pytest.approx(1 - 12 / 504)
+    assert second.ours == pytest.approx(-1.0)
+    assert (third.ours, third.cells) == (None, 0)
+    assert [each.paper for each in (first, second, third)] == pytest.approx([1.0, 1.0, 1.0])
+    assert rank_correlations(rows_of(figures_of("1"), {})) == []
+
+
+def test_rank_correlation_of_equal_sparsities_is_none() -> None:
+    figures = figures_of("6")
+    alike = {cell: result_of(0.5) for cell in cells_of(figures)}
+    assert {rank.ours for rank in rank_correlations(rows_of(figures, alike))} == {None}
+
+
+def test_top_shares_count_the_first_and_the_first_five() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(torch.arange(12.0).repeat(4, 1))  # the last class is always the first choice
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.rows[: len(images)]
+
+    split = Split(torch.zeros(4, 1, 2, 2), torch.tensor([11, 7, 6, 0]))
+    with torch.no_grad():
+        assert top_shares(Table(), split) == (0.25, 0.5)
+
+
+PACE = Pace(0.0, 2.0, 0.0, 0.0, 3.0, 0.0, 10.0, 0.0)
+
+
+def test_hours_give_every_cell_the_same_share_of_its_length() -> None:
+    long = Waiting("long", PACE, full_epochs=200, seeds=1, has_dense=False)
+    short = Waiting("short", PACE, full_epochs=100, seeds=2, has_dense=True)
+    # At a tenth: 20 · 3 + 10 = 70 s, and 10 · 2 + 2 · (10 · 3 + 10) = 100 s.
+    assert epochs_that_fit(170.0, [long, short]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(169.0, [long, short]) == {"long": 19, "short": 9}
+    assert epochs_that_fit(1e9, [long, short]) == {"long": 200, "short": 100}
+    begun = replace(short, epochs=10)
+    assert epochs_that_fit(170.0, [long, begun]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(0.0, []) == {}
+
+
+def test_hours_too_short_for_one_epoch_name_the_least() -> None:
+    cell = Waiting("one", replace(PACE, epoch=3590.0), 200, 1, has_dense=False)
+    with pytest.raises(SpecError, match=r"--hours must be at least 1 for one epoch of each of 1 cells .* got 0.5"):
+        epochs_that_fit(1800.0, [cell])
+
+
+def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
+    cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
+    plan = Plan(cells, tmp_path / "six", DIGITS)
+    said: list[str] = []
+    done = reproduce(plan, Watcher(said.append))
+    assert list(done.results) == list(cells)
+    assert not done.stopped
+    assert said[0] == "cell 1 of 2: lenet on mnist, α 0, λ 1e-05, 2 epochs"
+    first, second = done.results.values()
+    assert first.sparsity[0] < second.sparsity[0]  # the same seed, only α differs
+    assert all(0.2 < result.top1[0] <= result.top5[0] <= 1 for result in (first, second))
+    assert (first.epochs, first.seeds, first.network, first.dense_top1) == (2, 1, "lenet-small", None)
+    said.clear()
+    assert reproduce(plan, Watcher(said.append)) == done
+    assert said == []
+    more = reproduce(replace(plan, seeds=2, cells=cells[:1]), Watcher(said.append))
+    assert more.results[cells[0]].seeds == 2
+    assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
+
+
+def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) -> None:
+    cells = sparsity_cells((0.0, 1e-5))
+    plan = Plan(cells, tmp_path / "six", DIGITS)
+    asked: list[None] = []
+
+    def after_a_while() -> bool:
+        asked.append(None)
+        return len(asked) > 12  # steps and looks before them: in the second of two epochs
+
+    stopped = reproduce(plan, Watcher(stop_requested=after_a_while))
+    assert (stopped.stopped, stopped.results) == (True, {})
+    assert finished_results(plan) == {}
+    with pytest.raises(RunError, match=r"holds another study, it differs in train.epochs; choose another --out"):
+        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
+    done = reproduce(plan, Watcher())
+    assert len(done.results) == 1
+
+
+def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path: Path) -> None:
+    dense = Cell("mnist", "lenet", has_dense=True)
+    ablated = Cell("mnist", "lenet", tanh=False)
+    done = reproduce(Plan((dense, ablated), tmp_path, DIGITS), Watcher())
+    assert done.results[dense].dense_top1 is not None
+    assert done.results[dense].dense_top1 > 0.5
+    assert done.results[ablated].dense_top1 is None
+    assert done.results[ablated].seeds == 1
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    assert read_result(path) is None
+    path.write_text("[]")
+    with pytest.raises(RunError, match=r"cell.json: is not the result of a cell"):
+        read_result(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("8",), "unknown table '8': known are 1, 2, 3, 4, 5, 6, 7"),
+        (("6", "--quick", "--hours", "1"), "--quick and --hours cannot be given together"),
+        (("6", "--hours", "0"), "--hours must be above 0, got 0"),
+        (("6", "--hours", "nan"), "--hours must be above 0, got nan"),
+        (("6", "--epochs", "0"), "--epochs must be at least 1, got 0"),
+        (("6", "--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("6", "--quick", "--data-dir", "nowhere"), "--data-dir must be a folder that exists, got 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(run, tmp_path: Path, arguments, sentence: str) -> None:
+    outcome = run("reproduce", *arguments)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith(sentence)
+    assert len(outcome.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_table_is_printed_without_training(run, tmp_path: Path) -> None:
+    """All 24 cells are files already."""
+    figures = figures_of("6")
+    folder = tmp_path / "kept" / "table-6-quick"
+    folder.mkdir(parents=True)
+    for number, cell in enumerate(cells_of(figures)):
+        told = {"epochs": 4, "network": "lenet-medium", "top1": [0.97], "top5": [1.0], "sparsity": [number / 24]}
+        (folder / f"{cell.name}.json").write_text(json.dumps(told))
+    outcome = run("reproduce", "6", "--quick", "--out", "kept")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200" in outcome.stdout
+    assert "λ 1e-09: Spearman of sparsity and α: paper 1.000, ours 1.000 in 8 cells" in outcome.stdout
+    assert "24 of 24 cells" in outcome.stdout
+    document = json.loads(run("reproduce", "6", "--quick", "--out", "kept", "--json").stdout)
+    assert (document["cells"], document["finished"], document["stopped"]) == (24, 24, False)
+    assert len(document["rows"]) == 48
+    assert document["rows"][0] | {"ours": None} == {
+        "dataset": "mnist",
+        "network": "lenet",
+        "method": "SCA",
+        "weights": "{-1,0,+1}",
+        "metric": "sparsity",
+        "alpha": 0.0,
+        "lambda": 1e-5,
+        "paper": 0.008,
+        "paper_sd": None,
+        "ours": None,
+        "ours_sd": None,
+        "sparsity": 0.0,
+        "epochs": 4,
+        "seeds": 1,
+        "failed": 0,
+    }
+    assert [rank["strength_lambda"] for rank in document["rank_correlations"]] == [1e-5, 1e-7, 1e-9]
