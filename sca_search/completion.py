@@ -7,7 +7,7 @@ from typing import get_args
 import typer
 
 from sca_search.every_command import UNNAMED
-from sca_search.spec import Augmentation
+from sca_search.spec_values import Augmentation
 
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")

@@ -30,7 +30,8 @@ from sca_search.provenance import note_command
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder, new_run, resumed_run
 from sca_search.source import OBJECTS, Source
-from sca_search.spec import FLAGS, IN_PYTHON, StudySpec, resolve
+from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.spec_values import IN_PYTHON
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
 # What `search` takes as an argument of its own.

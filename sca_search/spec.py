@@ -3,12 +3,11 @@
 Flags overrule the file, the file overrules the defaults. All faults are found at once, before anything is written.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import (
@@ -20,17 +19,34 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
-from sca_search.errors import SpecError, nearest_name, unknown_name
-from sca_search.metric_name import LOSSES, METRICS, at_most_one, check_name, is_share
+from sca_search.errors import SpecError
+from sca_search.metric_name import at_most_one, is_share
 from sca_search.recipe import EpochFactors, PositiveFloat, PositiveInt, RecipeSpec
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
-
-# Strict, as in a schedule: `true` is no number.
-Whole = Annotated[int, Field(strict=True)]
-NonNegativeInt = Annotated[Whole, Field(ge=0)]
-ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
+from sca_search.spec_faults import fault_of, sentence
+from sca_search.spec_values import (
+    IN_PYTHON,
+    Augmentation,
+    EarlyRange,
+    Folder,
+    Growths,
+    HoldRange,
+    KeptShare,
+    LossName,
+    MetricName,
+    Name,
+    NonNegativeInt,
+    OwnName,
+    Patterns,
+    PositiveRange,
+    Seconds,
+    ShareBelowOne,
+    ShareRange,
+    Spread,
+    Whole,
+    known_augmentation,
+)
 
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
 FLAGS = {
@@ -91,83 +107,6 @@ MAY_CHANGE = (
     "search.prior",
 )
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-
-def _seconds(given: object) -> object:
-    """'90', '90s', '10m' and '2h' are numbers of seconds."""
-    if not isinstance(given, str):
-        return given
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", given)
-    if match is None:
-        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {given!r}")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
-
-
-def _range(given: object) -> object:
-    """A number stands for a range that holds only itself."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return (given, given)
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ValueError(f"must be a number or [low, high], got {_shown(given)}")
-    return given
-
-
-def _rising(ends: tuple[float, float]) -> tuple[float, float]:
-    if ends[1] < ends[0]:
-        raise ValueError(f"must be a number or [low, high] with low <= high, got {list(ends)}")
-    return ends
-
-
-def _names(given: object) -> object:
-    """'a,b' is a list of two patterns, as a flag gives it."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
-
-
-Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
-PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
-ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
-Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen what a study file says
-# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
-_SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
-Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
-HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_rising)]
-_Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness is at its end after nine tenths
-EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_rising)]
-KeptShare = Annotated[float, Field(strict=True, gt=0, le=1)]
-Growths = Annotated[
-    tuple[Literal["linear", "exponential", "step"], ...],
-    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
-    Field(min_length=1),
-]
-
-
-Augmentation = Literal["none", "crop-flip", "scale-aspect"]
-
-
-def _known_augmentation(given: object) -> object:
-    known = get_args(Augmentation)
-    if isinstance(given, str) and given not in known:
-        raise ValueError(f"must be one of {', '.join(known)}, got {given!r}{nearest_name(given, known)}")
-    return given
-
-
-# How names begin that stand for an object made in Python.
-IN_PYTHON = "python:"
-
-
-def _with_whole_path(name: str) -> str:
-    """A user's file is found again from wherever a run is looked at."""
-    place, colon, own = name.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}{colon}{own}" if place.endswith(".py") else name
-
-
-OwnName = Annotated[str, AfterValidator(_with_whole_path)]
-LossName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, LOSSES))]
-MetricName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, METRICS))]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-
 
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -219,7 +158,7 @@ class DataSpec(_Table):
     train_limit: Annotated[Whole, Field(ge=10)] | None = None
     normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
     columns: Patterns = ()  # of hf-disk: inputs and targets
-    augment: Annotated[Augmentation, BeforeValidator(_known_augmentation)] = "none"  # of training images alone
+    augment: Annotated[Augmentation, BeforeValidator(known_augmentation)] = "none"  # of training images alone
     skip_unreadable: bool = False  # whether image files that cannot be read are left out, or refused
 
 
@@ -356,17 +295,17 @@ class StudySpec(_Table):
         rule = "must not be given beside a recipe, whose zeros are as they land"
         for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
             if (value := getattr(self.goal, goal)) is not None:
-                raise _fault_of(f"goal.{goal}", rule, value)
+                raise fault_of(f"goal.{goal}", rule, value)
         if self.search.form != "paper":
-            raise _fault_of("search.form", "must be 'paper' beside a recipe", self.search.form)
+            raise fault_of("search.form", "must be 'paper' beside a recipe", self.search.form)
         if self.train.distillation:
-            raise _fault_of("train.distillation", "must be 0 beside a recipe", self.train.distillation)
+            raise fault_of("train.distillation", "must be 0 beside a recipe", self.train.distillation)
         if self.train.learning_rate_steps:
-            raise _fault_of(
+            raise fault_of(
                 "train.learning_rate_steps", "must be in the recipe where there is one", self.train.learning_rate_steps
             )
         if self.model.weights is not None and self.recipe.initialisation == "xavier":
-            raise _fault_of("model.weights", "must not be given where a recipe starts by xavier", self.model.weights)
+            raise fault_of("model.weights", "must not be given where a recipe starts by xavier", self.model.weights)
         return self
 
     @model_validator(mode="before")
@@ -385,7 +324,7 @@ class StudySpec(_Table):
         is_made = self.model.name.startswith(IN_PYTHON)  # it comes with weights of its own
         needs_none = self.recipe is not None and self.recipe.initialisation == "xavier"
         if self.train.dense_epochs == 0 and self.model.weights is None and not (is_made or needs_none):
-            raise _fault_of("train.dense_epochs", "must be at least 1 where model.weights names no file", 0)
+            raise fault_of("train.dense_epochs", "must be at least 1 where model.weights names no file", 0)
         return self
 
     @model_validator(mode="after")
@@ -395,9 +334,9 @@ class StudySpec(_Table):
         if least is None:
             return self
         if at_most_one(metric) and least > 1:
-            raise _fault_of("goal.min_accuracy", "must be at most 1", least)
+            raise fault_of("goal.min_accuracy", "must be at most 1", least)
         if (metric is None or is_share(metric)) and least <= 0:
-            raise _fault_of("goal.min_accuracy", "must be above 0", least)
+            raise fault_of("goal.min_accuracy", "must be above 0", least)
         return self
 
     def to_toml(self) -> str:
@@ -439,7 +378,7 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
         return StudySpec.model_validate(values)
     except ValidationError as error:
         where = str(study_file) if study_file else "the command line"
-        sentences = [_sentence(fault, where, by_flag) for fault in error.errors()]
+        sentences = [sentence(fault, where, by_flag, StudySpec) for fault in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(sentences))) from error
 
 
@@ -482,72 +421,3 @@ def _put(values: dict[str, Any], path: list[str], value: object) -> None:
         if not isinstance(values, dict):
             return  # what should be a table is none: a fault that is found with all others
     values[path[-1]] = value
-
-
-# Pydantic's kinds of faults in our words; {…} are filled from the fault's context.
-_RULES = {
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "finite_number": "must be a finite number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_type": "must be a text",
-    "string_pattern_mismatch": "must start with a letter or digit and hold only letters, digits, '.', '_' and '-'",
-    "string_too_long": "must be at most {max_length} characters long",
-    "tuple_type": "must be a list",
-    "model_type": "must be a table",
-    "literal_error": "must be {expected}",
-    "missing": "is missing",
-}
-
-
-def _fault_of(key: str, rule: str, given: object) -> PydanticCustomError:
-    """A fault of one key that only shows beside another."""
-    return PydanticCustomError("fault_of_key", "{rule}", {"key": key, "rule": rule, "given": given})
-
-
-def _sentence(fault: ErrorDetails, where: str, by_flag: Mapping[str, str]) -> str:
-    """One fault as one sentence: where, what, the rule, what was given."""
-    location = [part for part in fault["loc"] if isinstance(part, str)]
-    if location[:2] == ["search", "alpha"]:
-        del location[2:3]  # pydantic names the kind here, which is no key
-    key = ".".join(location)
-    what = by_flag.get(key, f"{where}: {key}")
-    if fault["type"] == "extra_forbidden":
-        return f"{where}: {unknown_name('key', key, _known_keys(location[:-1]))}"
-    if fault["type"] == "fault_of_key":
-        told = fault["ctx"]
-        return f"{by_flag.get(told['key'], f'{where}: ' + told['key'])} {told['rule']}, got {_shown(told['given'])}"
-    if fault["type"] == "value_error":
-        return f"{what} {fault['ctx']['error']}"
-    known = _RULES.get(fault["type"])
-    rule = known.format(**fault.get("ctx", {})) if known else f"is not accepted ({fault['msg']})"
-    return f"{what} {rule}, got {_shown(fault['input'])}"
-
-
-def _known_keys(table: list[str]) -> list[str]:
-    tables: list[Any] = [StudySpec]
-    for key in table:
-        annotations = [each.model_fields[key].annotation for each in tables if key in each.model_fields]
-        tables = [found for annotation in annotations for found in _tables_in(annotation)]
-    return sorted({".".join([*table, key]) for each in tables for key in each.model_fields})
-
-
-def _tables_in(annotation: Any) -> list[Any]:
-    """The tables that an annotation allows: itself, or the members of a union."""
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    return [found for part in get_args(annotation) for found in _tables_in(part)]
-
-
-def _shown(given: object) -> str:
-    if isinstance(given, float) and not math.isfinite(given):
-        return str(given)
-    return repr(given) if isinstance(given, str) else str(given)

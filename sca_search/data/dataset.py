@@ -13,7 +13,7 @@ from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.targets import Kind
 from sca_search.errors import DataError
-from sca_search.spec import Augmentation
+from sca_search.spec_values import Augmentation
 
 AnySplit = Split | LazySplit
 TrainingSplit = Split | LazySplit | CropFlipSplit

@@ -1,0 +1,95 @@
+"""The kinds of values that a study file and flags may hold, and how a text becomes one."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from sca_search.errors import nearest_name
+from sca_search.metric_name import LOSSES, METRICS, check_name
+from sca_search.recipe import PositiveFloat
+from sca_search.schedule import Share
+from sca_search.spec_faults import shown
+
+# Strict, as in a schedule: `true` is no number.
+Whole = Annotated[int, Field(strict=True)]
+NonNegativeInt = Annotated[Whole, Field(ge=0)]
+ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(given: object) -> object:
+    """'90', '90s', '10m' and '2h' are numbers of seconds."""
+    if not isinstance(given, str):
+        return given
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", given)
+    if match is None:
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {given!r}")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _range(given: object) -> object:
+    """A number stands for a range that holds only itself."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return (given, given)
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ValueError(f"must be a number or [low, high], got {shown(given)}")
+    return given
+
+
+def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[1] < ends[0]:
+        raise ValueError(f"must be a number or [low, high] with low <= high, got {list(ends)}")
+    return ends
+
+
+def _names(given: object) -> object:
+    """'a,b' is a list of two patterns, as a flag gives it."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+
+Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
+PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
+ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen what a study file says
+# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
+_SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
+Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]
+HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_rising)]
+_Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness is at its end after nine tenths
+EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_rising)]
+KeptShare = Annotated[float, Field(strict=True, gt=0, le=1)]
+Growths = Annotated[
+    tuple[Literal["linear", "exponential", "step"], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    Field(min_length=1),
+]
+
+
+Augmentation = Literal["none", "crop-flip", "scale-aspect"]
+
+
+def known_augmentation(given: object) -> object:
+    known = get_args(Augmentation)
+    if isinstance(given, str) and given not in known:
+        raise ValueError(f"must be one of {', '.join(known)}, got {given!r}{nearest_name(given, known)}")
+    return given
+
+
+# How names begin that stand for an object made in Python.
+IN_PYTHON = "python:"
+
+
+def _with_whole_path(name: str) -> str:
+    """A user's file is found again from wherever a run is looked at."""
+    place, colon, own = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}{colon}{own}" if place.endswith(".py") else name
+
+
+OwnName = Annotated[str, AfterValidator(_with_whole_path)]
+LossName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, LOSSES))]
+MetricName = Annotated[OwnName, AfterValidator(lambda given: check_name(given, METRICS))]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
