@@ -105,6 +105,7 @@ def test_latency_is_offered_where_trials_have_it(study: Path, tmp_path: Path) ->
         shown(page, "front")
         assert set(values(page, "front", "front", "x")) <= {0.5, 0.25, 0.75}
         shown(page, "cost")
+        page.locator('figure[data-figure="cost"] h3', has_text="ms an image").wait_for()  # it is drawn after the front
         heading = page.locator('figure[data-figure="cost"] h3').inner_text()
         assert heading.endswith("0.1875\N{NO-BREAK SPACE}ms an image")
 

@@ -115,11 +115,11 @@ def test_the_warm_start_is_trained_once_and_read_back(run, task):
 
 def test_sensitivity_is_measured_once_and_read_back(run, task):
     start = warm_start(run, spec_of(), task, Progress())
-    first = layer_costs(run, task, start)
+    first = layer_costs(run, spec_of(), task, start)
     assert {cost.layer for cost in first} == {"conv2", "fc1"}
     kept = json.loads(run.sensitivity_file.read_text())
     run.sensitivity_file.write_text(json.dumps(kept[:3]))
-    assert layer_costs(run, task, start) == first[:3]
+    assert layer_costs(run, spec_of(), task, start) == first[:3]
 
 
 def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
@@ -128,5 +128,5 @@ def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
     assert without.costs == ()
     assert not run.sensitivity_file.exists()
     with_split = make_space(run, spec_of(search={"space": {"split": 1.0}}), task, start)
-    assert list(with_split.costs) == layer_costs(run, task, start)
+    assert list(with_split.costs) == layer_costs(run, spec_of(), task, start)
     assert with_split.layers == without.layers == task.layer_shapes
