@@ -89,6 +89,11 @@ def test_values_of_networks_and_data(place: Path) -> None:
     assert completed(place, "init", "--data", "cifar") == ["cifar10", "cifar100"]
 
 
+def test_tables_of_the_paper(place: Path) -> None:
+    assert completed(place, "rep") == ["reproduce"]
+    assert completed(place, "reproduce", "") == ["1", "2", "3", "4", "5", "6", "7"]
+
+
 def test_run_folders_are_those_that_hold_a_study(place: Path) -> None:
     wanted = ["runs/digits-one", "runs/digits-two"]
     assert completed(place, "show", "") == wanted

@@ -98,23 +98,23 @@ def test_recipe_at_full_length_is_the_papers_point(name: str) -> None:
     assert "the paper's own values" in told(spec)
 
 
-def test_shortening_keeps_shares_of_the_training_and_the_sum_of_the_pull() -> None:
+def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
     spec = resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 37})  # a tenth
     point = recipe_candidate(spec, 0)
     assert isinstance(point.strength, Steps)
-    assert point.strength.value == pytest.approx(5e-7)
+    assert point.strength.value == pytest.approx(5e-6)  # ten times for the steps, ten times for the task's gradient
     assert [epoch for epoch, _ in point.strength.factors] == pytest.approx([27.0])
     assert [factor for _, factor in point.strength.factors] == [50]
     assert [epoch for epoch, _ in point.learning_rate_steps] == pytest.approx([12.0, 27.0])
     assert [factor for _, factor in point.learning_rate_steps] == [0.1, 0.1]
     assert point.learning_rate == 0.005
-    # Σ λ over epochs: 270 at 5e-8 and 100 at 50 times that.
+    # Σ λ over epochs: ten times 270 at 5e-8 and 100 at 50 times that.
     pulled = sum(point.strength.at(epoch + 0.5, 37) for epoch in range(37))
-    assert pulled == pytest.approx(270 * 5e-8 + 100 * 2.5e-6)
+    assert pulled == pytest.approx(10 * (270 * 5e-8 + 100 * 2.5e-6))
     assert spec.train.dense_epochs == 37
     sentence = told(spec)
     assert "10.00% of its steps, 37 of 370 epochs" in sentence
-    assert "λ is 5e-07 instead of 5e-08" in sentence
+    assert "λ is 5e-06 instead of 5e-08" in sentence
 
 
 def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
@@ -122,9 +122,19 @@ def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
     now = shortened(spec)
     assert now.epochs_share == pytest.approx(1 / 10)
     assert now.steps_share == pytest.approx(1 / 30)
-    assert now.strength.at(0.0, 20) == pytest.approx(3e-6)
+    assert now.strength.at(0.0, 20) == pytest.approx(3e-5)  # 30 times for the steps, 10 times for the epochs
     assert [epoch for epoch, _ in now.learning_rate_steps] == pytest.approx([10.0, 16.0])
     assert (now.spread, now.rescaling) == (0.6, pytest.approx(29 / 30))
+
+
+def test_fewer_images_alone_raise_the_pull_by_the_steps() -> None:
+    spec = resolve(RECIPES / "mnist-lenet.toml", {"train_limit": 20_000})
+    assert shortened(spec).strength.at(0.0, 200) == pytest.approx(3e-7)
+
+
+def test_the_pull_is_never_raised_above_a_tenth() -> None:
+    spec = resolve(RECIPES / "cifar10-resnet20.toml", {"epochs": 1, "train_limit": 1_000})  # by 700 · 50 · 700
+    assert shortened(spec).strength.at(0.0, 1) == 0.1
 
 
 def test_a_longer_run_stretches_steps_and_leaves_the_rest() -> None:
@@ -311,7 +321,7 @@ def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path:
     first = run(*command)
     assert first.returncode == 0, first.stderr
     assert "recipe shortened to 5.00% of its steps, 2 of 40 epochs" in first.stdout
-    assert "λ is 0.02 instead of 0.001" in first.stdout
+    assert "λ is 0.1 instead of 0.001" in first.stdout
     again = run(*command, "--trials", "2", "--resume")
     assert again.returncode == 0, again.stderr
     assert "[2/2] trial 1" in again.stdout

@@ -170,6 +170,24 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
 
+def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: Path) -> None:
+    cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
+    extent = replace(DIGITS, epochs=None)
+    # A cell of 3 epochs was stopped: 3 · 3 + 10 = 19 s. There are 0.9 · 3600 · hours = 36 s.
+    begun = Plan(cells[:1], tmp_path, replace(DIGITS, epochs=3))
+    assert reproduce(begun, Watcher(stop_requested=lambda: True)).stopped
+    measured: list[str] = []
+
+    def measure(spec, _say, _stop) -> Pace:
+        measured.append(spec.model.name)
+        return PACE
+
+    done = reproduce(Plan(cells, tmp_path, extent, hours=36 / 3240), Watcher(measure=measure))
+    assert measured == ["lenet-small"]  # once for both
+    # 36 s less the 19 s of the first leave 17 s: 2 epochs, 16 s.
+    assert [result.epochs for result in done.results.values()] == [3, 2]
+
+
 def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS)

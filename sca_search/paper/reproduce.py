@@ -44,11 +44,12 @@ def _unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who looks on: told of each cell, asked whether to stop."""
+    """Who looks on: told of each cell, asked whether to stop; and what measures a study's pace."""
 
     say: Say = field(default=lambda _line: None)
     stop_requested: Callable[[], bool] = field(default=lambda: False)
     audience: Callable[[StudySpec, Task], AbstractContextManager[Audience]] = field(default=_unwatched)
+    measure: Callable[[StudySpec, Say, Callable[[], bool]], Pace] = field(default=measure_pace)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def reproduce(plan: Plan, watcher: Watcher) -> Reproduced:
         run = _run_of(spec)
         with watcher.audience(spec, task) as audience:
             finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
-        if finished.stopped:
+        if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing
             return Reproduced(results, stopped=True)
         results[cell] = measure_cell(run, spec, task, result_file(plan, cell))
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
@@ -143,7 +144,7 @@ def _epochs_for_hours(
     for cell, spec in wanted.items():
         if (cell.dataset, cell.network) not in paces:
             watcher.say(f"measuring the pace of {cell.network} on {cell.dataset}")
-            paces[cell.dataset, cell.network] = measure_pace(spec, watcher.say, watcher.stop_requested)
+            paces[cell.dataset, cell.network] = watcher.measure(spec, watcher.say, watcher.stop_requested)
     waiting = [
         Waiting(
             cell.name,
