@@ -39,6 +39,7 @@ from sca_search.export.timing import Timing, stopwatch, time_in_turns
 from sca_search.files import new_folder, write_text_atomic
 from sca_search.latency import Calibration, LatencyModel, latency_model
 from sca_search.latency_file import parse_calibration, read_calibration, write_calibration
+from sca_search.levels import baked_layers
 from sca_search.task import Task
 
 Say = Callable[[str], None]
@@ -76,10 +77,11 @@ class Emitted:
     left_out: str = ""
 
 
-def graph_of(task: Task, model: nn.Module) -> Graph:
-    """A network of the task with trits in its ternary layers. ExportError if it cannot be exported."""
+def graph_of(task: Task, model: nn.Module, layers: tuple[str, ...] | None = None) -> Graph:
+    """A network of the task with trits in its ternary layers, or those named. ExportError if it cannot be exported."""
     data = task.data
-    network = Network(model, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    layers = baked_layers(model, task.ternary_layers) if layers is None else layers
+    network = Network(model, data.input_shape, data.classes, layers, data.mean, data.std)
     return replace(network, target_mean=data.target_mean, target_std=data.target_std).graph()
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
+from sca_search.method_names import SCA
 from sca_search.recipe import EpochFactors
 from sca_search.schedule import AlphaSchedule, FromPrior, Ramp, Schedule, Share, Tracked, share_of
 
@@ -17,7 +18,8 @@ class Candidate(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     sparsity: Sparsity  # planned, overall
-    form: Form = "sharpened"
+    method: str = SCA
+    form: Form = "sharpened"  # of SCA
     # Share of zeros a layer; a layer that is not named gets the overall sparsity.
     split: dict[str, Sparsity] = {}
     spread: PositiveFloat | None = 0.6  # root mean square of Θ at the start; None: as the weights are

@@ -12,13 +12,13 @@ import numpy as np
 from sca_search.candidate import Candidate
 from sca_search.candidate_record import DISTRIBUTION, HISTORY, RECORD
 from sca_search.distribution import Snapshot
-from sca_search.export.plain import load_plain, save_plain
+from sca_search.export.plain import counted_sparsity, load_plain, save_plain
 from sca_search.export.trit_code import encode_trits
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.gauge import Taken
 from sca_search.run_folder import RunFolder
 from sca_search.task import Epoch, Settled, Task
-from sca_search.ternary import total, zero_counts
+from sca_search.ternary import zero_counts
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def keep(
         "target_mean": task.data.target_mean,
         "target_std": task.data.target_std,
     }
-    save_plain(model_file, settled.model, task.ternary_layers, about)
+    save_plain(model_file, settled.model, settled.baked_layers, about)
     counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),
@@ -83,7 +83,7 @@ def keep(
         "reached": settled.reached,
         "layers": {
             name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]} | _times(name, taken)
-            for name, count in settled.counts.items()
+            for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
     # The record comes last: where it is, the candidate is whole.
@@ -114,4 +114,4 @@ def _counted(model_file: Path) -> Counted:
     state, layers, _ = load_plain(model_file)
     trits = {name: state[f"{name}.weight"] for name in layers}
     sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
-    return Counted(total(zero_counts(trits)).sparsity, sum(sizes.values()), sizes)
+    return Counted(counted_sparsity(model_file), sum(sizes.values()), sizes)

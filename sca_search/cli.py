@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.table import Column, Table
 
-from sca_search.completion import augmentation_names, data_names, model_names, run_folders, study_files
+from sca_search.compare_command import compare_command
+from sca_search.completion import augmentation_names, data_names, method_names, model_names, run_folders, study_files
 from sca_search.dashboard_commands import dashboard_command, features_command
 from sca_search.ending import INTERRUPTED, NO, ended
 from sca_search.every_command import PlainFlags, RunByDefault, with_manner
@@ -124,6 +125,14 @@ def run_command(
     skip: Annotated[str | None, _option(_WHAT, "Layers that stay dense, as name patterns: 'fc*,conv2'.")] = None,
     only: Annotated[str | None, _option(_WHAT, "The only layers to make ternary, as name patterns.")] = None,
     trials: Annotated[int | None, _option(_SEARCH, "How many candidates are trained. Default 16.")] = None,
+    method: Annotated[
+        str | None,
+        _option(
+            _SEARCH,
+            "sca (default), or one that it is compared with: straight-through, twn, ttq … (see compare).",
+            autocompletion=method_names,
+        ),
+    ] = None,
     form: Annotated[
         str | None, _option(_SEARCH, "sharpened (ours, default), paper (plain SCA) or straight-through (a baseline).")
     ] = None,
@@ -217,6 +226,8 @@ def run_command(
     `sca-search calibrate --model NAME --data NAME` times a network's C kernels before anything is trained
 
     `sca-search init --time 20m` writes a study file that takes so long on this machine
+
+    `sca-search compare --methods all` trains SCA and other methods under equal conditions
 
     `sca-search reproduce 6 --quick` trains a table of the paper's and prints ours beside it
 
@@ -344,6 +355,7 @@ app.command("check", cls=PlainFlags)(with_manner(check_command))
 app.command("calibrate", cls=PlainFlags)(with_manner(calibrate_command))
 app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
 app.command("features", cls=PlainFlags)(with_manner(features_command))
+app.command("compare", cls=PlainFlags)(with_manner(compare_command))
 app.command("reproduce", cls=PlainFlags)(with_manner(reproduce_command))
 
 

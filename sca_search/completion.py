@@ -7,6 +7,7 @@ from typing import get_args
 import typer
 
 from sca_search.every_command import UNNAMED
+from sca_search.method_names import METHODS
 from sca_search.spec_values import Augmentation
 
 # Named again here, since the rooms that know them import torch; a test holds them together.
@@ -30,6 +31,11 @@ def data_names(incomplete: str) -> list[str]:
 def augmentation_names(incomplete: str) -> list[str]:
     """What may be done to training images."""
     return [name for name in get_args(Augmentation) if name.startswith(incomplete)]
+
+
+def method_names(incomplete: str) -> list[str]:
+    """Ways to train few-valued weights."""
+    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def table_names(incomplete: str) -> list[str]:

@@ -105,15 +105,25 @@ class SparsityControl:
 def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss = cross_entropy) -> float:
     """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ.
 
-    λ ranges over ten decades between networks; in this unit the same number means the same balance. The task's
-    gradient is taken with the batch's targets rolled by half: that is how hard the task can pull where the network is
+    λ ranges over ten decades between networks; in this unit the same number means the same balance.
+    """
+    task = hard_loss(model, images, labels, loss)
+    pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
+    return gradient_ratio(task, pull, list(latents(model).values()))
+
+
+def hard_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
+    """The task's loss with the batch's targets rolled by half: that is how hard the task can pull where the network is
     wrong. With the true ones it is next to nothing at a trained start, and says only how long the start trained.
     """
-    thetas = list(latents(model).values())
-    task = torch.autograd.grad(loss(model(images), labels.roll(len(labels) // 2, 0)), thetas, retain_graph=True)
-    pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
+    return loss(model(images), labels.roll(len(labels) // 2, 0))
+
+
+def gradient_ratio(task: Tensor, pull: Tensor, thetas: list[nn.Parameter]) -> float:
+    """How much larger the first gradient is than the second; 0 where that is none."""
+    norm_of_task = _norm(torch.autograd.grad(task, thetas, retain_graph=True))
     norm_of_pull = _norm(torch.autograd.grad(pull, thetas))
-    return _norm(task) / norm_of_pull if norm_of_pull > 0 else 0.0
+    return norm_of_task / norm_of_pull if norm_of_pull > 0 else 0.0
 
 
 def _norm(gradients: tuple[Tensor, ...]) -> float:

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from sca_search.ternary import latents, soft_weights, ternary_weights
+from torch import Tensor
 
 # Odd, so that one bin is around zero; the outermost ones hold ±1.
 BINS = 41
@@ -20,7 +18,7 @@ class Snapshot:
     """All ternary weights of a network after some epochs, counted in equal bins from -1 to 1."""
 
     epoch: int  # how many are over
-    tanh: tuple[int, ...]  # of tanh Θ, what is trained
+    tanh: tuple[int, ...]  # of tanh Θ, what is trained; of other methods' latent weights
     soft: tuple[int, ...]  # of W, what the network computes with; in the paper's form it is the same
     alphas: dict[str, float]  # a layer
 
@@ -41,14 +39,9 @@ def is_kept(epoch: int, epochs: int) -> bool:
 
 
 @torch.no_grad()
-def snapshot(model: nn.Module, epoch: int) -> Snapshot:
-    """A ternarized network as it is now."""
-    return Snapshot(
-        epoch,
-        _counts(torch.tanh(latent) for latent in latents(model).values()),
-        _counts(soft_weights(model).values()),
-        {name: weight.alpha for name, weight in ternary_weights(model).items()},
-    )
+def snapshot(epoch: int, trained: list[Tensor], used: list[Tensor], alphas: dict[str, float]) -> Snapshot:
+    """Weights as they are now: what is trained, and what the network computes with, a layer each."""
+    return Snapshot(epoch, _counts(trained), _counts(used), alphas)
 
 
 def _counts(layers: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sca_search.control import SparsityControl
 from sca_search.data import Batch, Batches
 from sca_search.errors import DivergenceError, RunError
 from sca_search.loss import TaskLoss, cross_entropy
+from sca_search.methods import Method
 from sca_search.output_scale import output_scales
 from sca_search.schedule import Steps
-from sca_search.ternary import latents
 from sca_search.wheels import heal_torchvision
 
 heal_torchvision()
@@ -64,32 +63,37 @@ class Watch:
 
 
 class Learner(lightning.LightningModule):
-    """The task's loss, plus λR where a control steers ternary layers."""
+    """The task's loss, plus the method's own term where one is at work."""
 
     def __init__(
-        self, model: nn.Module, plan: FitPlan, leg: Leg, steps: int, control: SparsityControl | None, loss: TaskLoss
+        self, model: nn.Module, plan: FitPlan, leg: Leg, steps: int, method: Method | None, loss: TaskLoss
     ) -> None:
         super().__init__()
         self.model = model
         self.plan = plan
         self.leg = leg
         self.steps = steps  # an epoch; the trainer does not know yet when it asks for optimizers
-        self.control = control
+        self.method = method
         self.loss = loss
         self.memory: dict[str, Tensor] = {}
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         inputs, *wanted = batch
         loss = self.loss(self.model(inputs), *wanted)
-        if self.control is not None:
-            loss = loss + self.control.penalty()
+        if self.method is not None:
+            loss = loss + self.method.penalty()
         if not math.isfinite(float(loss.detach())):
             epoch = self.leg.first + self.current_epoch + 1
             raise DivergenceError(f"the loss became {float(loss.detach())} in epoch {epoch}")
         return loss
 
+    def on_after_backward(self) -> None:
+        if self.method is not None:
+            self.method.after_backward()
+
     def configure_optimizers(self) -> Any:
-        groups = parameter_groups(self.model, self.plan)
+        own = (self.method.latents().values(), self.method.trains_itself()) if self.method else ()
+        groups = parameter_groups(self.model, self.plan, *own)
         optimizer = torch.optim.Adam(groups, fused=True)
         remember(optimizer, self.leg.memory)
         course = _course(optimizer, self.plan, self.steps * self.plan.epochs)
@@ -126,14 +130,16 @@ def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
     return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.clone()
 
 
-def parameter_groups(model: nn.Module, plan: FitPlan) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, plan: FitPlan, latents: Iterable[nn.Parameter] = (), left_out: Iterable[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
     """Θ with its own learning rate, the last layer with its decay, the rest."""
-    theta = {id(latent) for latent in latents(model).values()}
+    theta, moved = ({id(parameter) for parameter in given} for given in (latents, left_out))
     last = model.get_submodule(plan.last_layer) if plan.last_layer and plan.last_layer_weight_decay else None
     decayed = {id(parameter) for parameter in last.parameters()} - theta if last else set()
     # A step of Adam's is as long for a small scale as for a large one: so each scale has a rate in its own measure.
     scales = {id(scale): unit for scale, unit in output_scales(model)}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in moved]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trained if id(p) in theta], "lr": plan.latent_learning_rate},
         {
@@ -159,15 +165,15 @@ def _course(optimizer: torch.optim.Optimizer, plan: FitPlan, steps: int) -> torc
 class _Conductor(lightning.Callback):
     """Moves the schedules before each batch; tells the outside after each epoch; stops when asked."""
 
-    def __init__(self, watch: Watch, control: SparsityControl | None, leg: Leg) -> None:
+    def __init__(self, watch: Watch, method: Method | None, leg: Leg) -> None:
         self.watch = watch
-        self.control = control
+        self.method = method
         self.first = leg.first
         self.stopped = False
 
     def on_train_batch_start(self, trainer: Any, _module: Any, _batch: Any, batch_idx: int) -> None:
-        if self.control is not None:
-            self.control.update(self.first + trainer.current_epoch + batch_idx / trainer.num_training_batches)
+        if self.method is not None:
+            self.method.update(self.first + trainer.current_epoch + batch_idx / trainer.num_training_batches)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if self.watch.stop_requested():
@@ -189,7 +195,7 @@ def fit(
     batches: Batches,
     plan: FitPlan,
     watch: Watch,
-    control: SparsityControl | None = None,
+    method: Method | None = None,
     loss: TaskLoss = cross_entropy,
     leg: Leg = WHOLE,
 ) -> dict[str, Tensor]:
@@ -197,11 +203,11 @@ def fit(
     epochs = (plan.epochs if leg.last is None else leg.last) - leg.first
     if epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
         return leg.memory
-    conductor = _Conductor(watch, control, leg)
+    conductor = _Conductor(watch, method, leg)
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
-    learner = Learner(model, plan, leg, len(batches), control, loss)
+    learner = Learner(model, plan, leg, len(batches), method, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
         warnings.simplefilter("ignore")

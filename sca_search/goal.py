@@ -46,9 +46,9 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
 
 
 def planned_sparsities(spec: StudySpec) -> list[float | None]:
-    """Of each of a study's trials; a recipe's zeros are as they land."""
+    """Of each of a study's trials; a recipe's zeros are as they land, and so are many methods'."""
     numbers = range(spec.search.trials)
-    return [None if spec.recipe else planned_ahead(spec.goal, number) for number in numbers]
+    return [planned_ahead(spec.goal, number) if spec.plans_sparsity else None for number in numbers]
 
 
 def limits_of(goal: GoalSpec) -> dict[str, float]:

@@ -21,6 +21,7 @@ from sca_search.gauge import Gauge, Taken
 from sca_search.goal import planned_between
 from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.measure import Score
+from sca_search.method_names import SCA
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logger
@@ -66,7 +67,7 @@ class Objective:
         trial.set_user_attr("worker", self.worker)
         candidate = self._candidate(trial, number)
         sparsity = candidate.sparsity
-        self.listener.on_start(trial.number, sparsity if self.spec.recipe is None else math.nan)
+        self.listener.on_start(trial.number, sparsity if self.spec.plans_sparsity else math.nan)
         epochs = _Counter()
 
         def on_epoch(epoch: Epoch) -> None:
@@ -98,9 +99,14 @@ class Objective:
         for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
-        if self.spec.recipe is None:  # which asks the prior for nothing
+        if self._asks_the_prior:
             trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted.sparsity
+
+    @property
+    def _asks_the_prior(self) -> bool:
+        """A recipe does not, nor does any other method."""
+        return self.spec.recipe is None and self.spec.search.method == SCA
 
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
         """The trial's values as a candidate of the sparsity that was planned when it was queued; else of one that
@@ -125,12 +131,16 @@ class Objective:
         """The trial's candidate; what the prior is asked for follows from what others reached."""
         if self.spec.recipe is not None:
             return recipe_candidate(self.spec, derived_seed(self.spec.seed, number))
-        layers = self.task.layer_shapes
-        candidate = self._sampled(trial, seed=derived_seed(self.spec.seed, number))
+        layers, seed = self.task.layer_shapes, derived_seed(self.spec.seed, number)
+        if not self.spec.plans_sparsity:
+            return self.space.sample(trial, 0.0, seed)
+        candidate = self._sampled(trial, seed)
         if self.space.budgets is not None:
             split = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
             for name, value in self.space.budgets.predicted(split).items():
                 trial.set_user_attr(name, value)
+        if not self._asks_the_prior:
+            return candidate
         if "asked" not in trial.user_attrs:  # a candidate that goes on keeps what it began with
             trial.set_user_attr("asked", self.asked(trial.study, candidate))
         asked = trial.user_attrs["asked"]

@@ -10,7 +10,7 @@ import pandas as pd
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import keep
 from sca_search.candidate_record import FEATURES, best_of, records_of
-from sca_search.export.plain import count_zeros, load_plain
+from sca_search.export.plain import count_zeros, counted_sparsity, load_plain
 from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
 from sca_search.gauge import TAKEN, Gauge, Taken
@@ -22,7 +22,6 @@ from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
-from sca_search.ternary import total
 from sca_search.train import train_candidate
 from sca_search.versions import versions
 
@@ -126,7 +125,7 @@ def _chosen(
         "chosen": {
             "trial": trial,
             "candidate": number,
-            "sparsity": total(counts).sparsity,
+            "sparsity": counted_sparsity(run.chosen_file),
             "accuracy": best["accuracy"],
             "accuracy_mean": statistics.fmean(accuracies),
             "accuracy_spread": statistics.pstdev(accuracies),

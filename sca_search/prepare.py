@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from sca_search.attention import open_attention
 from sca_search.errors import ModelError
 from sca_search.layers import LayerChoice, choose_layers, require_rows, weight_layers
+from sca_search.levels import shaped_as
 from sca_search.models import Maker
 from sca_search.named_object import cause_of
 from sca_search.output_scale import put_output_scales, scaled_layers
@@ -66,11 +67,11 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
 def rebuilt(make: Maker, state: Mapping[str, Tensor]) -> nn.Module:
     """The network with a state that was trained, in evaluation mode; RuntimeError if it is of another one.
 
-    Which layers have an output scale is what the state says.
+    Which layers have an output scale, or levels of their own, is what the state says.
     """
     network = open_attention(make())
     try:
-        put_output_scales(network, scaled_layers(state))
+        put_output_scales(shaped_as(network, state), scaled_layers(state))
     except AttributeError as error:  # a layer that this network has not
         raise RuntimeError(str(error)) from error
     network.load_state_dict(dict(state))

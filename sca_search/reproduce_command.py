@@ -1,7 +1,5 @@
 """`reproduce`: a table of the paper's, trained here, with the paper's figures beside ours."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +17,6 @@ from sca_search.screen import answer, errors, remarks, results, say
 if TYPE_CHECKING:
     from sca_search.paper.comparison import RankCorrelation, Row
     from sca_search.paper.reproduce import Plan
-    from sca_search.spec import StudySpec
-    from sca_search.study import Audience
-    from sca_search.task import Task
 
 _USUAL_OUT = Path("runs") / "paper"
 
@@ -90,10 +85,11 @@ def _run(table: str, plan: "Plan") -> None:
     from sca_search.fit import StopRequestedError
     from sca_search.paper.comparison import rank_correlations, rows_of
     from sca_search.paper.reproduce import Reproduced, Watcher, finished_results, reproduce
+    from sca_search.watching import watched
 
     with stop_on_interrupt() as stop:
         try:
-            done = reproduce(plan, Watcher(say, stop, _watched))
+            done = reproduce(plan, Watcher(say, stop, watched))
         except StopRequestedError:
             done = Reproduced(finished_results(plan), stopped=True)
     rows = rows_of(figures_of(table), done.results)
@@ -116,20 +112,6 @@ def _run(table: str, plan: "Plan") -> None:
     if done.stopped:
         errors().print("Stopped as asked. The same command goes on.")
         raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def _watched(spec: "StudySpec", task: "Task") -> "Iterator[Audience]":
-    from sca_search.display import StudyDisplay
-    from sca_search.shortening import told
-    from sca_search.study import Audience
-
-    for note in task.data.notes:
-        remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
-    remarks().print(told(spec), style="dim", highlight=False, soft_wrap=True, markup=False)
-    display = StudyDisplay(spec, remarks(), task.metric.name)
-    with display.shown():
-        yield display.audience(Audience())
 
 
 def _list(rows: "list[Row]") -> Table:

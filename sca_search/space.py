@@ -30,6 +30,7 @@ from sca_search.allocation import (
 )
 from sca_search.budget import Budgets
 from sca_search.candidate import Candidate, default_alpha, sharpened
+from sca_search.method_names import METHODS, SCA
 from sca_search.results import trial_frame
 from sca_search.schedule import Constant, Ramp, Schedule, Steps, Tracked
 from sca_search.sparing import sparing_split, sparing_weighting
@@ -41,6 +42,8 @@ Values = Mapping[str, Any]
 # Strength in units of the two gradients' ratio. In the paper's form the pull alone makes the network ternary and must
 # be strong: below 3 it leaves weights between the peaks. Sharpened, it was tried on top (0.1 and 1) and never paid.
 STRENGTH = (3.0, 1000.0)
+# Root mean square of Θ that did well before.
+FIRST_SPREAD = 0.6
 # Where the paper's λ steps up, it does so by factors of up to 50.
 STEP = 50.0
 # Networks of more ternary layers than this share values by stage: each searched number needs trials of its own.
@@ -75,17 +78,22 @@ class Space:
     def has_pull(self) -> bool:
         """Whether the regularizer is at work: always in the paper's form, else only where a strength is given."""
         form, strength = self.spec.search.form, self.spec.search.space.strength
+        if self.spec.search.method != SCA:
+            return False  # theirs is another
         return form == "paper" or (form == "sharpened" and strength is not None)
 
     def ranges(self) -> dict[str, Range]:
         """The range of each searched number."""
         space, form = self.spec.search.space, self.spec.search.form
         values = {
-            "spread": space.spread,
             "learning_rate": space.learning_rate,
             "latent_learning_rate": space.latent_learning_rate,
             "frozen_learning_rate": space.frozen_learning_rate,
         }
+        if self.spec.search.method != SCA:
+            strength = METHODS[self.spec.search.method].strength
+            return values | ({"strength": strength[:2]} if strength else {})
+        values["spread"] = space.spread
         if self.has_pull:
             values |= {"strength": space.strength or STRENGTH, "pull_start": space.pull_start}
         if form == "paper":
@@ -117,7 +125,7 @@ class Space:
     def first_guess(self) -> dict[str, Any]:
         """The values that did well before, moved into the ranges of this study; all layers alike."""
         known = {
-            "strength": 100.0 if self.spec.search.form == "paper" else 0.001,
+            "strength": self._known_strength,
             "hold_from": 0.5,
             # Sharp at once, the gradient wide, all zeros there from the start. At 0.99 on MNIST it had a lower
             # validation loss than β and the sparsity rising slowly with the real gradient; a few trainings, and not
@@ -126,13 +134,20 @@ class Space:
             "sharpness": 3000.0,
             "sharpness_first": 100.0,
             "gradient_sharpness": 1.0,
-            "spread": 0.6,
+            "spread": FIRST_SPREAD,
             "learning_rate": 0.01,
             "latent_learning_rate": 0.02,
             "frozen_learning_rate": 0.005,
         }
         numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in self.ranges().items()}
         return numbers | {name: options[0] for name, options in self.choices().items()}
+
+    @property
+    def _known_strength(self) -> float:
+        strength = METHODS[self.spec.search.method].strength
+        if strength is not None:
+            return strength[2]
+        return 100.0 if self.spec.search.form == "paper" else 0.001
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
         """Values for the first candidates: the known ones for the target and the first point of the grid, or for the
@@ -142,7 +157,11 @@ class Space:
         the even split and the one by the layers' size. Without a target these fall to the grid's next points, where
         few zeros make a split matter little. `planned` is the sparsity of a candidate.
         """
+        if self.spec.recipe is not None:
+            return {}
         guess, goal = self.first_guess(), self.spec.goal
+        if not self.spec.plans_sparsity:
+            return {0: guess}
         if goal.front or goal.min_accuracy is not None:
             known_ones, second, third = 3, 3, 5
         else:
@@ -200,10 +219,12 @@ class Space:
             alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
             sparsity=sparsity_of_split(self.layers, split) if limits else sparsity,
+            method=spec.search.method,
             form=spec.search.form,
             split=split,
-            spread=values["spread"],
+            spread=values.get("spread", FIRST_SPREAD),
             alpha=alpha,
+            exact=spec.plans_sparsity,
             hold_from=values.get("hold_from", 1.0),
             strength=self._strength(values, 0.0),
             layer_strength=self._of_layers(PULL, values, lambda own: self._strength(values, own)),
@@ -238,6 +259,8 @@ class Space:
         """λ's way to its strength: straight, by equal factors, or in one step as in the paper's recipes."""
         if "strength" not in values:
             return Constant(value=0.0)
+        if not self.has_pull:
+            return Constant(value=values["strength"])
         last, start = values["strength"] * math.exp(own), values["pull_start"]
         if values["growth"] == "step":
             return Steps(value=last / STEP, factors=((start * self.spec.train.epochs, STEP),))

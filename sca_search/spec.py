@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from sca_search.errors import SpecError
+from sca_search.method_names import METHODS, SCA
 from sca_search.metric_name import at_most_one, is_share
 from sca_search.recipe import EpochFactors, PositiveFloat, PositiveInt, RecipeSpec
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
@@ -46,6 +47,7 @@ from sca_search.spec_values import (
     Spread,
     Whole,
     known_augmentation,
+    known_method,
 )
 
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
@@ -71,6 +73,7 @@ FLAGS = {
     "only": "model.only",
     "weights": "model.weights",
     "trials": "search.trials",
+    "method": "search.method",
     "form": "search.form",
     "time_budget": "search.time_budget",
     "refits": "search.refits",
@@ -228,7 +231,8 @@ class SearchSpec(_Table):
     """How much is searched, in which form, by whom."""
 
     trials: PositiveInt = 16
-    form: Literal["sharpened", "paper", "straight-through"] = "sharpened"
+    method: Annotated[str, BeforeValidator(known_method)] = SCA
+    form: Literal["sharpened", "paper", "straight-through"] = "sharpened"  # of SCA
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
     # Which layers share what is searched a layer; None: each its own, or by stage where there are many.
     groups: Literal["layer", "stage", "all"] | None = None
@@ -306,6 +310,36 @@ class StudySpec(_Table):
             )
         if self.model.weights is not None and self.recipe.initialisation == "xavier":
             raise fault_of("model.weights", "must not be given where a recipe starts by xavier", self.model.weights)
+        return self
+
+    @property
+    def plans_sparsity(self) -> bool:
+        """Whether trials have a sparsity to end with; else their zeros are as they land."""
+        return self.recipe is None and METHODS[self.search.method].plans_sparsity
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_has_it(cls, given: Any) -> Any:
+        """A method that cannot choose its sparsity has no goal: all of its networks are of interest."""
+        search = given.get("search", {}) if isinstance(given, dict) else {}
+        method = METHODS.get(search.get("method", SCA)) if isinstance(search, dict) else None
+        if method is None or method.plans_sparsity:
+            return given
+        return {"goal": {"front": True}} | given
+
+    @model_validator(mode="after")
+    def _method_and_goal(self) -> Self:
+        name = self.search.method
+        if self.recipe is not None and name != SCA:
+            raise fault_of("search.method", f"must be {SCA!r} beside a recipe", name)
+        if self.plans_sparsity or self.recipe is not None:
+            if name != SCA and self.search.form != "sharpened":
+                raise fault_of("search.form", f"must not be given with the method {name!r}", self.search.form)
+            return self
+        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
+            if (value := getattr(self.goal, goal)) is not None:
+                rule = f"must not be given with the method {name!r}, whose zeros are as they land"
+                raise fault_of(f"goal.{goal}", rule, value)
         return self
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sca_search.errors import nearest_name
+from sca_search.method_names import METHODS, NOT_DONE
 from sca_search.metric_name import LOSSES, METRICS, check_name
 from sca_search.recipe import PositiveFloat
 from sca_search.schedule import Share
@@ -70,6 +71,15 @@ Growths = Annotated[
 
 
 Augmentation = Literal["none", "crop-flip", "scale-aspect"]
+
+
+def known_method(given: object) -> object:
+    """One of the methods; a name that is none of them is answered with the nearest."""
+    if isinstance(given, str) and given not in METHODS:
+        if given in NOT_DONE:
+            raise ValueError(f"must be a method that is there; {given} is not, since {NOT_DONE[given]}")
+        raise ValueError(f"must be one of {', '.join(METHODS)}, got {given!r}{nearest_name(given, METHODS)}")
+    return given
 
 
 def known_augmentation(given: object) -> object:

@@ -11,6 +11,7 @@ from sca_search.data import Batch, DataSet
 from sca_search.distribution import Snapshot
 from sca_search.exact import Floor
 from sca_search.layers import LayerChoice
+from sca_search.levels import baked_layers, shaped_as
 from sca_search.loss import PlainLoss, cross_entropy
 from sca_search.measure import EVALUATION_BATCH, Score, score
 from sca_search.metric import ACCURACY_METRIC, Metric
@@ -67,7 +68,7 @@ class Task:
         return (self.make_start or self.make_model)()
 
     def model_with(self, state: State) -> nn.Module:
-        model = self.make_model()
+        model = shaped_as(self.make_model(), state)
         model.load_state_dict(state)
         return model
 
@@ -150,3 +151,11 @@ class Settled:
     alphas: dict[str, float]
     history: tuple[Epoch, ...]
     snapshots: tuple[Snapshot, ...] = ()
+
+    @property
+    def baked_layers(self) -> tuple[str, ...]:
+        """The layers of the plain network that hold trits."""
+        return baked_layers(self.model, self.counts)
+
+    def baked_trits(self) -> dict[str, Tensor]:
+        return {name: self.model.get_parameter(f"{name}.weight") for name in self.baked_layers}

@@ -9,19 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from statistics import fmean
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sca_search.control import SparsityControl, strength_unit
 from sca_search.data import AskedSplit, TaughtSplit, TrainingSplit
 from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import DivergenceError, RunError
-from sca_search.exact import ExactTrits, exact_trits, rounded_trits
 from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
+from sca_search.levels import put_levels
 from sca_search.loss import TaskLoss, distillation, mismatch_of
 from sca_search.measure import (
     EVALUATION_BATCH,
@@ -30,18 +29,9 @@ from sca_search.measure import (
     reestimate_normalisation,
     remembers_its_beginning,
 )
-from sca_search.prior import zeros_for_sparsity
+from sca_search.methods import Method, method_class
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
-from sca_search.ternary import (
-    bake,
-    latents,
-    rounded,
-    soft_weights,
-    sparsity,
-    ternarize,
-    ternary_weights,
-    zero_counts,
-)
+from sca_search.ternary import total
 
 NO_RUNGS = Rungs()
 # Enough for normalisation statistics to compare candidates by; the end uses the whole split.
@@ -101,20 +91,6 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
     )
 
 
-def spreads_of(model: nn.Module, candidate: Candidate, task: Task) -> dict[str, float | None]:
-    """The root mean square of Θ at the start, a layer; None where the weights stay as they are."""
-    if candidate.spread is None:
-        return dict.fromkeys(task.ternary_layers, None)
-    if candidate.rescaling == 1.0:
-        return dict(task.spreads(candidate.spread))
-    own = {name: cast(Tensor, model.get_submodule(name).weight).detach() for name in task.ternary_layers}
-    means = {name: float(weight.square().mean().sqrt()) for name, weight in own.items()}
-    return {
-        name: mean ** (1.0 - candidate.rescaling) * candidate.spread**candidate.rescaling if mean else candidate.spread
-        for name, mean in means.items()
-    }
-
-
 def _taught(task: Task, start: WarmStart) -> TaughtSplit | AskedSplit:
     """The training split with the dense network's answers, which is asked again where inputs change."""
     if task.data.changes:
@@ -143,10 +119,7 @@ class _Training:
             mismatch = mismatch_of(task.data.kind, candidate.temperature)
             self.loss = distillation(candidate.distillation, candidate.temperature, task.loss, mismatch)
         self.model = task.model_with(start.state) if candidate.from_dense else task.make_model()
-        ternarize(self.model, spreads_of(self.model, candidate, task), candidate.form)
-        self.control = SparsityControl(self.model, candidate)
-        if not candidate.strength_is_lambda:
-            self.control.unit = self._strength_unit()
+        self.method: Method = method_class(candidate.method)(self.model, candidate, task)
         self.history: list[Epoch] = []
         self.snapshots: list[Snapshot] = []
 
@@ -157,10 +130,10 @@ class _Training:
             plan = replace(plan, learning_rate_steps=candidate.learning_rate_steps)
         first, memory = self._go_on(rungs.checkpoint)
         if not first:
-            self.snapshots.append(snapshot(self.model, 0))
+            self._keep_weights(0)
         # A training that goes on from a rung is looked at there once more: it may have been killed before it was.
         for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
-            memory = self._fit(plan, self._look_and_keep, self.control, candidate.seed, Leg(first, last, memory))
+            memory = self._fit(plan, self._look_and_keep, self.method, candidate.seed, Leg(first, last, memory))
             first = last
             if last < candidate.epochs:
                 self._keep(rungs.checkpoint, last, memory)
@@ -168,7 +141,7 @@ class _Training:
                     score = self._score_as_if_ended()
                 if not rungs.passes(last, score):
                     raise PausedError
-        self.control.finish()
+        self.method.finish()
         return self._settle()
 
     def _go_on(self, checkpoint: Path | None) -> tuple[int, dict[str, Tensor]]:
@@ -179,7 +152,7 @@ class _Training:
         steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
         try:
             self.model.load_state_dict(kept.model)
-            self.control.go_on(kept.unit, kept.alphas, steps)
+            self.method.go_on(kept.unit, kept.alphas, steps)
             self.history = [Epoch(**epoch) for epoch in kept.history]
             self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
             torch.set_rng_state(kept.random)
@@ -193,8 +166,8 @@ class _Training:
             state = {name: value.detach() for name, value in self.model.state_dict().items()}
             kept = Checkpoint(
                 epoch=epoch,
-                unit=self.control.unit,
-                alphas=self.control.alphas(),
+                unit=self.method.unit,
+                alphas=self.method.alphas(),
                 history=[asdict(each) for each in self.history],
                 snapshots=[asdict(each) for each in self.snapshots],
                 model=state,
@@ -209,23 +182,18 @@ class _Training:
         Before the pull is strong or the forward pass sharp, the network's own figures say nothing of its end.
         """
         state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
-        copy = self.task.model_with(
-            state | {f"{name}.weight": trits for name, trits in self._exact_trits().trits.items()}
-        )
+        levels = self.method.ending().levels
+        copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
+        put_levels(copy, levels)
         batches = self.task.data.train.batches(EVALUATION_BATCH, seed=0)
         reestimate_normalisation(copy, islice(batches, RUNG_BATCHES))
         return self.task.validate(copy)
-
-    def _strength_unit(self) -> float:
-        """λ for a strength of 1, on the first training batch with the schedules at their start."""
-        images, labels = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
-        return strength_unit(self.model.train(), images, labels, self.task.loss)
 
     def _fit(
         self,
         plan: FitPlan,
         look: Callable[[int], Epoch],
-        control: SparsityControl | None,
+        method: Method | None,
         seed: int,
         leg: Leg = WHOLE,
     ) -> dict[str, Tensor]:
@@ -235,37 +203,41 @@ class _Training:
 
         batches = self.train_split.batches(self.task.batch, seed=seed)
         watch = Watch(after_epoch, self.progress.stop_requested)
-        return fit(self.model, batches, plan, watch, control, self.loss, leg)
+        return fit(self.model, batches, plan, watch, method, self.loss, leg)
 
     def _look_and_keep(self, epoch: int) -> Epoch:
         if is_kept(epoch, self.candidate.epochs):
-            self.snapshots.append(snapshot(self.model, epoch))
+            self._keep_weights(epoch)
         return self._look(epoch)
+
+    def _keep_weights(self, epoch: int) -> None:
+        trained, used = self.method.weights()
+        if trained:  # full precision has no weights of its own to show
+            self.snapshots.append(snapshot(epoch, trained, used, self.method.alphas()))
 
     def _look(self, epoch: int) -> Epoch:
         """The network now, soft and as rounding would leave it."""
         soft = self.task.validate(self.model).accuracy
-        with rounded(self.model):
+        with self.method.rounded():
             hard = self.task.validate(self.model).accuracy
-        alphas = self.control.alphas().values()
+        alphas = self.method.alphas().values()
         return Epoch(
             phase="ternary",
             epoch=epoch,
             epochs=self.candidate.epochs,
             soft_accuracy=soft,
             rounded_accuracy=hard,
-            sparsity=sparsity(self.model).sparsity,
-            alpha=sum(alphas) / len(alphas),
-            strength=self.control.strength,
-            sharpness=self.control.sharpness,
+            sparsity=self.method.sparsity(),
+            alpha=fmean(alphas) if alphas else 0.0,
+            strength=self.method.strength,
+            sharpness=self.method.sharpness,
         )
 
     def _settle(self) -> Settled:
         before = self._look(self.candidate.epochs)
-        reached = {name: float((soft.round() == 0).float().mean()) for name, soft in soft_weights(self.model).items()}
-        exact = self._exact_trits()
-        bake(self.model, exact.trits)
-        self._train_float_parts(before)
+        ending = self.method.ending()
+        self.method.detach(ending)
+        self._train_float_parts(before, total(ending.counts).sparsity)
         # Shuffled, for a mixture of classes in each batch; training's batches also never end in a single image.
         reestimate_normalisation(self.model, self.task.data.train.batches(EVALUATION_BATCH, seed=0))
         final = self.task.validate(self.model, with_error=True)
@@ -273,29 +245,20 @@ class _Training:
         return Settled(
             model=self.model,
             score=final,
-            counts=zero_counts(exact.trits),
-            moved_share=exact.moved_share,
-            reached=reached,
+            counts=ending.counts,
+            moved_share=ending.moved_share,
+            reached=ending.reached,
             sparsity_before=before.sparsity,
             soft_accuracy=before.soft_accuracy,
             rounded_accuracy=before.rounded_accuracy,
-            dead_layers=exact.dead_layers,
-            unit=self.control.unit,
-            alphas=self.control.alphas(),
+            dead_layers=ending.dead_layers,
+            unit=self.method.unit,
+            alphas=self.method.alphas(),
             history=tuple(self.history),
             snapshots=tuple(self.snapshots),
         )
 
-    def _exact_trits(self) -> ExactTrits:
-        thetas = {name: latent.detach() for name, latent in latents(self.model).items()}
-        thresholds = {name: weight.threshold for name, weight in ternary_weights(self.model).items()}
-        softs = soft_weights(self.model)
-        if not self.candidate.exact:
-            return rounded_trits(softs)
-        zeros = zeros_for_sparsity(self.candidate.sparsity, sum(latent.numel() for latent in thetas.values()))
-        return exact_trits(thetas, softs, thresholds, zeros, self.task.floor, self.task.transposed)
-
-    def _train_float_parts(self, before: Epoch) -> None:
+    def _train_float_parts(self, before: Epoch, sparsity: float) -> None:
         """Normalisation, first and last layer and biases learn to live with the trits."""
         candidate = self.candidate
 
@@ -307,7 +270,7 @@ class _Training:
                 candidate.frozen_epochs,
                 accuracy,
                 accuracy,
-                candidate.sparsity,
+                sparsity,
                 before.alpha,
                 0.0,
                 before.sharpness,

@@ -86,9 +86,7 @@ def fill_queue(study: optuna.Study, space: Space) -> int:
             put_back(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
     known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
-    first = (
-        {} if space.spec.recipe else space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
-    )
+    first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
     for candidate in range(space.spec.search.trials):
         if candidate not in known:
             # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
@@ -105,7 +103,7 @@ def queue_another(study: optuna.Study, space: Space) -> None:
 
 
 def _queued(space: Space, candidate: int) -> dict[str, float]:
-    planned = None if space.spec.recipe else planned_ahead(space.spec.goal, candidate)
+    planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None
     if planned is None:
         return {"candidate": candidate}
     return {"candidate": candidate, "planned_sparsity": space.possible(planned)}

@@ -20,6 +20,7 @@ from sca_search.latency import Calibration, latency_model
 from sca_search.latency_file import read_calibration, read_latency_table
 from sca_search.loss import loss_of
 from sca_search.measure import Score
+from sca_search.method_names import SCA
 from sca_search.metric import metric_of, try_metric
 from sca_search.prepare import prepared
 from sca_search.prior import alpha_for_sparsity
@@ -136,7 +137,8 @@ def layer_costs(
 
 def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:
     """What the study searches; the layers' sensitivity is only asked where it matters."""
-    has_split = spec.recipe is None and spec.search.space.split and len(task.layer_shapes) > 1
+    is_searched = spec.recipe is None and spec.search.method == SCA
+    has_split = is_searched and spec.search.space.split and len(task.layer_shapes) > 1
     costs = layer_costs(run, spec, task, start, told) if has_split else []
     return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sca_search.distribution import BINS, MOST_LOOKS, Snapshot, is_kept, snapshot
+from sca_search.methods.sca import weights_of
 from sca_search.ternary import Form, latents, ternarize, ternary_weights
 
 
@@ -31,7 +32,7 @@ def counted(values: list[np.ndarray]) -> tuple[int, ...]:
 @pytest.mark.parametrize("form", ["paper", "sharpened", "straight-through"])
 def test_snapshot_counts_all_weights_of_all_layers(form: Form) -> None:
     model = network(form)
-    taken = snapshot(model, 3)
+    taken = snapshot(3, *weights_of(model), {"0": 0.5, "1": 0.5})
     thetas = [latent.detach().numpy().ravel().astype(np.float64) for latent in latents(model).values()]
     assert np.abs(np.subtract(taken.tanh, counted([np.tanh(theta) for theta in thetas]))).max() <= 1
     assert sum(taken.tanh) == sum(taken.soft) == 30 * 40 + 40 * 50

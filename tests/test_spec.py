@@ -111,6 +111,7 @@ FLAG_VALUES = {
     "only": "conv*",
     "weights": Path("/some/weights.pt"),
     "trials": 3,
+    "method": "sca",
     "form": "paper",
     "time_budget": "2m",
     "refits": 4,

@@ -14,6 +14,7 @@ from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import Floor
 from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
+from sca_search.methods import Method
 from sca_search.prepare import prepared
 from sca_search.schedule import Ramp, Tracked
 from sca_search.space import Space
@@ -128,13 +129,16 @@ def ids(parameters):
 def test_groups_hold_every_trained_parameter_once(task, start):
     model = ternarized(task, start)
     plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=1e-4, last_layer="fc2")
-    grouped = [parameter for group in parameter_groups(model, plan) for parameter in group["params"]]
+    grouped = [
+        parameter for group in parameter_groups(model, plan, latents(model).values()) for parameter in group["params"]
+    ]
     assert ids(grouped) == ids(model.parameters())
 
 
 def test_latent_weights_have_their_own_rate(task, start):
     model = ternarized(task, start)
-    groups = parameter_groups(model, FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02))
+    plan = FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02)
+    groups = parameter_groups(model, plan, latents(model).values())
     of_theta = [group for group in groups if group["lr"] == 0.02]
     assert len(of_theta) == 1
     assert ids(of_theta[0]["params"]) == ids(latents(model).values())
@@ -143,14 +147,16 @@ def test_latent_weights_have_their_own_rate(task, start):
 
 def test_decay_reaches_the_last_layer_only(task, start):
     model = ternarized(task, start)
-    groups = parameter_groups(model, FitPlan(1, 0.01, 0.02, last_layer_weight_decay=1e-4, last_layer="fc2"))
+    plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=1e-4, last_layer="fc2")
+    groups = parameter_groups(model, plan, latents(model).values())
     decayed = [parameter for group in groups if group.get("weight_decay") for parameter in group["params"]]
     assert ids(decayed) == ids([model.fc2.weight, model.fc2.bias])
     assert [group["weight_decay"] for group in groups if group.get("weight_decay")] == [1e-4]
 
 
 def test_no_decay_asked_for_makes_no_group_of_it(task, start):
-    groups = parameter_groups(ternarized(task, start), FitPlan(1, 0.01, 0.02, last_layer="fc2"))
+    model = ternarized(task, start)
+    groups = parameter_groups(model, FitPlan(1, 0.01, 0.02, last_layer="fc2"), latents(model).values())
     assert len(groups) == 2
     assert not any(group.get("weight_decay") for group in groups)
 
@@ -161,7 +167,7 @@ def test_a_ternary_last_layer_is_not_grouped_twice():
     model = task.make_model()
     ternarize(model, task.spreads(0.6), "sharpened")
     plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=task.last_layer_weight_decay, last_layer=task.last_layer)
-    groups = parameter_groups(model, plan)
+    groups = parameter_groups(model, plan, latents(model).values())
     grouped = [parameter for group in groups for parameter in group["params"]]
     assert ids(grouped) == ids(model.parameters())
     theta = latents(model)["fc2"]
@@ -243,11 +249,14 @@ def test_a_single_step_can_be_taken():
 # fit
 
 
-class Recorder:
-    """Stands where a control stands, and notes when it is moved."""
+class Recorder(Method):
+    """A method that does nothing but note when it is moved."""
 
     def __init__(self):
         self.epochs = []
+
+    def latents(self):
+        return {}
 
     def update(self, epoch):
         self.epochs.append(epoch)
@@ -429,7 +438,8 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
     recorded = [(epoch.soft_accuracy, epoch.rounded_accuracy) for epoch in told]
     np.testing.assert_allclose(recorded, expected, atol=1e-9)
     assert all(epoch.gap == 0 for epoch in told[3:])
-    assert [epoch.sparsity for epoch in told[3:]] == [0.9, 0.9]
+    zeros = math.floor(0.9 * ALL_TERNARY + 0.5)
+    assert [epoch.sparsity for epoch in told[3:]] == [zeros / ALL_TERNARY] * 2
 
 
 def test_looking_does_not_disturb_the_training(task, start):
@@ -682,7 +692,7 @@ def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, for
         thetas = {name: latent.detach().double() for name, latent in latents(training.model).items()}
         borders = {
             name: 0.0 if form == "paper" else math.atanh(math.sqrt(alpha / 2))
-            for name, alpha in training.control.alphas().items()
+            for name, alpha in training.method.alphas().items()
         }
         beyond = np.concatenate([(thetas[name].abs() - borders[name]).numpy().ravel() for name in thetas])
         last_zero = np.sort(beyond)[math.floor(0.9 * ALL_TERNARY + 0.5) - 1]
@@ -753,7 +763,8 @@ def test_a_scale_learns_in_its_own_measure():
     model = task.make_model()
     ternarize(model, task.spreads(0.6), "sharpened")
     scale = model[3].output_scale.item()
-    groups = parameter_groups(model, FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02))
+    plan = FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02)
+    groups = parameter_groups(model, plan, latents(model).values())
     rates = [group["lr"] for group in groups if any(each is model[3].output_scale for each in group["params"])]
     assert rates == [pytest.approx(0.01 * scale)]
     assert ids([parameter for group in groups for parameter in group["params"]]) == ids(model.parameters())

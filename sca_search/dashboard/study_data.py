@@ -24,7 +24,9 @@ from sca_search.dashboard.words import (
     tiles,
 )
 from sca_search.goal import limits_of
+from sca_search.method_names import METHODS, SCA
 from sca_search.metric_name import is_share
+from sca_search.spec import StudySpec
 
 Document = dict[str, Any]
 # In the table these come first, and in this order.
@@ -144,6 +146,13 @@ def _table(files: RunFiles, names: list[str]) -> Document:
     return {"columns": kept, "searched": [name for name in names if name in kept], "rows": rows}
 
 
+def _method(spec: StudySpec) -> list[tuple[str, str]]:
+    name = spec.search.method
+    weights = METHODS[name].weights
+    told = [("Method", f"{name}, weights {weights}")]
+    return [*told, ("Form", spec.search.form)] if name == SCA else told
+
+
 def _setup(files: RunFiles) -> Document:
     spec = files.spec
     return {
@@ -151,7 +160,7 @@ def _setup(files: RunFiles) -> Document:
         "facts": [
             ("Data", spec.data.name),
             ("Network", spec.model.label),
-            ("Form", spec.search.form),
+            *_method(spec),
             ("Seed", str(spec.seed)),
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],

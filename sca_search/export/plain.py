@@ -12,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sca_search.errors import RunError
+from sca_search.levels import whole_trits
 from sca_search.tensor_file import save_tensors
-from sca_search.ternary import ZeroCount, zero_counts
+from sca_search.ternary import ZeroCount, total, zero_counts
 
 FORMAT = "sca-search/plain"
 VERSION = "1"
@@ -57,6 +58,12 @@ def count_zeros(path: Path) -> dict[str, ZeroCount]:
     """Zeros a layer, counted in the file."""
     state, layers, _ = load_plain(path)
     return zero_counts({name: state[f"{name}.weight"] for name in layers})
+
+
+def counted_sparsity(path: Path) -> float:
+    """The share of zeros, counted in the file; two layers that were one count as that."""
+    state, layers, _ = load_plain(path)
+    return total(zero_counts(whole_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
 
 def _check_trits(path: Path, tensors: Mapping[str, Tensor], layers: tuple[str, ...]) -> None:

@@ -61,8 +61,8 @@ class Reproduced:
 
 
 @dataclass(frozen=True)
-class _OnceRead(Source):
-    """The cells of a table share their data: it is read once."""
+class OnceRead(Source):
+    """Studies that share their data: it is read once."""
 
     kept: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def reproduce(plan: Plan, watcher: Watcher) -> Reproduced:
     results = finished_results(plan)
     waiting = [cell for cell in plan.cells if cell not in results]
     specs = _specs(plan, waiting, watcher)
-    source = _OnceRead()
+    source = OnceRead()
     for number, cell in enumerate(waiting, start=len(results) + 1):
         spec = specs[cell]
         watcher.say(f"cell {number} of {len(plan.cells)}: {cell.told}, {spec.train.epochs} epochs")

@@ -1,0 +1,165 @@
+"""`compare`: SCA and the methods that it is measured against, trained under equal conditions, in one table and page."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from sca_search.completion import data_names, method_names, model_names, study_files
+from sca_search.ending import INTERRUPTED
+from sca_search.errors import SpecError
+from sca_search.files import write_json_atomic
+from sca_search.interrupt import stop_on_interrupt
+from sca_search.method_names import METHODS, NOT_DONE, SCA
+from sca_search.screen import answer, errors, remarks, results, say
+from sca_search.spec import resolve
+
+if TYPE_CHECKING:
+    from sca_search.contest import Contest, Entry
+
+_USUAL_TRIALS = 4
+_FLAGS = (
+    "target_sparsity",
+    "data",
+    "data_dir",
+    "train_limit",
+    "model",
+    "trials",
+    "epochs",
+    "dense_epochs",
+    "batch",
+    "threads",
+    "seed",
+)
+
+
+def compare_command(
+    ctx: typer.Context,
+    study: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STUDY]", help="A study file; flags overrule it.", autocompletion=study_files),
+    ] = None,
+    methods: Annotated[str, typer.Option(help="all, or names: sca,twn,ttq.", autocompletion=method_names)] = "all",
+    seeds: Annotated[int, typer.Option(help="Warm starts and trainings of each method.")] = 1,
+    target_sparsity: Annotated[
+        float | None,
+        typer.Option(help="Of the methods that can choose theirs. Default 0.5.", show_default=False),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=data_names)
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
+    ] = None,
+    train_limit: Annotated[
+        int | None, typer.Option(help="Use only so many training images.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=model_names)
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help=f"Of each method and seed. Default {_USUAL_TRIALS}.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of each trial.", show_default=False)] = None,
+    dense_epochs: Annotated[int | None, typer.Option(help="Of the warm start.", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(help="Images a step.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(help="Of the training.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The comparison's folder. Default: below runs.", show_default=False)
+    ] = None,
+    timed: Annotated[bool, typer.Option("--time/--no-time", help="Compile and time every method's C.")] = True,
+) -> None:
+    """Trains several methods with equal epochs from the same warm start, and puts them on one front.
+
+    Methods that cannot choose their sparsity appear where they land. Finished ones are kept: the same command goes on.
+
+    **Example**
+
+    `sca-search compare --methods sca,straight-through,twn --target-sparsity 0.9 --seeds 3`
+    """
+    flags = {name: ctx.params[name] for name in _FLAGS if ctx.params.get(name) is not None}
+    if study is None:
+        flags = {"trials": _USUAL_TRIALS} | flags
+    base = resolve(study, flags)
+    if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
+        raise SpecError("compare needs a target sparsity and nothing else for a goal: give --target-sparsity")
+    if seeds < 1:
+        raise SpecError(f"--seeds must be at least 1, got {seeds}")
+    usual = base.out / f"compare-{base.base_name}"
+    say("loading torch")
+    from sca_search.contest import Contest, chosen_methods
+
+    _run(Contest(base, chosen_methods(methods), seeds, (out or usual).expanduser()), timed)
+
+
+def _run(contest: "Contest", timed: bool) -> None:
+    from sca_search.contest import run_contest, times_ms
+    from sca_search.dashboard import write_page
+    from sca_search.paper.reproduce import Watcher
+    from sca_search.watching import watched
+
+    with stop_on_interrupt() as stop:
+        watcher = Watcher(say, stop, watched)
+        entries, stopped = run_contest(contest, watcher)
+        times = times_ms(contest, entries, watcher) if timed and not stopped else {}
+    rows = [_row(method, [each for each in entries if each.method == method], times) for method in contest.methods]
+    rows = [row for row in rows if row["seeds"]]
+    results().print(_table(rows))
+    for name, reason in NOT_DONE.items():
+        remarks().print(f"{name} is not done: {reason}.", highlight=False, soft_wrap=True, style="dim")
+    page = contest.folder / "comparison.html"
+    runs = [contest.folder / f"{row['method']}-0" for row in rows]
+    document: dict[str, Any] = {"target_sparsity": contest.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
+    if runs:
+        write_page(page, runs)
+        write_json_atomic(contest.folder / "compare.json", document)
+        results().print(f"Dashboard: {page}", highlight=False, soft_wrap=True, markup=False)
+    answer(document | {"folder": contest.folder, "page": page if runs else None})
+    if stopped:
+        errors().print("Stopped as asked. The same command goes on.")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> dict[str, Any]:
+    """A method over its seeds: means, and the sample's standard deviation where there are two."""
+    row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
+    for name in ("accuracy", "test_accuracy", "sparsity", "packed_bytes", "file_bytes"):
+        values = [value for each in entries if (value := getattr(each, name)) is not None]
+        row[name] = statistics.fmean(values) if values else None
+        row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+    row["epochs"] = statistics.fmean(each.epochs for each in entries) if entries else None
+    row["failed"] = sum(each.failed for each in entries)
+    row["latency_ms"] = times.get(method)
+    return row
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    names = ("method", "weights", "validation, %", "test, %", "zeros, %", "weights, KB", "file, KB", "ms", "epochs")
+    table = Table(*names)
+    for row in rows:
+        table.add_row(
+            row["method"],
+            row["weights"],
+            _percent(row, "accuracy"),
+            _percent(row, "test_accuracy"),
+            _percent(row, "sparsity"),
+            _number(row["packed_bytes"], 1 / 1024, 2),
+            _number(row["file_bytes"], 1 / 1024, 1),
+            _number(row["latency_ms"], 1.0, 4),
+            _number(row["epochs"], 1.0, 0),
+            style="bold" if row["method"] == SCA else None,
+        )
+    return table
+
+
+def _percent(row: dict[str, Any], name: str) -> str:
+    spread = row[f"{name}_sd"]
+    return _number(row[name], 100.0, 2) + (f" ± {100 * spread:.2f}" if spread else "")
+
+
+def _number(value: float | None, factor: float, digits: int) -> str:
+    return "" if value is None else f"{factor * value:.{digits}f}"

@@ -1,0 +1,72 @@
+"""BayesBiNN: signs as random variables, their natural parameters moved by the Bayesian learning rule.
+
+    w = tanh((λ + δ)/τ),  δ = ½ log(u / (1 - u)), u uniform: a Gumbel-softmax relaxation of a random sign
+    s = N (1 - w²) / (τ (1 - tanh² λ)),  λ ← (1 - ρ) λ - ρ (s · ∂L/∂w - λ₀),  λ₀ = 0
+    W = sign λ at the end
+
+N is the number of training examples, L the mean loss of a batch. λ starts at the rescaled dense weights times ten: the
+published ±10 where there is nothing to start from. Meng, Bachmann & Khan, Training Binary Neural Networks using the
+Bayesian Learning Rule, 2020.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from sca_search.candidate import Candidate
+from sca_search.levels import Levels
+from sca_search.methods.quantized import Quantized, Quantizer, signs
+from sca_search.schedule import share_of
+from sca_search.task import Task
+
+_TEMPERATURE = 1e-10
+_RATE = 1e-4  # ρ at the start; it falls to nothing along a cosine
+_START = 10.0
+_TINY = 1e-10
+
+
+class RandomSigns(Quantizer):
+    drawn: Tensor | None = None
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        return _START * super().right_inverse(weight)
+
+    def levels(self, latent: Tensor) -> Levels:
+        return Levels(signs(latent))
+
+    def soft(self, latent: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return signs(latent)
+        even = torch.rand_like(latent).clamp(1e-7, 1.0 - 1e-7)
+        noise = 0.5 * (even / (1.0 - even)).log()
+        self.drawn = torch.tanh((latent.detach() + noise) / _TEMPERATURE).requires_grad_()
+        return self.drawn
+
+
+class BayesBinn(Quantized):
+    quantizer = RandomSigns
+
+    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+        super().__init__(model, candidate, task)
+        self._examples = len(task.data.train)
+        self._rate = _RATE
+
+    def trains_itself(self) -> Iterable[nn.Parameter]:
+        return self.latents().values()
+
+    def update(self, epoch: float) -> None:
+        share = torch.tensor(share_of(epoch, self.candidate.epochs))
+        self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * share)))
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        for name, quantizer in self.quantizers().items():
+            assert isinstance(quantizer, RandomSigns)
+            drawn, natural = quantizer.drawn, self.latents()[name]
+            if drawn is None or drawn.grad is None:
+                continue
+            certain = (1.0 - drawn.square() + _TINY) / _TEMPERATURE / (1.0 - natural.tanh().square() + _TINY)
+            step = self._examples * certain * drawn.grad + natural
+            natural.sub_(self._rate * step)
+            quantizer.drawn = None

@@ -1,0 +1,32 @@
+"""BinaryConnect: the sign of real weights in both passes, real weights that are updated and kept within ±1.
+
+    W = sign θ;  ∂W/∂θ = 1;  θ ← clip(θ, -1, 1) after each step
+
+The deterministic form. Courbariaux, Bengio & David, BinaryConnect: Training Deep Neural Networks with binary weights
+during propagations, 2015.
+"""
+
+import torch
+from torch import Tensor
+
+from sca_search.levels import Levels
+from sca_search.methods.quantized import Quantized, Quantizer, signs, straight_through
+
+
+class Sign(Quantizer):
+    def soft(self, latent: Tensor) -> Tensor:
+        return straight_through(signs(latent), latent)
+
+    def levels(self, latent: Tensor) -> Levels:
+        return Levels(signs(latent))
+
+
+class BinaryConnect(Quantized):
+    """Clipped before the next step instead of after the last, which is the same."""
+
+    quantizer = Sign
+
+    @torch.no_grad()
+    def update(self, epoch: float) -> None:  # noqa: ARG002
+        for latent in self.latents().values():
+            latent.clamp_(-1.0, 1.0)

@@ -1,0 +1,22 @@
+"""The straight-through estimator at the quantile that gives each layer its planned share of zeros.
+
+    W = sign θ where |θ| > t, else 0,  t the planned quantile of |θ|;  ∂W/∂θ = 1
+
+No method of the paper's: the honest baseline at a chosen sparsity. Bengio, Léonard & Courville, Estimating or
+Propagating Gradients Through Stochastic Neurons for Conditional Computation.
+"""
+
+from torch import nn
+
+from sca_search.candidate import Candidate
+from sca_search.methods.sca import Sca
+from sca_search.schedule import Constant, Tracked
+from sca_search.task import Task
+
+
+class StraightThrough(Sca):
+    """SCA's latent weights and tracked threshold, with an estimator instead of a gradient."""
+
+    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+        fixed = {"form": "straight-through", "alpha": Tracked(), "strength": Constant(value=0.0)}
+        super().__init__(model, candidate.model_copy(update=fixed), task)

@@ -1,0 +1,29 @@
+"""Tang's regularizer, as the paper extends it to three values, with the straight-through estimator.
+
+    R = Σ (1 - θ²) θ²;  W = round(clip(θ, -1, 1));  ∂W/∂θ = 1
+
+Tang, Hua & Wang, How to Train a Compact Binary Neural Network with High Accuracy?, 2017 (R = Σ 1 - θ² there).
+"""
+
+from torch import Tensor
+
+from sca_search.levels import Levels
+from sca_search.methods.quantized import Quantized, Quantizer, straight_through
+from sca_search.ternary import nearest_trits
+
+
+class PulledTrits(Quantizer):
+    def levels(self, latent: Tensor) -> Levels:
+        return Levels(nearest_trits(latent))
+
+    def soft(self, latent: Tensor) -> Tensor:
+        return straight_through(nearest_trits(latent.detach()), latent)
+
+    def pull(self, latent: Tensor) -> Tensor:
+        square = latent.clamp(-1.0, 1.0).square()  # beyond ±1 R falls without end
+        return ((1.0 - square) * square).sum()
+
+
+class Tang(Quantized):
+    quantizer = PulledTrits
+    has_pull = True
