@@ -300,7 +300,7 @@ def _dry_run(spec: StudySpec) -> None:
     layer_column = Column("layer", min_width=longest)
     table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
     for choice in task.choices:
-        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.ternary else ""
+        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.layer.name in alphas else ""
         table.add_row(
             choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
         )

@@ -184,7 +184,7 @@ def make_gauge(run: RunFolder, spec: StudySpec, task: Task) -> Gauge | None:
 
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:
     """The prior's α a layer on the warm start, for the spread that the study tries first: written once a run."""
-    if run.closed_form_file.exists():
+    if run.closed_form_file.exists() or spec.search.method != SCA:
         return
     model = task.model_with(start.state)
     spread = Space(spec).first_guess()["spread"]
@@ -197,7 +197,10 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
-    """The prior's α a layer on the network as it is initialised, for the target; a recipe has its own."""
+    """The prior's α a layer on the network as it is initialised, for the target; a recipe has its own, and other
+    methods have none."""
+    if spec.search.method != SCA:
+        return {}
     if spec.recipe is not None:
         return dict.fromkeys(task.ternary_layers, spec.recipe.alpha)
     torch.manual_seed(spec.seed)

@@ -121,9 +121,9 @@ class Quantized(Method):
     def ending(self) -> Ending:
         return Ending({name: quantizer.levels(*self._originals(name)) for name, quantizer in self.quantizers().items()})
 
-    @torch.no_grad()
     def detach(self, ending: Ending) -> None:
         for name in ending.levels:
+            # With gradients on, else torch leaves a plain tensor where a parameter was.
             parametrize.remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
         put_levels(self.model, ending.levels)
 
