@@ -1,0 +1,163 @@
+"""SCA and the methods that it is measured against, with equal epochs from the same warm starts.
+
+    python benchmarks/compare.py digits --seeds 3
+    python benchmarks/compare.py mnist --data-dir DIR --seeds 3
+
+All methods first, those that plan their sparsity at --target-sparsity. Then SCA once more at the sparsity where each
+method of {-1,0,+1} that cannot choose its own has landed: only at equal sparsity is a difference a method's merit.
+Everything is kept below --cells, and a benchmark that was interrupted goes on.
+"""
+
+import argparse
+import shutil
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from report import RESULTS, provenance, table, write_section
+
+from sca_search.contest import Contest, Entry, run_contest, times_ms
+from sca_search.method_names import METHODS, NOT_DONE, SCA
+from sca_search.paper.reproduce import Watcher
+from sca_search.spec import StudySpec
+
+TRITS = "{-1,0,+1}"
+STUDIES = {
+    "digits": {"train": {"dense_epochs": 30, "epochs": 20, "frozen_epochs": 5}},
+    "mnist": {
+        "data": {"name": "mnist", "train_limit": 20_000},
+        "model": {"name": "lenet-medium"},
+        "train": {"dense_epochs": 5, "epochs": 3, "frozen_epochs": 1, "batch": 64},
+    },
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    watcher = Watcher(say=lambda line: print(line, flush=True))
+    contest = _contest(arguments, arguments.target_sparsity, tuple(METHODS), "all")
+    entries, _ = run_contest(contest, watcher)
+    again = {}
+    for method in _landing():
+        landed = round(statistics.fmean(_values(entries, method, "sparsity")), 3)
+        beside = _contest(arguments, landed, (SCA,), f"at-{landed:g}")
+        _share_starts(contest, beside)
+        again[method] = run_contest(beside, watcher)[0]
+    _report(arguments, contest, entries, again, times_ms(contest, entries, watcher))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", choices=list(STUDIES))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=2)
+    parser.add_argument("--target-sparsity", type=float, default=0.9)
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
+    return parser.parse_args()
+
+
+def _contest(arguments: argparse.Namespace, target: float, methods: tuple[str, ...], name: str) -> Contest:
+    tables = STUDIES[arguments.data]
+    spec = StudySpec.model_validate(
+        tables
+        | {
+            "goal": {"target_sparsity": target},
+            "data": tables.get("data", {}) | ({"dir": arguments.data_dir} if arguments.data_dir else {}),
+            "search": {"trials": arguments.trials},
+        }
+    )
+    return Contest(spec, methods, arguments.seeds, arguments.cells / "compare" / arguments.data / name)
+
+
+def _share_starts(one: Contest, other: Contest) -> None:
+    for seed in range(one.seeds):
+        target = other.folder / f"dense-{seed}"
+        if not target.exists():
+            shutil.copytree(one.folder / f"dense-{seed}", target)
+
+
+def _landing() -> list[str]:
+    return [name for name, method in METHODS.items() if method.weights == TRITS and not method.plans_sparsity]
+
+
+def _values(entries: Iterable[Entry], method: str, name: str) -> list[float]:
+    found = [getattr(entry, name) for entry in entries if entry.method == method]
+    return [value for value in found if value is not None]
+
+
+def _mean(values: list[float], factor: float, digits: int) -> str:
+    if not values:
+        return ""
+    spread = f" ± {factor * statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{factor * statistics.fmean(values):.{digits}f}{spread}"
+
+
+def _report(
+    arguments: argparse.Namespace,
+    contest: Contest,
+    entries: list[Entry],
+    again: dict[str, list[Entry]],
+    times: dict[str, float],
+) -> None:
+    rows = [
+        [
+            method,
+            METHODS[method].weights,
+            str(len(_values(entries, method, "test_accuracy"))),
+            _mean(_values(entries, method, "accuracy"), 100, 2),
+            _mean(_values(entries, method, "test_accuracy"), 100, 2),
+            _mean(_values(entries, method, "sparsity"), 100, 2),
+            _mean(_values(entries, method, "packed_bytes"), 1 / 1024, 2),
+            _mean(_values(entries, method, "file_bytes"), 1 / 1024, 1),
+            f"{1000 * times[method]:.1f}" if method in times else "",
+        ]
+        for method in contest.methods
+    ]
+    headings = ["method", "weights", "seeds", "validation, %", "test, %", "zeros, %", "weights, KB", "file, KB", "µs"]
+    spec = contest.base
+    text = f"""## Methods under equal conditions: {arguments.data}
+
+{table(headings, rows)}
+
+{_merits(entries, again)}
+
+Mean ± standard deviation over seeds. Every method has the same warm start a seed, {arguments.trials} trials of
+{spec.train.epochs} + {spec.train.frozen_epochs} (weights frozen) epochs that search its learning rates and, where it
+has one, its strength; SCA searches its schedules and splits instead. The best on validation counts. Bytes are those of
+the packed export, µs of its C on one thread, the first seed's, timed in turns.
+{" ".join(f"{name} is not done: {reason}." for name, reason in NOT_DONE.items())}
+
+{provenance()}
+"""
+    write_section(RESULTS, f"methods on {arguments.data}", text)
+    print(text)
+
+
+def _merits(entries: list[Entry], again: dict[str, list[Entry]]) -> str:
+    """SCA against every method of {-1,0,+1}, seed by seed, at that method's sparsity."""
+    rows = []
+    for method, known in METHODS.items():
+        if known.weights != TRITS or method == SCA:
+            continue
+        ours = {entry.seed: entry.test_accuracy for entry in again.get(method, entries) if entry.method == SCA}
+        theirs = {entry.seed: entry.test_accuracy for entry in entries if entry.method == method}
+        pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+        differences = [100 * (mine - other) for mine, other in pairs if mine is not None and other is not None]
+        sparsity = _mean(_values(entries, method, "sparsity"), 100, 1)
+        rows.append([method, sparsity, _mean(differences, 1, 2), verdict(differences)])
+    return table(["SCA beside", "zeros, %", "test accuracy, points", "verdict"], rows)
+
+
+def verdict(differences: list[float]) -> str:
+    """Outside the spread: the mean of the seeds' differences is larger than their standard deviation."""
+    if len(differences) < 2:
+        return "too few seeds"
+    mean, spread = statistics.fmean(differences), statistics.stdev(differences)
+    if abs(mean) <= spread:
+        return "level: inside the spread of seeds"
+    return "SCA is better, outside the spread" if mean > 0 else "SCA is worse, outside the spread"
+
+
+if __name__ == "__main__":
+    main()
