@@ -66,7 +66,8 @@ class BayesBinn(Quantized):
             drawn, natural = quantizer.drawn, self.latents()[name]
             if drawn is None or drawn.grad is None:
                 continue
-            certain = (1.0 - drawn.square() + _TINY) / _TEMPERATURE / (1.0 - natural.tanh().square() + _TINY)
+            spread = natural.cosh().pow(-2)  # 1 - tanh² λ, also where tanh λ is 1 to the last digit
+            certain = (1.0 - drawn.square() + _TINY) / _TEMPERATURE / (spread + _TINY)
             step = self._examples * certain * drawn.grad + natural
             natural.sub_(self._rate * step)
             quantizer.drawn = None
