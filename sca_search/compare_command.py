@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from sca_search.completion import data_names, method_names, model_names, study_files
 from sca_search.ending import INTERRUPTED
@@ -138,8 +138,10 @@ def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> di
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    names = ("method", "weights", "validation, %", "test, %", "zeros, %", "weights, KB", "file, KB", "ms", "epochs")
-    table = Table(*names)
+    table = Table(Column("method", no_wrap=True), Column("weights", no_wrap=True))
+    for name in ("val, %", "test, %", "zeros, %", "KB", "file, KB", "ms"):
+        table.add_column(name, justify="right")
+    table.caption = "KB: of the few-valued weights, packed; ms: the exported C, one image, one thread"
     for row in rows:
         table.add_row(
             row["method"],
@@ -150,7 +152,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _number(row["packed_bytes"], 1 / 1024, 2),
             _number(row["file_bytes"], 1 / 1024, 1),
             _number(row["latency_ms"], 1.0, 4),
-            _number(row["epochs"], 1.0, 0),
             style="bold" if row["method"] == SCA else None,
         )
     return table

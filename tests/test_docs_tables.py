@@ -1,4 +1,4 @@
-"""The tables of file-formats.md against the code: neither may have what the other lacks."""
+"""Tables of the documentation against the code: neither may have what the other lacks."""
 
 import csv
 import dataclasses
@@ -12,15 +12,16 @@ from pydantic import BaseModel
 
 from sca_search.export.facts import Facts
 from sca_search.latency import Calibration
+from sca_search.method_names import METHODS
 from sca_search.results import COLUMNS, FACTS
 from sca_search.spec import FLAGS, StudySpec
 
 FORMATS = "docs/file-formats.md"
 
 
-def rows_below(heading: str) -> list[list[str]]:
+def rows_below(heading: str, page: str = FORMATS) -> list[list[str]]:
     """The rows of the first table below a heading, without its head."""
-    prose = PAGES[FORMATS].prose
+    prose = PAGES[page].prose
     after = prose[prose.index(heading) + 1 :]
     begin = next(place for place, line in enumerate(after) if line.startswith("| ---"))
     rows = []
@@ -97,3 +98,11 @@ def test_tables_name_every_file_and_key_of_a_run(tiny_run: tuple[Path, str]) -> 
     with (run / "candidates" / "000" / "history.csv").open(newline="") as file:
         columns = next(csv.reader(file))
     assert [plain(row[0]) for row in rows_below("### `history.csv`")] == columns
+
+
+def test_table_of_methods_is_the_programs() -> None:
+    rows = rows_below("## The methods", "docs/comparing-methods.md")
+    told = [(plain(row[0]), plain(row[1]), row[2] == "yes") for row in rows]
+    assert told == [(name, known.weights, known.plans_sparsity) for name, known in METHODS.items()]
+    for row, known in zip(rows, METHODS.values(), strict=True):
+        assert f"methods/{known.place.split('.')[0]}.py" in row[3]

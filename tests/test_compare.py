@@ -1,0 +1,113 @@
+"""sca-search compare: methods under equal conditions, from the command to the table and the page."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Outcome
+
+from sca_search.contest import Contest, chosen_methods
+from sca_search.errors import SpecError
+from sca_search.method_names import METHODS
+from sca_search.spec import resolve
+
+Run = Callable[..., Outcome]
+SHORT = ("--target-sparsity", "0.7", "--trials", "1", "--epochs", "2", "--dense-epochs", "3", "--train-limit", "300")
+
+
+def contest(tmp_path: Path, **flags: object) -> Contest:
+    return Contest(resolve(None, {"target_sparsity": 0.7, **flags}), ("sca", "twn"), 2, tmp_path)
+
+
+def test_all_means_every_method() -> None:
+    assert chosen_methods("all") == tuple(METHODS)
+    assert chosen_methods(" twn, sca,twn ") == ("twn", "sca")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("twm", "unknown method 'twm': known are .*; did you mean 'twn'"),
+        ("sca,elq", "elq is not done, since"),
+        (",", "must be all, or names with commas between them, got none"),
+    ],
+)
+def test_methods_that_are_not_there_are_refused(given: str, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        chosen_methods(given)
+
+
+def test_study_of_a_method_differs_only_in_its_goal_and_method(tmp_path: Path) -> None:
+    made = contest(tmp_path, epochs=3, trials=2, seed=5)
+    ours, theirs = made.spec_of("sca", 1), made.spec_of("twn", 1)
+    assert (ours.seed, theirs.seed) == (6, 6)
+    assert (ours.name, theirs.name) == ("sca-1", "twn-1")
+    assert ours.goal.target_sparsity == 0.7
+    assert not ours.goal.grid
+    assert theirs.goal.front
+    assert (ours.train, ours.data, ours.model) == (theirs.train, theirs.data, theirs.model)
+    assert ours.search.trials == theirs.search.trials == 2
+    assert theirs.search.method == "twn"
+
+
+def test_form_of_sca_is_the_studys(tmp_path: Path) -> None:
+    made = contest(tmp_path, form="paper")
+    assert made.spec_of("sca", 0).search.form == "paper"
+    assert made.spec_of("twn", 0).search.form == "sharpened"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "contest"
+    words = ("compare", "--methods", "sca,ttq,full-precision", *SHORT, "--out", str(folder), "--json")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    rows = {row["method"]: row for row in told["rows"]}
+    assert list(rows) == ["sca", "ttq", "full-precision"]
+    starts = {(folder / f"{method}-0" / "dense.safetensors").read_bytes() for method in rows}
+    assert len(starts) == 1
+    assert rows["sca"]["sparsity"] == pytest.approx(0.7, abs=1e-4)
+    assert rows["ttq"]["sparsity"] == pytest.approx(0.7, abs=1e-4)
+    assert rows["ttq"]["weights"] == "{-a,0,+b}"
+    assert {row["epochs"] for row in rows.values()} == {2 + 5}
+    assert all(row["latency_ms"] > 0 for row in rows.values())
+    assert rows["full-precision"]["packed_bytes"] == 0
+    assert rows["full-precision"]["file_bytes"] > 4 * rows["sca"]["file_bytes"]
+    page = (folder / "comparison.html").read_text(encoding="utf-8")
+    assert "{-a,0,+b}" in page
+    # Once more: nothing is trained, and a seed more only adds to it.
+    changed = (folder / "sca-0" / "study.db").stat().st_mtime_ns
+    again = run(*words)
+    assert json.loads(again.stdout)["rows"][0]["test_accuracy"] == rows["sca"]["test_accuracy"]
+    assert (folder / "sca-0" / "study.db").stat().st_mtime_ns == changed
+    other = run("compare", "--methods", "sca", *SHORT, "--batch", "32", "--out", str(folder))
+    assert other.returncode == 2
+    assert "holds another study, it differs in train.batch; choose another --out" in " ".join(other.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--methods", "twm"), "unknown method 'twm'"),
+        (("--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("--target-sparsity", "1.5"), "--target-sparsity must be"),
+    ],
+)
+def test_bad_flags_are_refused_and_nothing_is_written(
+    run: Run, tmp_path: Path, flags: tuple[str, ...], sentence: str
+) -> None:
+    done = run("compare", *flags, "--out", str(tmp_path / "contest"))
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+    assert not (tmp_path / "contest").exists()
+
+
+def test_study_without_a_target_is_refused(run: Run, tmp_path: Path) -> None:
+    study = tmp_path / "front.toml"
+    study.write_text("[goal]\nfront = true\n", encoding="utf-8")
+    done = run("compare", str(study), "--out", str(tmp_path / "contest"))
+    assert done.returncode == 2
+    assert "compare needs a target sparsity and nothing else for a goal" in " ".join(done.stderr.split())
