@@ -13,7 +13,7 @@ from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs
-from sca_search.paper.figures import GRIDS, TITLES, figures_of
+from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.screen import answer, errors, remarks, results, say
 
 if TYPE_CHECKING:

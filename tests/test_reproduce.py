@@ -13,10 +13,10 @@ from sca_search.data import Split
 from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import QUICK, Cell, Extent, cell_of, cells_of, full_epochs, recipe_file, spec_of
 from sca_search.paper.comparison import rank_correlations, rows_of
-from sca_search.paper.figures import TITLES, figures_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.reproduce import Plan, Watcher, finished_results, reproduce
 from sca_search.paper.result import CellResult, read_result, top_shares
+from sca_search.paper_figures import TITLES, figures_of
 from sca_search.time_plan import Pace
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
