@@ -1,5 +1,6 @@
 """`reproduce`: a table of the paper's, trained here, with the paper's figures beside ours."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ def reproduce_command(
     say("loading torch")
     from sca_search.paper.reproduce import Plan
 
-    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours))
+    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:])))
 
 
 def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds: int, data_dir: Path | None) -> None:
