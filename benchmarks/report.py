@@ -41,3 +41,12 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def read_table(file: Path, name: str) -> list[dict[str, str]]:
+    """The first table of a section as it was written, a row a dictionary by the headings; empty where there is none."""
+    begin, end = f"<!-- {name}: written by", f"<!-- end of {name} -->"
+    section = file.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    headings, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] or [[], []]
+    return [dict(zip(headings, row, strict=True)) for row in rows if len(row) == len(headings)]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sca_search.goal import chosen_trial, described, planned_sparsities
+from sca_search.goal import aim_of, chosen_trial, planned_sparsities
 from sca_search.results import pareto_front, read_csv
 from sca_search.run_folder import RunFolder
 from sca_search.spec import StudySpec
@@ -32,7 +32,7 @@ def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
     }
     return {
         "run": run.path,
-        "goal": described(spec.goal, run.metric),
+        "goal": aim_of(spec, run.metric),
         "states": states,
         "chosen": None if frame is None else chosen_trial(frame, spec.goal, run.metric),
         "front": [] if frame is None else pareto_front(frame).to_dict("records"),
@@ -56,7 +56,7 @@ def plan_answer(spec: StudySpec, task: "Task", alphas: Mapping[str, float], epoc
     planned = planned_sparsities(spec)
     return {
         "study": spec.model_dump(mode="json"),
-        "goal": described(spec.goal),
+        "goal": aim_of(spec, task.metric.name),
         "layers": layers,
         "planned_sparsities": planned,
         "epochs": epochs,

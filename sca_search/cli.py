@@ -286,7 +286,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
 
 def _dry_run(spec: StudySpec) -> None:
     from sca_search.answers import plan_answer
-    from sca_search.goal import described, planned_sparsities
+    from sca_search.goal import aim_of, planned_sparsities
     from sca_search.study import make_task
     from sca_search.workshop import starting_alphas
 
@@ -307,8 +307,7 @@ def _dry_run(spec: StudySpec) -> None:
     out.print(table)
     planned = planned_sparsities(spec)
     shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    goal = "none, a recipe" if spec.recipe else described(spec.goal, task.metric.name)
-    out.print(f"goal: {goal}; planned sparsities: {shown}", highlight=False)
+    out.print(f"goal: {aim_of(spec, task.metric.name)}; planned sparsities: {shown}", highlight=False)
     each = spec.train.epochs + spec.train.frozen_epochs
     total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
     out.print(

@@ -10,7 +10,7 @@ from sca_search.candidate import Candidate
 from sca_search.loss import PlainLoss, cross_entropy
 from sca_search.prior import alpha_for_sparsity, border
 from sca_search.schedule import FromPrior, Tracked
-from sca_search.ternary import latents, ternary_weights
+from sca_search.ternary import latents, ternary_weights, threshold_of_alpha
 
 
 class SparsityControl:
@@ -68,7 +68,8 @@ class SparsityControl:
 
     def _set_alpha_by_prior(self, layer: str, share: float = 1.0) -> None:
         asked = share * self.candidate.asked_of(layer)
-        self._weights[layer].alpha = alpha_for_sparsity(self._latents[layer], asked)
+        weight = self._weights[layer]
+        weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
 
     def _hold(self, epoch: float) -> None:
         """Holds the smallest weights at 0 and the largest at ±1, both in the proportion that the plan has them."""
@@ -77,8 +78,9 @@ class SparsityControl:
             return
         for name, weight in self._weights.items():
             planned = self.candidate.sparsity_of(name)
-            weight.held_below = border(self._latents[name], share * planned)
-            weight.held_above = border(self._latents[name], 1.0 - share * (1.0 - planned))
+            latent = self._latents[name]
+            weight.held_below = border(latent, share * planned, near=weight.held_below)
+            weight.held_above = border(latent, 1.0 - share * (1.0 - planned), near=weight.held_above)
 
     def finish(self) -> None:
         """The end of training: a tracked α must match the last weights, not those some steps ago."""

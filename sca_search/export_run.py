@@ -19,7 +19,7 @@ from sca_search.export.integer_scales import CALIBRATION_IMAGES
 from sca_search.export.network import Images, Network
 from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
-from sca_search.goal import chosen_trial, described, limits_of, unmet
+from sca_search.goal import aim_of, chosen_trial, limits_of, unmet
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.prepare import rebuilt
 from sca_search.results import read_csv
@@ -181,7 +181,7 @@ def _about(
         "study": run.path.resolve().name,
         "trial": int(row["trial"]),
         "seed_of_the_study": spec.seed,
-        "goal": described(spec.goal, run.metric),
+        "goal": aim_of(spec, run.metric),
         "metric": run.metric,
         # a folder of the user's is nobody's business
         "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,

@@ -127,6 +127,11 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
     return ", ".join(parts)
 
 
+def aim_of(spec: StudySpec, metric: str = ACCURACY) -> str:
+    """What a study is after, in words: its goal, or a recipe, which has none."""
+    return "none, a recipe is trained as it stands" if spec.recipe else described(spec.goal, metric)
+
+
 def _with_name(metric: str, value: float) -> str:
     return shown(metric, value) if metric == ACCURACY else f"{metric} {shown(metric, value)}"
 
@@ -134,6 +139,8 @@ def _with_name(metric: str, value: float) -> str:
 def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
     """Why nothing was chosen, and what the best is."""
     tried = measured(frame)
+    if tried.empty and goal.front:  # so has a recipe, which asks for nothing either
+        return "No trial finished."
     if tried.empty:
         return f"No trial finished, so none meets the goal ({described(goal, metric)})."
     best = tried.sort_values(["accuracy", "sparsity"]).iloc[-1]

@@ -14,7 +14,7 @@ from sca_search.export.plain import count_zeros, counted_sparsity, load_plain
 from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
 from sca_search.gauge import TAKEN, Gauge, Taken
-from sca_search.goal import chosen_trial, described, limits_of
+from sca_search.goal import aim_of, chosen_trial, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.results import front_area, measured, pareto_front, write_csv
@@ -68,7 +68,7 @@ def summarize(
     trial = chosen_trial(frame, spec.goal, metric)
     summary: dict[str, object] = {
         "study": run.path.name,
-        "goal": described(spec.goal, metric),
+        "goal": aim_of(spec, metric),
         "metric": metric,
         "task": task.data.kind,
         "examples": "images" if task.data.has_images else "examples",

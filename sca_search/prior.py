@@ -12,9 +12,13 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sca_search.ternary import alpha_of_threshold, threshold_of_alpha
+
+# A quantile of a layer moves by far less than this in a step of training; a few weights in a hundred lie so near to it.
+_NEARBY = 0.05
 
 
 def zeros_for_sparsity(sparsity: float, weights: int) -> int:
@@ -22,10 +26,11 @@ def zeros_for_sparsity(sparsity: float, weights: int) -> int:
     return math.floor(sparsity * weights + 0.5)
 
 
-def border(latent: Tensor, sparsity: float) -> float:
+def border(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
     """Q_s: a magnitude with round(s·n) weights below it, half-way between its two neighbours.
 
-    0 for no zeros at all and infinity for nothing but zeros, as Propositions 1 and 2 have it.
+    0 for no zeros at all and infinity for nothing but zeros, as Propositions 1 and 2 have it. Where it was a step ago
+    (`near`) spares most of the work and does not change the answer.
     """
     magnitudes = latent.detach().abs().flatten()
     zeros = zeros_for_sparsity(sparsity, magnitudes.numel())
@@ -33,14 +38,26 @@ def border(latent: Tensor, sparsity: float) -> float:
         return 0.0
     if zeros >= magnitudes.numel():
         return math.inf
+    below, above = _neighbours(magnitudes.cpu().numpy(), zeros, near)
+    return (below + above) / 2.0
+
+
+def _neighbours(magnitudes: NDArray[np.float32], rank: int, near: float) -> tuple[float, float]:
+    """The last magnitude below a rank, and the first from it on."""
+    low, high = (1.0 - _NEARBY) * near, (1.0 + _NEARBY) * near
+    if 0.0 < near < math.inf:
+        around = magnitudes[(magnitudes >= low) & (magnitudes <= high)]
+        place = rank - int(np.count_nonzero(magnitudes < low))
+        if 0 < place < len(around):
+            magnitudes, rank = around, place
     # A selection, not torch.quantile, which refuses more than 16 M values; numpy's finds both neighbours at once.
-    below, above = np.partition(magnitudes.cpu().numpy(), (zeros - 1, zeros))[zeros - 1 : zeros + 1]
-    return (float(below) + float(above)) / 2.0
+    below, above = np.partition(magnitudes, (rank - 1, rank))[rank - 1 : rank + 1]
+    return float(below), float(above)
 
 
-def alpha_for_sparsity(latent: Tensor, sparsity: float) -> float:
-    """α(s) = 2 tanh²(Q_s) for one layer."""
-    return alpha_of_threshold(border(latent, sparsity))
+def alpha_for_sparsity(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
+    """α(s) = 2 tanh²(Q_s) for one layer; `near`: Q_s a step ago."""
+    return alpha_of_threshold(border(latent, sparsity, near))
 
 
 def sparsity_for_alpha(latent: Tensor, alpha: float) -> float:

@@ -1,5 +1,6 @@
 """`reproduce`: a table of the paper's, trained here, with the paper's figures beside ours."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs
-from sca_search.paper.figures import GRIDS, TITLES, figures_of
+from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.screen import answer, errors, remarks, results, say
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def reproduce_command(
     say("loading torch")
     from sca_search.paper.reproduce import Plan
 
-    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours))
+    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:])))
 
 
 def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds: int, data_dir: Path | None) -> None:

@@ -18,7 +18,7 @@ from sca_search.dashboard.course import growth, timeline
 from sca_search.dashboard.detail import MOST_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
-from sca_search.dashboard.paper import PAPER, paper_figures
+from sca_search.dashboard.paper import paper_figures
 from sca_search.dashboard.prior_view import corrected, mean_drift, prior_view
 from sca_search.dashboard.reading import DETAILED, RunFiles, detailed_trials
 from sca_search.dashboard.study_data import compact, sensitivity, study_document
@@ -140,8 +140,14 @@ def test_paper_figures_are_those_of_the_same_network() -> None:
     assert found is not None
     assert (0.9744, 0.9942) in [(round(x, 6), round(y, 6)) for x, y in found.points]
     assert len(found.points) == 24  # eight α by three λ
-    assert len(PAPER["cifar10", "vgg-s"].points) == 27
-    assert all(0 <= x <= 1 and 0.5 < y < 1 for each in PAPER.values() for x, y in each.points)
+    assert found.accuracy == pytest.approx(0.9956)
+    vgg = paper_figures("cifar10", "vgg-s")
+    assert vgg is not None
+    assert len(vgg.points) == 27  # nine α by three λ
+    assert (vgg.points[0], vgg.points[-1]) == (pytest.approx((0.000143, 0.9277)), pytest.approx((0.5935, 0.9267)))
+    resnet = paper_figures("cifar10", "resnet20")  # the paper varied no α there
+    assert resnet is not None
+    assert (resnet.points, resnet.accuracy) == ((), pytest.approx(0.9128))
 
 
 # A trial --------------------------------------------------------------------------------------------------------------

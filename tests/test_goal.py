@@ -1,12 +1,14 @@
 """Goals: what is planned, what is chosen, and what is said when nothing meets the goal."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sca_search.goal import (
     GRID,
+    aim_of,
     chosen_trial,
     described,
     is_within,
@@ -18,7 +20,7 @@ from sca_search.goal import (
     unmet,
 )
 from sca_search.results import trial_frame
-from sca_search.spec import GoalSpec
+from sca_search.spec import GoalSpec, resolve
 
 TARGET = GoalSpec(target_sparsity=0.5)
 ENOUGH = GoalSpec(min_accuracy=0.9)
@@ -88,7 +90,8 @@ def test_unmet_goal_says_what_the_best_is() -> None:
     sentence = unmet(frame((0.5, 0.8), (0.9, 0.7)), ENOUGH)
     assert "highest sparsity at 90.00% accuracy or more" in sentence
     assert "trial 0, has 80.00% at a sparsity of 50.00%" in sentence
-    assert "No trial finished" in unmet(frame(), TARGET)
+    assert "No trial finished, so none meets the goal (target sparsity 0.5)" in unmet(frame(), TARGET)
+    assert unmet(frame(), FRONT) == "No trial finished."
 
 
 def test_typical_sparsity() -> None:
@@ -161,6 +164,14 @@ def test_goals_in_words() -> None:
     assert described(GoalSpec(min_accuracy=0.98, prefer="fastest", max_file_kb=9.0)) == (
         "least latency at 98.00% accuracy or more, at most a file of 9 KB"
     )
+
+
+def test_aim_of_a_recipe_is_no_goal(tmp_path: Path) -> None:
+    path = tmp_path / "point.toml"
+    path.write_text("[recipe]\nepochs = 40\nalpha = 0.1\nstrength_lambda = 1e-3\nlearning_rate = 0.01\n")
+    assert aim_of(resolve(path, {})) == "none, a recipe is trained as it stands"
+    assert aim_of(resolve(None, {"front": True})) == "the whole front"
+    assert aim_of(resolve(None, {"min_accuracy": 0.8}), "r2") == "highest sparsity at 0.8 r2 or more"
 
 
 def test_goals_are_told_in_the_metrics_own_unit() -> None:

@@ -58,6 +58,17 @@ def test_border_against_a_sort(values, sparsity):
     assert border(torch.tensor(values), sparsity) == (ordered[zeros - 1] + ordered[zeros]) / 2
 
 
+# Near, at the edge of what is looked at, far off, and where nothing was known.
+@pytest.mark.parametrize("near", [1.001, 0.99, 0.951, 1.049, 0.5, 2.0, 0.0, math.inf])
+@pytest.mark.parametrize("sparsity", [0.001, 0.3, 0.9, 0.999])
+def test_border_does_not_depend_on_where_it_was(near: float, sparsity: float) -> None:
+    latent = torch.randn(4000, generator=torch.Generator().manual_seed(5))
+    ordered = np.sort(np.abs(latent.numpy().astype(np.float64)))
+    zeros = rounded_half_up(sparsity * 4000)
+    expected = (ordered[zeros - 1] + ordered[zeros]) / 2
+    assert border(latent, sparsity, near=near * expected) == expected
+
+
 @quick
 @given(distinct, sparsities)
 # Next to each other among the float32 numbers: their middle is none of them.

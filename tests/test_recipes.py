@@ -1,5 +1,6 @@
 """The paper's ten recipes, how they are shortened, and real steps of each on inputs of the right shape."""
 
+import json
 import math
 from pathlib import Path
 
@@ -327,6 +328,8 @@ def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path:
     assert "[2/2] trial 1" in again.stdout
     trials = (tmp_path / "runs" / "point" / "trials.csv").read_text().splitlines()
     assert len(trials) == 3
+    summary = json.loads((tmp_path / "runs" / "point" / "summary.json").read_text())
+    assert summary["goal"] == "none, a recipe is trained as it stands"
     planned = trials[0].split(",").index("planned_sparsity")
     assert [line.split(",")[planned] for line in trials[1:]] == ["", ""]
 

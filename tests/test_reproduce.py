@@ -13,10 +13,10 @@ from sca_search.data import Split
 from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import QUICK, Cell, Extent, cell_of, cells_of, full_epochs, recipe_file, spec_of
 from sca_search.paper.comparison import rank_correlations, rows_of
-from sca_search.paper.figures import TITLES, figures_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.reproduce import Plan, Watcher, finished_results, reproduce
 from sca_search.paper.result import CellResult, read_result, top_shares
+from sca_search.paper_figures import TITLES, figures_of
 from sca_search.time_plan import Pace
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
@@ -152,11 +152,13 @@ def test_hours_too_short_for_one_epoch_name_the_least() -> None:
 
 def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
-    plan = Plan(cells, tmp_path / "six", DIGITS)
+    plan = Plan(cells, tmp_path / "six", DIGITS, command=("reproduce", "6", "--quick"))
     said: list[str] = []
     done = reproduce(plan, Watcher(said.append))
     assert list(done.results) == list(cells)
     assert not done.stopped
+    about = json.loads((tmp_path / "six" / cells[1].name / "about.json").read_text())
+    assert [each["command"] for each in about["commands"]] == ["sca-search reproduce 6 --quick"]
     assert said[0] == "cell 1 of 2: lenet on mnist, α 0, λ 1e-05, 2 epochs"
     first, second = done.results.values()
     assert first.sparsity[0] < second.sparsity[0]  # the same seed, only α differs

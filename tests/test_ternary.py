@@ -81,13 +81,13 @@ def numpy_sharpened(theta, beta, t):
     return 0.5 * (np.tanh(beta * (theta - t)) + np.tanh(beta * (theta + t)))
 
 
-class CountTanh(TorchFunctionMode):
-    """Counts the calls of tanh made within."""
+class CountCurves(TorchFunctionMode):
+    """Counts the calls of tanh and of its logistic twin made within."""
 
     calls = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.calls += func in {torch.tanh, torch.Tensor.tanh, torch.Tensor.tanh_}
+        self.calls += func in {torch.tanh, torch.Tensor.tanh, torch.Tensor.tanh_, torch.sigmoid, torch.Tensor.sigmoid}
         return func(*args, **(kwargs or {}))
 
 
@@ -433,16 +433,16 @@ def test_latent_of_dense_leaves_all_zero_weights_at_zero():
 # The regularizer and the pass before it
 
 
-@pytest.mark.parametrize(("form", "tanhs"), [("paper", 1), ("sharpened", 2)])
-def test_wdr_takes_the_very_weight_of_the_forward_pass(form, tanhs):
+@pytest.mark.parametrize(("form", "curves"), [("paper", 1), ("sharpened", 2)])
+def test_wdr_takes_the_very_weight_of_the_forward_pass(form, curves):
     model = ternary_linear([0.2, -1.0, 0.4], form=form, alpha=0.5, sharpness=3.0 if form == "sharpened" else 1.0)
     weight = ternary_weights(model)["0"]
     used = []
     model[0].parametrizations.weight.register_forward_hook(lambda _module, _inputs, output: used.append(output))
-    with CountTanh() as count:
+    with CountCurves() as count:
         model(torch.ones(1, 3, dtype=torch.float64))
         r = weight.wdr()
-    assert count.calls == tanhs  # of the forward pass: the regularizer adds none
+    assert count.calls == curves  # of the forward pass: the regularizer adds none
     assert len(used) == 1
     expected = (used[0] ** 2 * (weight.alpha_of_soft() - used[0] ** 2)).sum()
     assert r.item() == pytest.approx(expected.item(), rel=1e-12)

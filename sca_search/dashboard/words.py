@@ -5,7 +5,7 @@ from typing import Any
 
 from sca_search.dashboard.front import Front
 from sca_search.dashboard.reading import RunFiles
-from sca_search.goal import described
+from sca_search.goal import aim_of
 from sca_search.metric_name import ACCURACY, is_share, one, shown, shown_spread
 from sca_search.results import spread_of
 
@@ -29,7 +29,7 @@ def counted(number: int, what: str) -> str:
 
 def lead(files: RunFiles, rows: Rows) -> str:
     """The result in a sentence or two."""
-    goal = f"Goal: {described(files.spec.goal, files.metric)}."
+    goal = f"Goal: {aim_of(files.spec, files.metric)}."
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
     failed = sum(row["state"] == "failed" for row in rows)
@@ -84,14 +84,10 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
             (f"Test {metric}", told(metric, chosen["test_accuracy"]), f"dense {told(metric, dense['test_accuracy'])}")
         )
         tiled.append((f"Validation {metric}", told(metric, chosen["accuracy_mean"]), _spread(chosen, metric)))
-        tiled.append(
-            ("Zeros, counted in the file", percent(chosen["sparsity"], 3), described(files.spec.goal, files.metric))
-        )
+        tiled.append(("Zeros, counted in the file", percent(chosen["sparsity"], 3), aim_of(files.spec, files.metric)))
     elif mine:
         tiled.append((f"Validation {metric}", told(metric, mine["accuracy"]), f"trial {mine['trial']}, one seed"))
-        tiled.append(
-            ("Zeros, counted in the file", percent(mine["sparsity"], 3), described(files.spec.goal, files.metric))
-        )
+        tiled.append(("Zeros, counted in the file", percent(mine["sparsity"], 3), aim_of(files.spec, files.metric)))
     if files.dense_accuracy is not None and not chosen:
         tiled.append(("Dense network", told(metric, files.dense_accuracy), f"validation {metric}"))
     if mine and "packed_bytes" in mine:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sca_search.paper.figures import ABLATION, DENSE, SCA, Figure
+from sca_search.paper_figures import ABLATION, DENSE, SCA, Figure
 from sca_search.spec import StudySpec, resolve
 
 _CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from scipy.stats import spearmanr
 
 from sca_search.paper.cells import Cell, cell_of
-from sca_search.paper.figures import DENSE, Figure
 from sca_search.paper.result import CellResult, mean_and_sd
+from sca_search.paper_figures import DENSE, Figure
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.probe import measure_pace
+from sca_search.provenance import note_command
 from sca_search.run_folder import RunFolder, new_run
 from sca_search.source import Source
 from sca_search.spec import DataSpec, StudySpec, differences
@@ -35,6 +36,7 @@ class Plan:
     seeds: int = 1
     data_dir: Path | None = None
     hours: float | None = None  # epochs are what fits, instead of the extent's
+    command: tuple[str, ...] = ()  # as it was given, to be noted in each cell's run folder
 
 
 @contextmanager
@@ -96,6 +98,8 @@ def reproduce(plan: Plan, watcher: Watcher) -> Reproduced:
         task = make_task(spec, source)
         task.start_model()  # what does not fit is refused before anything is written
         run = _run_of(spec)
+        if plan.command:
+            note_command(run, plan.command)
         with watcher.audience(spec, task) as audience:
             finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
         if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing

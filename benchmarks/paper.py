@@ -1,0 +1,271 @@
+"""The paper's tables with ours beside them, and which of its claims held, from finished `sca-search reproduce` folders.
+
+    python benchmarks/paper.py --table 6 --folder runs/paper/table-6
+    python benchmarks/paper.py --table 1 --folder A --table 5 --folder B --table 6 --folder C --readme
+
+It only reads: a table that is not finished is written as far as it has come, and again later. Table 5 is compared with
+table 2 where both are given. --readme writes the claims into the README; those whose table is not given are not run.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from claims import (
+    RULES,
+    Claim,
+    collapse_told,
+    full_epochs_of,
+    has_collapsed,
+    is_level,
+    level,
+    needs_tanh,
+    reaches,
+    rises,
+    spread_of,
+    verdict,
+)
+from report import README, RESULTS, provenance, read_table, table, write_section
+
+from sca_search.candidate_record import read_json
+from sca_search.paper.cells import Cell, cells_of, full_epochs
+from sca_search.paper.comparison import Row, rank_correlations, rows_of
+from sca_search.paper.reproduce import Plan, finished_results
+from sca_search.paper.result import CellResult
+from sca_search.paper_figures import GRIDS, TITLES, figures_of
+from sca_search.run_folder import RunFolder
+
+SECTION = "claims of the paper"
+SEEN = {True: "the collapse was seen", False: "no collapse was seen", None: "whether it collapsed cannot be told"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A table's folder as far as it is finished."""
+
+    table: str
+    folder: Path
+    cells: tuple[Cell, ...]
+    results: dict[Cell, CellResult]
+    rows: list[Row]
+
+    @classmethod
+    def of(cls, number: str, folder: Path) -> "Reading":
+        figures = figures_of(number)
+        cells = cells_of(figures)
+        results = finished_results(Plan(cells, folder))
+        return cls(number, folder, cells, results, rows_of(figures, results))
+
+
+def main() -> None:
+    arguments = _arguments()
+    read = {
+        number: Reading.of(number, folder) for number, folder in zip(arguments.table, arguments.folder, strict=True)
+    }
+    for reading in read.values():
+        text = section_of(reading, read.get("2"))
+        print(text)
+        write_section(RESULTS, f"the paper's table {reading.table}", text)
+    if arguments.readme:
+        rows = {number: read[number].rows if number in read else rows_of(figures_of(number), {}) for number in TITLES}
+        text = claims_text(claims_of(rows))
+        print(text)
+        write_section(README, SECTION, text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", action="append", choices=TITLES, default=[], help="one of the paper's")
+    parser.add_argument("--folder", action="append", type=Path, default=[], help="where its cells are, for each table")
+    parser.add_argument("--readme", action="store_true", help="also write the claims into the README")
+    arguments = parser.parse_args()
+    if len(arguments.table) != len(arguments.folder):
+        parser.error(f"each --table must have its --folder, got {len(arguments.table)} and {len(arguments.folder)}")
+    for folder in arguments.folder:
+        if not folder.is_dir():
+            parser.error(f"--folder must be a folder that exists, got {str(folder)!r}")
+    return arguments
+
+
+# A table --------------------------------------------------------------------------------------------------------------
+
+
+def section_of(reading: Reading, with_tanh: Reading | None = None) -> str:
+    """A section of RESULTS.md."""
+    parts = [
+        f"## The paper's table {reading.table}: {TITLES[reading.table]}",
+        _grid(reading.rows) if reading.table in GRIDS else _list(reading.rows),
+        *_findings(reading, with_tanh),
+        f"{len(reading.results)} of {len(reading.cells)} cells are trained{_setting(reading)}. Test accuracy; mean ± "
+        "standard deviation where there are several seeds; zeros as rounding leaves them. Other methods' figures are "
+        "in the paper.",
+        f"{_made_by(reading)}the tables by:  \n{provenance()}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _grid(rows: Sequence[Row]) -> str:
+    zeros = [row for row in rows if row.figure.metric == "sparsity"]
+    correct = [row for row in rows if row.figure.metric == "top1"]
+    headings = ["λ", "α", "zeros, %: paper", "ours", "accuracy, %: paper", "ours", "epochs", "seeds"]
+    lines = [
+        [
+            f"{zero.figure.strength_lambda:g}",
+            f"{zero.figure.alpha:g}",
+            f"{zero.figure.value:g}",
+            ours(zero),
+            f"{right.figure.value:.2f}",
+            ours(right),
+            *_amount(zero),
+        ]
+        for zero, right in zip(zeros, correct, strict=True)
+    ]
+    return table(headings, lines)
+
+
+def _list(rows: Sequence[Row]) -> str:
+    headings = ["data", "network", "method", "metric", "paper, %", "ours, %", "zeros, %", "epochs", "seeds"]
+    lines = []
+    for row in rows:
+        figure = row.figure
+        if figure.is_ours:
+            paper = f"{figure.value:.2f}" + ("" if figure.sd is None else f" ± {figure.sd:.2f}")
+            zeros = "" if row.sparsity is None else f"{row.sparsity:.2f}"
+            names = [figure.dataset, figure.network, figure.method, figure.metric]
+            lines.append([*names, paper, ours(row), zeros, *_amount(row)])
+    return table(headings, lines)
+
+
+def ours(row: Row) -> str:
+    """Our figure of a row, and how many of its seeds diverged."""
+    diverged = f"{row.failed} diverged" if row.failed else ""
+    return diverged if row.ours is None else ", ".join(filter(None, [spread_of(row), diverged]))
+
+
+def _amount(row: Row) -> list[str]:
+    if row.seeds is None:
+        return ["", ""]
+    return [f"{row.epochs} of {full_epochs_of(row)}", str(row.seeds)]
+
+
+def _findings(reading: Reading, with_tanh: Reading | None) -> list[str]:
+    """What a table is there to show, beside its figures."""
+    if reading.table in GRIDS:
+        return [_ranks(reading.rows)]
+    if reading.table != "5":
+        return []
+    others = {row.figure.network: row for row in with_tanh.rows if row.figure.method == "SCA"} if with_tanh else {}
+    lines = []
+    for row in (row for row in reading.rows if row.seeds):
+        other = others.get(row.figure.network)
+        lines.append(f"- {collapse_told(row, other)}: {SEEN[has_collapsed(row, other)]}.")
+    return ["\n".join(lines)]
+
+
+def _ranks(rows: Sequence[Row]) -> str:
+    lines = []
+    for rank in rank_correlations(rows):
+        mine = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
+        lines.append(f"- λ {rank.strength_lambda:g}: Spearman of zeros and α: the paper {rank.paper:.3f}, ours {mine}.")
+    return "\n".join(lines)
+
+
+# How it was made ------------------------------------------------------------------------------------------------------
+
+
+def _setting(reading: Reading) -> str:
+    """What was other than the paper's: the network, fewer images."""
+    parts = sorted(
+        {f"{result.network} instead of {cell.network}" for cell, result in reading.results.items()}
+        - {f"{cell.network} instead of {cell.network}" for cell in reading.cells}
+    )
+    limits = {limit for cell in reading.results if (limit := _train_limit(reading.folder / cell.name))}
+    parts += [f"{limit:,} training images" for limit in sorted(limits)]
+    return f", with {', '.join(parts)}" if parts else ""
+
+
+def _train_limit(folder: Path) -> int | None:
+    run = RunFolder(folder)
+    return run.spec().data.train_limit if run.spec_file.is_file() else None
+
+
+def _made_by(reading: Reading) -> str:
+    """The cells' command, machine and versions, as far as they were noted."""
+    for cell in reading.results:
+        about: dict[str, Any] = read_json(RunFolder(reading.folder / cell.name).about_file, {})
+        if about.get("commands"):
+            machine, versions = about["machine"], about["versions"]
+            used = ", ".join(f"{name} {version}" for name, version in versions.items())
+            where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, {used}"
+            return f"Measured by `{without_paths(about['commands'][-1]['command'])}` ({where}); "
+    return f"Measured by `{_likely_command(reading)}`; " if reading.results else ""
+
+
+def without_paths(command: str) -> str:
+    """A folder of this machine says nothing to others."""
+    return shlex.join("PATH" if Path(word).is_absolute() else word for word in shlex.split(command))
+
+
+def _likely_command(reading: Reading) -> str:
+    """From the results themselves, where no command was noted."""
+    epochs = {result.epochs for result in reading.results.values()}
+    seeds = max(result.seeds for result in reading.results.values())
+    is_whole = all(result.epochs == full_epochs(cell) for cell, result in reading.results.items())
+    words = ["sca-search", "reproduce", reading.table]
+    if reading.folder.name.endswith("-quick"):
+        words.append("--quick")
+    elif not is_whole:
+        words += ["--epochs", str(epochs.pop())] if len(epochs) == 1 else ["--hours", "N"]
+    words += ["--seeds", str(seeds)] if seeds > 1 else []
+    return shlex.join([*words, "--data-dir", "PATH"])
+
+
+# The claims -----------------------------------------------------------------------------------------------------------
+
+
+def claims_of(rows: dict[str, list[Row]]) -> list[Claim]:
+    """Every claim, whether its table was trained or not."""
+    return [
+        rises("6", "LeNet on MNIST", rows["6"]),
+        rises("7", "VGG-S on CIFAR-10", rows["7"]),
+        reaches("6", "LeNet on MNIST", rows["6"]),
+        reaches("7", "VGG-S on CIFAR-10", rows["7"]),
+        level("mnist", "lenet", rows["1"]),
+        *_studies_level(),
+        level("cifar10", "resnet20", rows["2"]),
+        needs_tanh(rows["5"], rows["2"]),
+    ]
+
+
+def _studies_level() -> list[Claim]:
+    """The same of a study's first guesses, which another benchmark has measured."""
+    claims = []
+    for line in read_table(RESULTS, "accuracy on mnist"):
+        points, _, spread = line["difference, points"].partition(" ± ")
+        here = f"{line['ternary, %']} % against {line['dense, %']} %: {line['difference, points']} points"
+        claims.append(
+            Claim(
+                f"the same with a study's {line['form']} form at a sparsity of {line['target']}",
+                "",
+                f"{here}; {line['seeds']} seeds",
+                verdict(is_level(float(points), 0.0, float(spread or 0.0))),
+            )
+        )
+    return claims
+
+
+def claims_text(claims: Sequence[Claim]) -> str:
+    """The README's section."""
+    headings = ["claim", "the paper", "seen here", ""]
+    return (
+        "### Which of the paper's claims held here\n\n"
+        f"{table(headings, [claim.cells for claim in claims])}\n\n{RULES} Shorter trainings than the paper's are "
+        f"adapted by [a rule](docs/the-paper.md#shorter-runs).  \n{provenance()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

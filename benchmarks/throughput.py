@@ -1,0 +1,195 @@
+"""Images a second of our training beside a bare PyTorch loop of the same dense network, and what each choice brings.
+
+    python benchmarks/throughput.py lenet-medium --data-dir DIR
+    python benchmarks/throughput.py resnet20 --images 2560
+
+The bare loop has the same network, batches, memory layout and optimizer, and nothing else: no course of the learning
+rate, no look at the loss. Ours is `fit` as a study calls it. All run in turns in one process. Without --data-dir the
+images are random ones of the right shape: what they show makes no difference to the time.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from report import RESULTS, provenance, write_section
+from throughput_report import ARMS, speeds_of, text_of
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from turns import Work, in_turns
+
+from sca_search.candidate import Candidate
+from sca_search.control import SparsityControl, strength_unit
+from sca_search.data import Split
+from sca_search.fit import FitPlan, Watch, fit, layout
+from sca_search.prepare import PreparedNetwork, prepared
+from sca_search.source import BY_NAME
+from sca_search.space import Space
+from sca_search.spec import StudySpec, resolve
+from sca_search.ternary import Form, ternarize
+
+SPARSITY = 0.9
+RATE = 1e-3
+# Network: its data, the shape of an image, a batch, and images for a round of seconds.
+NETWORKS = {
+    "lenet-medium": ("mnist", (1, 28, 28), 64, 12_800),
+    "resnet20": ("cifar10", (3, 32, 32), 128, 2_560),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all arms train: the same network on the same images."""
+
+    spec: StudySpec
+    network: PreparedNetwork
+    split: Split
+    batch: int
+    threads: int
+
+    def batches(self) -> Iterable[tuple[Tensor, ...]]:
+        return self.split.batches(self.batch, seed=0)
+
+    def bare(
+        self,
+        memory_format: torch.memory_format | None = None,
+        fused: bool = True,
+        batches: Iterable[tuple[Tensor, ...]] | None = None,
+    ) -> Work:
+        """One epoch, as short as it can be written."""
+        model = self.network.make_model().train()
+        model.to(memory_format=memory_format or layout(model))
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=fused)
+        rows = batches or self.batches()
+
+        def work() -> None:
+            for images, labels in rows:
+                optimizer.zero_grad()
+                F.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+
+        return work
+
+    def dense(self) -> Work:
+        model = self.network.make_model()
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
+
+    def ternary(self, form: Form) -> Work:
+        """A study's first guess for this form: its schedules, and λ in its unit."""
+        candidate = self.candidate(form)
+        model = self.network.make_model()
+        ternarize(model, {each.layer.name: candidate.spread for each in self.network.choices if each.ternary}, form)
+        control = SparsityControl(model, candidate)
+        control.unit = strength_unit(model.train(), *next(iter(self.batches())))
+        plan = FitPlan(1, candidate.learning_rate, candidate.latent_learning_rate)
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, Watch(), control)
+
+    def candidate(self, form: Form) -> Candidate:
+        spec = self.spec.model_copy(update={"search": self.spec.search.model_copy(update={"form": form})})
+        space = Space(spec)
+        return space.candidate(space.first_guess(), SPARSITY, seed=0)
+
+    def two_threads(self) -> Work:
+        work = self.bare()
+
+        def with_two() -> None:
+            torch.set_num_threads(2)
+            try:
+                work()
+            finally:
+                torch.set_num_threads(self.threads)
+
+        return with_two
+
+    def loaded(self) -> Work:
+        """Images through torch's loader, each turned from a picture into a normalised tensor by itself."""
+        loader = DataLoader(_Pictures(self.split), batch_size=self.batch, shuffle=True)
+        return self.bare(batches=loader)
+
+
+class _Pictures(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """A split as torchvision's data sets have theirs: bytes that become a picture, then a tensor, then normalised."""
+
+    def __init__(self, split: Split) -> None:
+        from torchvision import transforms  # noqa: PLC0415 - `fit` has healed it by now
+
+        lowest, highest = split.images.min(), split.images.max()
+        shares = (split.images - lowest) / (highest - lowest)
+        self.bytes = (255 * shares).byte().permute(0, 2, 3, 1).squeeze(-1).numpy()
+        self.labels = split.labels.tolist()
+        self.turn: Callable[[Image.Image], Tensor] = transforms.Compose(
+            [transforms.ToTensor(), transforms.Normalize(0.5, 0.5)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return self.turn(Image.fromarray(np.ascontiguousarray(self.bytes[row]))), self.labels[row]
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    bench = _bench(arguments)
+    works = {
+        "bare": bench.bare,
+        "dense": bench.dense,
+        "sharpened": lambda: bench.ternary("sharpened"),
+        "paper": lambda: bench.ternary("paper"),
+        "contiguous": lambda: bench.bare(memory_format=torch.contiguous_format),
+        "loader": bench.loaded,
+        "unfused": lambda: bench.bare(fused=False),
+        "two threads": bench.two_threads,
+    }
+    assert works.keys() == ARMS
+    taken = in_turns(works, arguments.rounds)
+    images = "real images" if arguments.data_dir else "random images"
+    heading = f"Throughput of training: {arguments.network}"
+    text = f"## {heading}\n\n{text_of(speeds_of(taken, len(bench.split)), _setting(bench, images))}\n\n{provenance()}"
+    print(text)
+    write_section(RESULTS, f"throughput of {arguments.network}", text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", choices=NETWORKS)
+    parser.add_argument("--images", type=int, help="images of a round")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data-dir", type=Path, help="real images instead of random ones")
+    return parser.parse_args()
+
+
+def _bench(arguments: argparse.Namespace) -> Bench:
+    data, shape, batch, images = NETWORKS[arguments.network]
+    batch = arguments.batch or batch
+    whole = max(1, (arguments.images or images) // batch) * batch  # no smaller batch at the end
+    flags = {"model": arguments.network, "data": data, "target_sparsity": SPARSITY, "epochs": 1, "batch": batch}
+    spec = resolve(None, {**flags, "data_dir": arguments.data_dir})
+    split = _real(spec, whole) if arguments.data_dir else _random(shape, whole)
+    return Bench(spec, prepared(BY_NAME.maker(spec, 10, shape), shape, 10, spec.model), split, batch, threads=1)
+
+
+def _real(spec: StudySpec, images: int) -> Split:
+    train = BY_NAME.load(spec).train
+    assert isinstance(train, Split)
+    return Split(train.images[:images].clone(), train.labels[:images].clone())
+
+
+def _random(shape: tuple[int, ...], images: int) -> Split:
+    generator = torch.Generator().manual_seed(0)
+    return Split(torch.randn(images, *shape, generator=generator), torch.randint(10, (images,), generator=generator))
+
+
+def _setting(bench: Bench, images: str) -> str:
+    return f"{len(bench.split):,} {images} a round, batches of {bench.batch}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Benchmarks' pure parts: rules of verdicts, tables, sections. Nothing here measures."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sca_search.paper.cells import cells_of
+from sca_search.paper.comparison import Row, rows_of
+from sca_search.paper.result import CellResult
+from sca_search.paper_figures import figures_of
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+NAMES = ("claims", "paper", "report", "throughput_report", "turns")
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="benchmarks are in a checkout only")
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The programs import each other as scripts do, by their own folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield {name: importlib.import_module(name) for name in NAMES}
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def rows(table: str, *results: CellResult) -> list[Row]:
+    """A table whose first cells gave these."""
+    figures = figures_of(table)
+    return rows_of(figures, dict(zip(cells_of(figures), results, strict=False)))
+
+
+def result(top1: float | tuple[float, ...], sparsity: float = 0.5, epochs: int = 9, **more: object) -> CellResult:
+    found = top1 if isinstance(top1, tuple) else (top1,)
+    return CellResult(epochs, "lenet", found, (1.0,) * len(found), (sparsity,) * len(found), **more)
+
+
+# Claims ---------------------------------------------------------------------------------------------------------------
+
+
+def test_claims_without_results_are_not_run_and_tell_the_papers_figures(modules) -> None:
+    none = {table: rows(table) for table in "1234567"}
+    claims = [claim for claim in modules["paper"].claims_of(none) if not claim.claim.startswith("the same")]
+    assert {(claim.here, claim.verdict) for claim in claims} == {("", "not run")}
+    told = {claim.claim: claim.paper for claim in claims}
+    assert told["ternary is level with full precision (resnet20 on cifar10)"] == "91.28 % against 91.76 %: -0.48 points"
+    assert told["α reaches any sparsity (LeNet on MNIST, table 6)"] == "0.008 to 99.97 % zeros"
+    assert told["tanh is needed (CIFAR-10, table 5)"] == "without it 10 %, chance"
+
+
+# The slack is 0.1 points or the spread; the paper itself may be below, but not above, what it compares with.
+@pytest.mark.parametrize(
+    ("found", "wanted", "spread", "holds"),
+    [
+        (0.3, 0.0, None, True),
+        (-0.09, 0.0, None, True),
+        (-0.11, 0.0, None, False),
+        (-0.11, 0.0, 0.2, True),
+        (-0.11, 0.5, None, False),
+        (-0.57, -0.48, 0.02, True),
+        (-0.59, -0.48, 0.02, False),
+    ],
+)
+def test_level_is_no_further_below_than_the_paper(modules, found, wanted, spread, holds) -> None:
+    assert modules["claims"].is_level(found, wanted, spread) is holds
+
+
+@pytest.mark.parametrize(
+    ("ternary", "dense", "verdict"),
+    [(0.9946, 0.995, "held"), (0.985, 0.995, "not held"), ((0.99, 0.99), 0.995, "not held"), (0.9, 0.9, "undecided")],
+)
+def test_level_takes_a_dense_network_near_the_papers(modules, ternary, dense, verdict) -> None:
+    claim = modules["claims"].level("mnist", "lenet", rows("1", result(ternary, dense_top1=dense)))
+    assert claim.verdict == verdict
+    seeds = "2 seeds" if isinstance(ternary, tuple) else "1 seed"
+    assert claim.here.endswith(f"points; 9 of 200 epochs, {seeds}")
+
+
+@pytest.mark.parametrize(
+    ("zeros", "verdict"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), "held"),
+        ((0.1, 0.3, 0.2, 0.4), "not held"),  # 1 - 6 · 2 / (4 · 15) = 0.8
+        ((0.5, 0.5, 0.5, 0.5), "not held"),
+        ((0.1, 0.2, 0.3), "not run"),
+    ],
+)
+def test_zeros_rise_by_rank_at_each_lambda_with_enough_cells(modules, zeros, verdict) -> None:
+    claim = modules["claims"].rises("6", "LeNet", rows("6", *(result(0.9, share) for share in zeros)))
+    assert claim.verdict == verdict
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(0.99, "held"), (0.8, "not held")])
+def test_reach_is_nine_tenths_of_the_papers_way(modules, most, verdict) -> None:
+    shares = (0.05, 0.1, 0.5, most)
+    claim = modules["claims"].reaches("6", "LeNet", rows("6", *(result(0.9, share) for share in shares)))
+    assert (claim.verdict, claim.here[:4]) == (verdict, "5 to")
+
+
+# Chance is 10 %: of 70 % with tanh, 60 are above it, and 40 % is the half.
+@pytest.mark.parametrize(
+    ("without", "with_tanh", "epochs", "seen"),
+    [
+        (0.39, 0.7, 9, True),
+        (0.41, 0.7, 9, False),
+        (0.10, 0.19, 9, None),
+        (0.10, 0.7, 8, None),
+        ((), 0.7, 9, True),
+    ],
+)
+def test_collapse_is_told_by_the_same_training_with_tanh(modules, without, with_tanh, epochs, seen) -> None:
+    ablated, *_ = rows("5", result(without, failed=0 if without else 1))
+    with_it = next(row for row in rows("2", result(with_tanh, epochs=epochs)) if row.ours is not None)
+    assert modules["claims"].has_collapsed(ablated, with_it) is seen
+    verdict = {True: "held", False: "not held", None: "undecided"}[seen]
+    assert modules["claims"].needs_tanh([ablated], [with_it]).verdict == verdict
+
+
+# Sections -------------------------------------------------------------------------------------------------------------
+
+
+def keep(folder: Path, table: str, *results: CellResult) -> None:
+    folder.mkdir()
+    for cell, found in zip(cells_of(figures_of(table)), results, strict=False):
+        (folder / f"{cell.name}.json").write_text(json.dumps(asdict(found)))
+
+
+def test_section_of_a_grid_has_ours_beside_the_papers(modules, tmp_path: Path) -> None:
+    folder = tmp_path / "table-6-quick"
+    keep(folder, "6", result((0.9, 0.8), 0.001, epochs=4), result((0.7, 0.9), 0.25, epochs=4))
+    text = modules["paper"].section_of(modules["paper"].Reading.of("6", folder))
+    assert "| 1e-05 | 0 | 0.008 | 0.10 ± 0.00 | 99.47 | 85.00 ± 7.07 | 4 of 200 | 2 |" in text
+    assert "| 1e-09 | 2 | 67.21 |  | 99.41 |  |  |  |" in text
+    assert "- λ 1e-05: Spearman of zeros and α: the paper 1.000, ours 1.000 in 2 cells." in text
+    assert "- λ 1e-07: Spearman of zeros and α: the paper 1.000, ours not enough cells." in text
+    assert "2 of 24 cells are trained." in text
+    assert "Measured by `sca-search reproduce 6 --quick --seeds 2 --data-dir PATH`" in text
+
+
+def test_section_tells_the_command_and_machine_that_were_noted(modules, tmp_path: Path) -> None:
+    folder = tmp_path / "table-1"
+    keep(folder, "1", result(0.99, dense_top1=0.98, epochs=200))
+    (cell,) = cells_of(figures_of("1"))
+    (folder / cell.name).mkdir()
+    about = {
+        "commands": [{"command": "sca-search reproduce 1 --data-dir /home/me", "at": 1.0}],
+        "machine": {"processor": "Abacus", "cores": 3, "python": "3.11"},
+        "versions": {"torch": "9.9"},
+    }
+    (folder / cell.name / "about.json").write_text(json.dumps(about))
+    text = modules["paper"].section_of(modules["paper"].Reading.of("1", folder))
+    told = "`sca-search reproduce 1 --data-dir PATH` (Abacus, 3 cores, Python 3.11, torch 9.9)"
+    assert f"Measured by {told}; the tables by:" in text
+    assert "| mnist | lenet | full-precision | top1 | 99.56 | 98.00 |  | 200 of 200 | 1 |" in text
+
+
+def test_section_of_the_ablation_says_whether_it_collapsed(modules, tmp_path: Path) -> None:
+    reading = modules["paper"].Reading
+    keep(tmp_path / "5", "5", result((), failed=2), result(0.12), result(0.6))
+    keep(tmp_path / "2", "2", result(0.7), result(0.7), result(0.7))
+    text = modules["paper"].section_of(reading.of("5", tmp_path / "5"), reading.of("2", tmp_path / "2"))
+    assert "- vgg-s: 2 of 2 seeds diverged: the collapse was seen." in text
+    assert "- resnet20: 12.00 % against 70.00 % with tanh: the collapse was seen." in text
+    assert "- vgg-variate: 60.00 % against 70.00 % with tanh: no collapse was seen." in text
+    alone = modules["paper"].section_of(reading.of("5", tmp_path / "5"))
+    assert "- resnet20: 12.00 %: whether it collapsed cannot be told." in alone
+
+
+def test_section_that_was_written_is_replaced_and_read_back(modules, tmp_path: Path) -> None:
+    report, file = modules["report"], tmp_path / "RESULTS.md"
+    for value in ("1", "2"):
+        report.write_section(file, "speed", f"## Speed\n\n{report.table(['a', 'b c'], [[value, '']])}\n\nwords")
+    assert file.read_text().count("## Speed") == 1
+    assert report.read_table(file, "speed") == [{"a": "2", "b c": ""}]
+    assert report.read_table(file, "size") == []
+
+
+# Throughput -----------------------------------------------------------------------------------------------------------
+
+
+def speeds(modules, dense_seconds: float) -> dict:
+    turns, page = modules["turns"], modules["throughput_report"]
+    taken = {name: [turns.Taken(2.0, 1.0), turns.Taken(4.0, 3.0)] for name in page.ARMS}
+    taken["dense"] = [turns.Taken(dense_seconds, 1.25), turns.Taken(5.0, 2.0)]
+    taken["loader"] = [turns.Taken(8.0, 8.0)]
+    return page.speeds_of(taken, images=1000)
+
+
+def test_throughput_is_the_best_round_beside_the_bare_loop(modules) -> None:
+    found = speeds(modules, dense_seconds=2.5)
+    assert asdict(found["dense"]) == {"best": 400.0, "worst": 200.0, "processor": 800.0}
+    text = modules["throughput_report"].text_of(found, "1,000 random images a round")
+    assert "| ours, dense | 400 (200) | 0.800 | 0.800 |" in text
+    assert (
+        "| batches from memory | DataLoader with transforms of each image, in the same process | 500 | 125 | 4.00 |"
+        in text
+    )
+    assert "times the bare loop: not met." in text
+
+
+@pytest.mark.parametrize(("seconds", "met"), [(2.0, "met"), (2.1, "met"), (2.11, "not met")])
+def test_throughputs_goal_is_095_of_the_bare_loop(modules, seconds: float, met: str) -> None:
+    assert modules["throughput_report"].verdict(speeds(modules, seconds)).endswith(f"bare loop: {met}.")
+
+
+def test_turns_leave_out_the_first_round_and_keep_the_order(modules) -> None:
+    done: list[str] = []
+
+    def work(name: str):
+        def ready():
+            done.append(f"{name} ready")
+            return lambda: done.append(name)
+
+        return ready
+
+    taken = modules["turns"].in_turns({"a": work("a"), "b": work("b")}, rounds=2)
+    assert done == ["a ready", "a", "b ready", "b"] * 3
+    assert {name: len(rounds) for name, rounds in taken.items()} == {"a": 2, "b": 2}
