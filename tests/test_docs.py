@@ -35,6 +35,7 @@ NOT_RUN = {
     ("README.md", "pip install optuna-dashboard"): "brings another project's package, and serves until it is stopped",
     ("README.md", "sca-search --target-sparsity 0.9 --dry-run"): _SAMPLES,
     ("README.md", "sca-search init --data mnist --model lenet --target-sparsity 0.9 --time 1h"): _SAMPLES,
+    ("README.md", "sca-search compare --methods all --target-sparsity 0.9 --seeds 3"): _SAMPLES,
     ("README.md", "sca-search dashboard runs/digits-lenet-small-s0.5"): _SAMPLES,
     ("README.md", "sca-search export runs/digits-lenet-small-s0.5"): _SAMPLES,
     ("README.md", "from pathlib import Path"): "a sketch around a network of the reader's own",
