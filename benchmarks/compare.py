@@ -18,8 +18,8 @@ from report import RESULTS, provenance, table, write_section
 
 from sca_search.contest import Contest, Entry, run_contest, times_ms
 from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.paper.reproduce import Watcher
 from sca_search.spec import StudySpec
+from sca_search.watching import Watcher
 
 TRITS = "{-1,0,+1}"
 STUDIES = {

@@ -99,8 +99,7 @@ def compare_command(
 def _run(contest: "Contest", timed: bool) -> None:
     from sca_search.contest import run_contest, times_ms
     from sca_search.dashboard import write_page
-    from sca_search.paper.reproduce import Watcher
-    from sca_search.watching import watched
+    from sca_search.watching import Watcher, watched
 
     with stop_on_interrupt() as stop:
         watcher = Watcher(say, stop, watched)

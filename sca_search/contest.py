@@ -26,12 +26,13 @@ from sca_search.fit import StopRequestedError
 from sca_search.gauge import rest_bytes
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.paper.reproduce import OnceRead, Watcher
 from sca_search.results import choose, most_accurate, read_csv
 from sca_search.run_folder import RunFolder, new_run
+from sca_search.source import OnceRead
 from sca_search.spec import StudySpec, differences
 from sca_search.study import make_task, run_study
 from sca_search.task import Progress, Task
+from sca_search.watching import Watcher
 from sca_search.workshop import warm_start
 
 SECONDS_A_METHOD = 1.0

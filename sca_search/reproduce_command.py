@@ -85,8 +85,8 @@ def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds
 def _run(table: str, plan: "Plan") -> None:
     from sca_search.fit import StopRequestedError
     from sca_search.paper.comparison import rank_correlations, rows_of
-    from sca_search.paper.reproduce import Reproduced, Watcher, finished_results, reproduce
-    from sca_search.watching import watched
+    from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
+    from sca_search.watching import Watcher, watched
 
     with stop_on_interrupt() as stop:
         try:

@@ -1,13 +1,13 @@
 """Where a study's data and network come from: by the names in its spec, or objects that were made in Python."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sca_search.data import DataSet, from_objects, load_study_data
 from sca_search.errors import DataError, ModelError
 from sca_search.models import Maker, find_maker, maker_of
-from sca_search.spec import StudySpec
+from sca_search.spec import DataSpec, StudySpec
 from sca_search.spec_values import IN_PYTHON
 
 # What may be an object instead of a name.
@@ -50,6 +50,20 @@ class Source:
                 "a network of file.py:function can be made anywhere"
             )
         return find_maker(name, num_classes=outputs, input_shape=shape, dropout=spec.model.dropout)
+
+
+@dataclass(frozen=True)
+class OnceRead(Source):
+    """Studies that share their data: it is read once."""
+
+    kept: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
+
+    def load(self, spec: StudySpec) -> DataSet:
+        key = (spec.data, spec.seed)
+        if key not in self.kept:
+            self.kept.clear()  # another data set takes its place in memory
+            self.kept[key] = super().load(spec)
+        return self.kept[key]
 
 
 BY_NAME = Source()

@@ -1,7 +1,8 @@
-"""How a command with several studies shows the one that is running."""
+"""Who looks on where several studies run one after the other, and how the screen follows the one that is running."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 
 from sca_search.display import StudyDisplay
 from sca_search.screen import remarks
@@ -9,6 +10,14 @@ from sca_search.shortening import told
 from sca_search.spec import StudySpec
 from sca_search.study import Audience
 from sca_search.task import Task
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
+    """Nobody looks on."""
+    yield Audience()
 
 
 @contextmanager
@@ -21,3 +30,12 @@ def watched(spec: StudySpec, task: Task) -> Iterator[Audience]:
     display = StudyDisplay(spec, remarks(), task.metric.name)
     with display.shown():
         yield display.audience(Audience())
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Told of each study, asked whether to stop."""
+
+    say: Say = field(default=lambda _line: None)
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+    audience: Callable[[StudySpec, Task], AbstractContextManager[Audience]] = field(default=unwatched)

@@ -14,10 +14,11 @@ from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import QUICK, Cell, Extent, cell_of, cells_of, full_epochs, recipe_file, spec_of
 from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
-from sca_search.paper.reproduce import Plan, Watcher, finished_results, reproduce
+from sca_search.paper.reproduce import Plan, finished_results, reproduce
 from sca_search.paper.result import CellResult, read_result, top_shares
 from sca_search.paper_figures import TITLES, figures_of
 from sca_search.time_plan import Pace
+from sca_search.watching import Watcher
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
 
@@ -184,7 +185,7 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
         measured.append(spec.model.name)
         return PACE
 
-    done = reproduce(Plan(cells, tmp_path, extent, hours=36 / 3240), Watcher(measure=measure))
+    done = reproduce(Plan(cells, tmp_path, extent, hours=36 / 3240), Watcher(), measure)
     assert measured == ["lenet-small"]  # once for both
     # 36 s less the 19 s of the first leave 17 s: 2 epochs, 16 s.
     assert [result.epochs for result in done.results.values()] == [3, 2]

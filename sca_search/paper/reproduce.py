@@ -2,12 +2,10 @@
 on where it was."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sca_search.data import DataSet
 from sca_search.errors import RunError
 from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
@@ -15,15 +13,15 @@ from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.probe import measure_pace
 from sca_search.provenance import note_command
 from sca_search.run_folder import RunFolder, new_run
-from sca_search.source import Source
-from sca_search.spec import DataSpec, StudySpec, differences
-from sca_search.study import Audience, make_task, run_study
-from sca_search.task import Task
+from sca_search.source import OnceRead
+from sca_search.spec import StudySpec, differences
+from sca_search.study import make_task, run_study
 from sca_search.time_plan import Pace
+from sca_search.watching import Say, Watcher
 
 # A machine that is busier than when it was measured, and the cells' test images.
 _RESERVE = 0.9
-Say = Callable[[str], None]
+Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
 
 
 @dataclass(frozen=True)
@@ -39,41 +37,12 @@ class Plan:
     command: tuple[str, ...] = ()  # as it was given, to be noted in each cell's run folder
 
 
-@contextmanager
-def _unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
-    yield Audience()
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Who looks on: told of each cell, asked whether to stop; and what measures a study's pace."""
-
-    say: Say = field(default=lambda _line: None)
-    stop_requested: Callable[[], bool] = field(default=lambda: False)
-    audience: Callable[[StudySpec, Task], AbstractContextManager[Audience]] = field(default=_unwatched)
-    measure: Callable[[StudySpec, Say, Callable[[], bool]], Pace] = field(default=measure_pace)
-
-
 @dataclass(frozen=True)
 class Reproduced:
     """What is there of a table, by cell."""
 
     results: dict[Cell, CellResult]
     stopped: bool = False
-
-
-@dataclass(frozen=True)
-class OnceRead(Source):
-    """Studies that share their data: it is read once."""
-
-    kept: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
-
-    def load(self, spec: StudySpec) -> DataSet:
-        key = (spec.data, spec.seed)
-        if key not in self.kept:
-            self.kept.clear()  # another data set takes its place in memory
-            self.kept[key] = super().load(spec)
-        return self.kept[key]
 
 
 def result_file(plan: Plan, cell: Cell) -> Path:
@@ -86,11 +55,11 @@ def finished_results(plan: Plan) -> dict[Cell, CellResult]:
     return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
 
 
-def reproduce(plan: Plan, watcher: Watcher) -> Reproduced:
+def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> Reproduced:
     """Runs what is missing of a table; StopRequestedError only while a pace is measured."""
     results = finished_results(plan)
     waiting = [cell for cell in plan.cells if cell not in results]
-    specs = _specs(plan, waiting, watcher)
+    specs = _specs(plan, waiting, watcher, measure)
     source = OnceRead()
     for number, cell in enumerate(waiting, start=len(results) + 1):
         spec = specs[cell]
@@ -113,7 +82,7 @@ def _run_of(spec: StudySpec) -> RunFolder:
     return run if run.spec_file.is_file() else new_run(spec)
 
 
-def _specs(plan: Plan, cells: list[Cell], watcher: Watcher) -> dict[Cell, StudySpec]:
+def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) -> dict[Cell, StudySpec]:
     """The studies of the cells to run; one that was begun keeps its epochs where hours decide."""
     wanted = {cell: _spec(plan, cell, plan.extent) for cell in cells}
     begun = {cell: spec for cell in cells if (spec := _begun(wanted[cell])) is not None}
@@ -126,7 +95,7 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher) -> dict[Cell, StudyS
                 )
         return wanted
     known = {cell: spec.train.epochs for cell, spec in begun.items()}
-    epochs = _epochs_for_hours(plan, wanted, known, watcher)
+    epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
     return {cell: _spec(plan, cell, replace(plan.extent, epochs=epochs[cell.name])) for cell in cells}
 
 
@@ -140,7 +109,7 @@ def _begun(spec: StudySpec) -> StudySpec | None:
 
 
 def _epochs_for_hours(
-    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], watcher: Watcher
+    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], watcher: Watcher, measure: Measure
 ) -> dict[str, int]:
     assert plan.hours is not None
     began = time.monotonic()
@@ -148,7 +117,7 @@ def _epochs_for_hours(
     for cell, spec in wanted.items():
         if (cell.dataset, cell.network) not in paces:
             watcher.say(f"measuring the pace of {cell.network} on {cell.dataset}")
-            paces[cell.dataset, cell.network] = watcher.measure(spec, watcher.say, watcher.stop_requested)
+            paces[cell.dataset, cell.network] = measure(spec, watcher.say, watcher.stop_requested)
     waiting = [
         Waiting(
             cell.name,
