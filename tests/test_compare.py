@@ -78,6 +78,7 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
     assert rows["full-precision"]["file_bytes"] > 4 * rows["sca"]["file_bytes"]
     page = (folder / "comparison.html").read_text(encoding="utf-8")
     assert "{-a,0,+b}" in page
+    assert "<h1>sca-0 · ttq-0 · full-precision-0</h1>" in page
     # Once more: nothing is trained, and a seed more only adds to it.
     changed = (folder / "sca-0" / "study.db").stat().st_mtime_ns
     again = run(*words)

@@ -1,5 +1,6 @@
 // Several studies beside each other; one of them is shown below in full.
-const markers = ["circle", "square", "diamond", "triangle-up", "cross", "star-triangle-down", "hexagon", "bowtie"];
+// As many as have no factor in common with the inks: pairs of both repeat late.
+const markers = ["circle", "square", "diamond", "triangle-up", "cross", "star-triangle-down", "hexagon"];
 const isComparison = () => page.studies.length > 1;
 
 function studyLook(index) {
@@ -93,7 +94,8 @@ function compareGrowthFigure() {
 function showComparison() {
   for (const part of document.querySelectorAll('[data-when="compare"]')) part.hidden = !isComparison();
   if (!isComparison()) return;
-  const names = ["study", "chosen", metric().name, "zeros", "vs dense", "trials"];
+  const hasMethods = new Set(page.studies.map((each) => each.method.name)).size > 1;
+  const names = ["study", ...(hasMethods ? ["weights"] : []), "chosen", metric().name, "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
     const beside = chosen && isNumber(each.dense_accuracy)
@@ -103,6 +105,7 @@ function showComparison() {
       : "–";
     const complete = trialsOf(each).filter(isComplete).length;
     const cells = [
+      ...(hasMethods ? [each.method.weights] : []),
       chosen ? `trial ${chosen.trial}` : "–",
       chosen ? shownMetric(chosen.accuracy, each) : "–",
       chosen ? percent(chosen.sparsity) : "–",

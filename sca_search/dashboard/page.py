@@ -16,6 +16,8 @@ from plotly.offline import get_plotlyjs
 
 from sca_search.versions import versions
 
+# Names that a heading may hold.
+_MOST_NAMES = 4
 _CHECKOUT = Path(__file__).parents[2] / "dashboards" / "template"
 # In this order, as one script: each uses those before it.
 SCRIPTS = (
@@ -48,10 +50,12 @@ def render_page(
     script = _script()
     plotly = "" if plotly_file else get_plotlyjs()
     names = [str(document["name"]) for document in documents]
-    lead = documents[0]["lead"] if len(documents) == 1 else f"{len(documents)} studies beside each other."
+    title, lead = _title(names), documents[0]["lead"]
+    if len(documents) > 1:
+        lead = f"{len(documents)} studies beside each other."
     return Template(_template("page.html")).substitute(
         policy=_policy([script, plotly], live is not None, plotly_file),
-        title=escape(" · ".join(names)),
+        title=escape(title),
         lead=escape(lead),
         style=_template("style.css"),
         plotly=f'<script src="{escape(plotly_file)}"></script>' if plotly_file else f"<script>{plotly}</script>",
@@ -59,6 +63,11 @@ def render_page(
         script=script,
         made=escape(_made()),
     )
+
+
+def _title(names: Sequence[str]) -> str:
+    """The studies' names, as long as a line may hold them."""
+    return " · ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(names) - 1} others"
 
 
 def _made() -> str:

@@ -50,6 +50,7 @@ def study_document(files: RunFiles) -> Document:
         "tiles": tiles(files, rows),
         "chosen": files.chosen,
         "dense_accuracy": files.dense_accuracy,
+        "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_share": is_share(files.metric)},
         "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
         "fronts": _fronts(files, rows),
