@@ -31,7 +31,7 @@ function compareFigure() {
         type: "scatter",
         mode: "lines",
         x: front.outline.map(([x]) => measure.factor * x),
-        y: front.outline.map(([, y]) => 100 * y),
+        y: front.outline.map(([, y]) => metricFactor() * y),
         line: line(look.ink, look.dash),
         legendgroup: name,
         showlegend: false,
@@ -58,7 +58,7 @@ function compareFigure() {
   return {
     title: sameReference ? `${best[0]} covers the most` : "Fronts beside each other",
     note: `The fronts of all studies, validation ${metric().name} against ${measure.name}.${
-      sameReference ? "" : " Their dense networks differ, so areas are not compared."
+      sameReference ? "" : " Their areas count from different points and are not compared."
     }`,
     alt: `Fronts of ${page.studies.map((each) => each.name).join(", ")}.`,
     traces,
