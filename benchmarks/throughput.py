@@ -24,14 +24,16 @@ from torch.utils.data import DataLoader
 from turns import Work, in_turns
 
 from sca_search.candidate import Candidate
-from sca_search.control import SparsityControl, strength_unit
 from sca_search.data import Split
+from sca_search.data.dataset import assemble
 from sca_search.fit import FitPlan, Watch, fit, layout
+from sca_search.methods.sca import Sca
 from sca_search.prepare import PreparedNetwork, prepared
 from sca_search.source import BY_NAME
 from sca_search.space import Space
 from sca_search.spec import StudySpec, resolve
-from sca_search.ternary import Form, ternarize
+from sca_search.task import Task
+from sca_search.ternary import Form
 
 SPARSITY = 0.9
 RATE = 1e-3
@@ -83,11 +85,10 @@ class Bench:
         """A study's first guess for this form: its schedules, and λ in its unit."""
         candidate = self.candidate(form)
         model = self.network.make_model()
-        ternarize(model, {each.layer.name: candidate.spread for each in self.network.choices if each.ternary}, form)
-        control = SparsityControl(model, candidate)
-        control.unit = strength_unit(model.train(), *next(iter(self.batches())))
+        data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalise=False)
+        method = Sca(model, candidate, Task(data, self.network.make_model, self.network.choices, self.batch))
         plan = FitPlan(1, candidate.learning_rate, candidate.latent_learning_rate)
-        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, Watch(), control)
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, Watch(), method)
 
     def candidate(self, form: Form) -> Candidate:
         spec = self.spec.model_copy(update={"search": self.spec.search.model_copy(update={"form": form})})

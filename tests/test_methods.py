@@ -228,7 +228,8 @@ def candidate_of(method, task, **flags):
     plans = METHODS[method].plans_sparsity
     spec = resolve(None, {"method": method, "epochs": 4, **({"target_sparsity": 0.7} if plans else {}), **flags})
     space = Space(spec, task.layer_shapes)
-    return space.candidate(space.first_guess(), 0.7 if plans else 0.0, seed=0)
+    candidate = space.candidate(space.first_guess(), 0.7 if plans else 0.0, seed=0)
+    return candidate.model_copy(update={"frozen_epochs": 1})
 
 
 def test_lr_nets_outputs_have_mean_and_variance_of_their_sums(task, start):
@@ -288,6 +289,7 @@ def test_short_training_is_far_above_chance(method, task, start):
         assert not own.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["twn", "ttq", "inq", "elb", "lr-net", "bayes-binn"])
 def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_path):
     candidate = candidate_of(method, task)
