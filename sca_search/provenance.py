@@ -21,13 +21,12 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     """Adds a command to the run's; machine, threads a worker and versions are those of the newest."""
     require_known_format(run.about_file)
     known = read_json(run.about_file, {})
-    before = known.get("commands", ()) if isinstance(known, dict) else ()
+    told = known.get("commands") if isinstance(known, dict) else None
+    before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
     command = {"command": shlex.join(["sca-search", *arguments]), "at": time.time()}
     about = {
         "format": FORMAT,
-        "commands": [*(each for each in before if _is_command(each)), command]
-        if isinstance(before, list)
-        else [command],
+        "commands": [*before, command],
         "machine": machine(),
         "threads": threads,
         "versions": versions(),
