@@ -96,6 +96,9 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
     if row["state"] != "complete":
         reason = f" ({row['reason']})" if row["reason"] else ""
         raise RunError(f"{run.path}: trial {wanted} must be complete to {to}, it is {row['state']}{reason}")
+    candidate = row.get("candidate")
+    if not isinstance(candidate, int | float) or not 0 <= candidate < 1e9 or candidate % 1:
+        raise RunError(f"{run.trials_file}: trial {wanted} must name its candidate, a whole number from 0")
     return row
 
 

@@ -27,6 +27,6 @@ def require_known_format(about_file: Path) -> None:
         raise RunError(f"{about_file}: format must be a whole number from 1, got {str(given)[:80]}")
     if given > FORMAT:
         raise RunError(
-            f"{about_file.parent}: was written by a newer sca-search, as a run folder of format {given}; "
+            f"{about_file.parent}: was written by a newer sca-search, as a run folder of format {str(given)[:20]}; "
             f"this one reads up to {FORMAT}"
         )

@@ -232,6 +232,7 @@ def _run_files(folder: Path) -> list[Reader]:
         _of_run("resume: about.json", place, "about.json", lambda: note_command(run, ["x"], 1)),
         _of_run("candidate of a run", place, "candidates/000/candidate.json", lambda: _candidate(run)),
         _of_run("export: candidate.json", place, "candidates/000/candidate.json", lambda: _network(run, 0)),
+        _of_run("export: trials.csv", place, "trials.csv", lambda: _network(run, 0)),
         _of_run(
             "export: model.safetensors", place, "candidates/000/model.safetensors", lambda: _network(run, 0), TENSORS
         ),

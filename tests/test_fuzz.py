@@ -50,6 +50,7 @@ NAMES = (
     "candidate of a run",
     "export: candidate.json",
     "export: model.safetensors",
+    "export: trials.csv",
 )
 
 

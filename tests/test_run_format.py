@@ -104,7 +104,7 @@ def test_a_run_without_a_number_is_of_the_first_format(old: Path) -> None:
     assert RunFolder(old).spec().name == "run-folder-1"
 
 
-@pytest.mark.parametrize("given", [0, -1, "1", 1.0, True, None, [], 10**400])
+@pytest.mark.parametrize("given", [0, -1, "1", 1.0, True, None, [], 10**400], ids=range(8))
 def test_a_format_that_is_no_number_of_ours_is_refused(old: Path, given: object) -> None:
     with pytest.raises(RunError) as caught:
         RunFolder(with_about(old, {"format": given})).spec()
