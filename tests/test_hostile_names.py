@@ -63,16 +63,18 @@ def test_a_studys_name_that_could_be_a_path_or_more_is_refused(tmp_path: Path, n
         resolve(study, {})
 
 
-@pytest.mark.parametrize(
-    "number", ["9" * 5000, "1e999", "-1e999", "inf", "nan", str(2**64), "1" + "0" * 400, "[" * 20_000]
-)
+NUMBERS = ("9" * 5000, "1e999", "-1e999", "inf", "nan", str(2**64), "1" + "0" * 400, "[" * 20_000)
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
 @pytest.mark.parametrize("key", ["seed", "search.trials", "goal.target_sparsity", "train.batch", "goal.max_kb"])
 def test_a_number_beyond_all_bounds_is_refused_or_only_large(tmp_path: Path, key: str, number: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"{key} = {number}\n", encoding="utf-8")
+    sentence = ""
     try:
         resolve(study, {}).to_toml()
     except SpecError as error:
-        assert str(study) in str(error)
-    else:  # a count may be as large as it likes, a budget, too
-        assert key in ("search.trials", "train.batch", "goal.max_kb")
+        sentence = str(error)
+    # A count may be as large as it likes, a budget, too.
+    assert str(study) in sentence or (not sentence and key in ("search.trials", "train.batch", "goal.max_kb"))
