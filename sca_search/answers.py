@@ -1,11 +1,11 @@
 """What `--json` prints, a document a command; docs/commands.md names the keys."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sca_search.candidate_record import read_json
 from sca_search.goal import aim_of, chosen_trial, planned_sparsities
 from sca_search.results import pareto_front, read_csv
 from sca_search.run_folder import RunFolder
@@ -36,7 +36,7 @@ def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
         "states": states,
         "chosen": None if frame is None else chosen_trial(frame, spec.goal, run.metric),
         "front": [] if frame is None else pareto_front(frame).to_dict("records"),
-        "summary": json.loads(run.summary_file.read_text()) if run.summary_file.exists() else None,
+        "summary": read_json(run.summary_file, None),
         "files": {name: path for name, path in files.items() if path.exists()},
     }
 

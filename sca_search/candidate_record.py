@@ -60,6 +60,18 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {"folder": folder, "loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = {"loss": math.inf} | {key: record[key] for key in (*record, "accuracy", "layers")} | {"folder": folder}
+        _require_figures(found)
+        return found
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def _require_figures(record: Mapping[str, Any]) -> None:
+    """What candidates are compared and counted by; TypeError where it is of another kind."""
+    for name in ("accuracy", "loss"):
+        if isinstance(record[name], bool) or not isinstance(record[name], int | float):
+            raise TypeError(f"{name} must be a number, got {str(record[name])[:80]}")
+    for name, count in record["layers"].items() if isinstance(record["layers"], dict) else [("layers", None)]:
+        if not isinstance(count, dict) or any(type(count.get(key)) is not int for key in ("zeros", "weights")):
+            raise TypeError(f"{name[:80]} must have zeros and weights, got {str(count)[:80]}")

@@ -1,7 +1,6 @@
 """The command line and the commands that search. `--help` answers without torch: what trains is imported where used."""
 
 import functools
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -24,6 +23,7 @@ from sca_search.export_commands import (
 from sca_search.init_command import init_command
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.reproduce_command import reproduce_command
+from sca_search.rerun_command import rerun_command
 from sca_search.screen import answer, errors, remarks, results, say, speak
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.versions import __version__
@@ -231,6 +231,8 @@ def run_command(
 
     `sca-search reproduce 6 --quick` trains a table of the paper's and prints ours beside it
 
+    `sca-search rerun RUN --trial 3` trains a trial again and says whether it got the same bits
+
     `sca-search --install-completion` lets the shell complete commands, flags, names and run folders
 
     **Exit codes**: 0 done, 1 no trial meets the goal or a file differs, 2 a mistake in what was given or a full disk,
@@ -253,6 +255,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     from sca_search.results import read_csv
     from sca_search.run_folder import new_run, resumed_run
     from sca_search.study import Audience, make_task, prepare_budgets, run_study
+    from sca_search.workers import threads_of
 
     task = make_task(spec)
     _print_notes(task)
@@ -264,7 +267,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     for budget in prepared.met_without_zeros:
         remarks().print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)
-    note_command(run, sys.argv[1:])
+    note_command(run, sys.argv[1:], threads_of(spec, task))
     display = StudyDisplay(spec, remarks(), task.metric.name)
     with stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
@@ -331,19 +334,22 @@ def show_command(
 ) -> None:
     """Prints a finished or running study: its front, the chosen trial, where everything is."""
     from sca_search.answers import study_answer
+    from sca_search.damage import damage_refused
     from sca_search.results import read_csv
     from sca_search.run_folder import RunFolder
 
     run = RunFolder(run_folder)
     spec = run.spec()
-    if not run.trials_file.exists():
-        results().print(f"{run_folder}: no trial has finished yet")
-    else:
-        states = read_csv(run.trials_file)["state"].value_counts()
-        remarks().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-        _print_results(run, spec)
-        _print_places(run)
-    answer(study_answer(run, spec))
+    with damage_refused(run_folder, "shown"):
+        document = study_answer(run, spec)
+        if not run.trials_file.exists():
+            results().print(f"{run_folder}: no trial has finished yet")
+        else:
+            states = read_csv(run.trials_file)["state"].value_counts()
+            remarks().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
+            _print_results(run, spec)
+            _print_places(run)
+    answer(document)
 
 
 app.command("init", cls=PlainFlags)(with_manner(init_command))
@@ -356,15 +362,17 @@ app.command("dashboard", cls=PlainFlags)(with_manner(dashboard_command))
 app.command("features", cls=PlainFlags)(with_manner(features_command))
 app.command("compare", cls=PlainFlags)(with_manner(compare_command))
 app.command("reproduce", cls=PlainFlags)(with_manner(reproduce_command))
+app.command("rerun", cls=PlainFlags)(with_manner(rerun_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:
     """With -q the chosen model alone."""
+    from sca_search.candidate_record import read_json
     from sca_search.display import better_lines, front_table, result_lines, rung_lines, sensitivity_table
     from sca_search.results import read_csv
 
     frame = read_csv(run.trials_file)
-    summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
+    summary = read_json(run.summary_file, {})
     sensitivity = sensitivity_table(summary.get("sensitivity", []))
     for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
         remarks().print(table)

@@ -3,7 +3,7 @@
 | code | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | the answer is no: no trial meets the goal, an export differs, a self-test fails |
+| 1 | the answer is no: no trial meets the goal, an export or a trial trained again differs, a self-test fails |
 | 2 | a mistake in what was given, or a disk that cannot be written |
 | 70 | a fault of sca-search itself, with its traceback |
 | 130 | stopped by Ctrl-C; what is finished is kept |

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.candidate_record import best_of, records_of
+from sca_search.damage import damage_refused
 from sca_search.data import AnySplit, DataSet
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
@@ -80,10 +81,10 @@ def _labels(split: AnySplit) -> NDArray[np.int64]:
     return np.concatenate([labels.numpy() for _, labels, *_ in split.batches(EVALUATION_BATCH)])
 
 
-def trial_row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, Any]:
-    """The trial's line in the table of trials; a sentence if there is none, or none to export."""
+def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be exported") -> dict[str, Any]:
+    """The trial's line in the table of trials; a sentence if there is none, or none to be taken."""
     if not run.trials_file.is_file():
-        raise RunError(f"{run.path}: no trial has finished yet, there is nothing to export")
+        raise RunError(f"{run.path}: no trial has finished yet, there is none to {to}")
     frame = read_csv(run.trials_file)
     wanted = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
     if wanted is None:
@@ -94,7 +95,10 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None) -> dict[str, A
     row: dict[str, Any] = {str(key): value for key, value in rows[0].items()}
     if row["state"] != "complete":
         reason = f" ({row['reason']})" if row["reason"] else ""
-        raise RunError(f"{run.path}: trial {wanted} must be complete to be exported, it is {row['state']}{reason}")
+        raise RunError(f"{run.path}: trial {wanted} must be complete to {to}, it is {row['state']}{reason}")
+    candidate = row.get("candidate")
+    if not isinstance(candidate, int | float) or not 0 <= candidate < 1e9 or candidate % 1:
+        raise RunError(f"{run.trials_file}: trial {wanted} must name its candidate, a whole number from 0")
     return row
 
 
@@ -106,7 +110,8 @@ def _listed(frame: pd.DataFrame) -> str:
 def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
     """The best on validation of a trial and its refits, as a study's summary chooses it."""
     records = records_of(run, int(row["candidate"]))
-    best = best_of(records, limits_of(spec.goal))
+    with damage_refused(run.path, "exported"):
+        best = best_of(records, limits_of(spec.goal))
     state_file = best["folder"] / "model.safetensors"
     state, layers, about = load_plain(state_file)
     given = _PlainFacts.of(best["folder"], about)
@@ -151,7 +156,7 @@ class _PlainFacts:
                 tuple(map(float, about.get("target_mean", ()))),
                 tuple(map(float, about.get("target_std", ()))),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
 
 

@@ -33,6 +33,7 @@ from sca_search.source import OBJECTS, Source
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.spec_values import IN_PYTHON
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
+from sca_search.workers import threads_of
 
 # What `search` takes as an argument of its own.
 _OWN = {"model", "data"}
@@ -85,7 +86,7 @@ def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Resu
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, console.print)
     run = known or new_run(spec)
-    note_command(run, ["(from Python)"])
+    note_command(run, ["(from Python)"], threads_of(spec, task))
     display = StudyDisplay(spec, console, task.metric.name)
     with _stops_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)

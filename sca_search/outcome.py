@@ -10,6 +10,7 @@ import pandas as pd
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import keep
 from sca_search.candidate_record import FEATURES, best_of, records_of
+from sca_search.damage import damage_refused
 from sca_search.export.plain import count_zeros, counted_sparsity, load_plain
 from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
@@ -49,7 +50,8 @@ def refit(
     """Trains a candidate again with another seed; what is there already is not done again."""
     if (run.candidate(number, index) / "candidate.json").exists():
         return
-    known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
+    with damage_refused(run.candidate(number), "trained again"):
+        known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
     settled = train_candidate(again, task, start, progress)
     taken = gauge(settled.model, task) if gauge else Taken()

@@ -1,5 +1,6 @@
 """How a run came to be: its commands, the machine and the versions, kept in about.json."""
 
+import math
 import os
 import platform
 import re
@@ -12,14 +13,32 @@ from typing import Any
 from sca_search.candidate_record import read_json
 from sca_search.files import write_json_atomic
 from sca_search.run_folder import RunFolder
+from sca_search.run_format import FORMAT, require_known_format
 from sca_search.versions import versions
 
 
-def note_command(run: RunFolder, arguments: Sequence[str]) -> None:
-    """Adds a command to the run's; machine and versions are those of the newest."""
+def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None:
+    """Adds a command to the run's; machine, threads a worker and versions are those of the newest."""
+    require_known_format(run.about_file)
     known = read_json(run.about_file, {})
-    commands = [*known.get("commands", ()), {"command": shlex.join(["sca-search", *arguments]), "at": time.time()}]
-    write_json_atomic(run.about_file, {"commands": commands, "machine": machine(), "versions": versions()})
+    told = known.get("commands") if isinstance(known, dict) else None
+    before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
+    command = {"command": shlex.join(["sca-search", *arguments]), "at": time.time()}
+    about = {
+        "format": FORMAT,
+        "commands": [*before, command],
+        "machine": machine(),
+        "threads": threads,
+        "versions": versions(),
+    }
+    write_json_atomic(run.about_file, about)
+
+
+def _is_command(given: object) -> bool:
+    """Whether it is one of ours: a run may come from somebody else."""
+    if not isinstance(given, dict) or given.keys() != {"command", "at"}:
+        return False
+    return isinstance(given["command"], str) and isinstance(given["at"], int | float) and abs(given["at"]) < math.inf
 
 
 def machine() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sca_search.errors import RunError
@@ -172,15 +173,16 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     try:
         content = Path(path).read_bytes()
         # Only an empty cell is a missing one: "NA" or "None" may be a parameter's value.
-        frame = pd.read_csv(
-            io.BytesIO(content),
-            keep_default_na=False,
-            na_values=[""],
-            dtype={**_NUMBER_TYPES, **dict.fromkeys(_TEXT, "str"), "off_target": "bool"},
-        )
+        with np.errstate(invalid="raise"):  # a trial's number that is no whole one would become another
+            frame = pd.read_csv(
+                io.BytesIO(content),
+                keep_default_na=False,
+                na_values=[""],
+                dtype={**_NUMBER_TYPES, **dict.fromkeys(_TEXT, "str"), "off_target": "bool"},
+            )
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+    except (ValueError, ArithmeticError) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
         raise RunError(f"{path} is no table of trials: {error}") from error
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:

@@ -12,7 +12,7 @@ runs/<name>/
   sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
   latency.json          the calibration, where the goal is in milliseconds
   trials.csv front.csv summary.json dashboard.html
-  about.json            commands, machine, versions
+  about.json            the folder's format, commands, machine, threads, versions
   log.txt               what happened when: trials, warnings, errors with their tracebacks
   progress.json         what is being trained now; gone when nothing is
   chosen.safetensors    the exported model
@@ -31,6 +31,7 @@ from filelock import FileLock, Timeout
 from sca_search.errors import RunError, StorageError
 from sca_search.files import write_text_atomic
 from sca_search.metric_name import ACCURACY
+from sca_search.run_format import require_known_format
 from sca_search.spec import StudySpec, differences, resolve
 
 
@@ -61,7 +62,7 @@ class RunFolder:
         """The name of what the study calls accuracy in its tables; it is settled with the dense network."""
         try:
             return str(json.loads(self.dense_scores_file.read_text(encoding="utf-8")).get("metric", ACCURACY))
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             return ACCURACY
 
     @property
@@ -126,6 +127,7 @@ class RunFolder:
     def spec(self) -> StudySpec:
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
+        require_known_format(self.about_file)
         return resolve(self.spec_file, {})
 
     @contextmanager

@@ -431,7 +431,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: there is no such study file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read as a study file: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits and of bottomless nesting, too
         raise SpecError(f"{path}: is not valid TOML: {error}") from error
 
 

@@ -156,8 +156,8 @@ class _Training:
             self.history = [Epoch(**epoch) for epoch in kept.history]
             self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
             torch.set_rng_state(kept.random)
-        except (RuntimeError, KeyError, TypeError) as error:
-            sentence = str(error).splitlines()[0]
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            sentence = (str(error).splitlines() or [repr(error)])[0]
             raise RunError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
         return kept.epoch, kept.memory
 

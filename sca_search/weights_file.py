@@ -35,10 +35,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"--weights {path}: must hold a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "
             f"writes it; it holds {_described(state)}"
         )
+    odd = next((name for name, value in state.items() if not _lies_in_the_file(value)), None)
+    if odd is not None:
+        raise ModelError(f"--weights {path}: all weights must be plain tensors, each number in the file, {odd} is none")
     broken = next((name for name, value in state.items() if not bool(torch.isfinite(value).all())), None)
     if broken is not None:
         raise ModelError(f"--weights {path}: all weights must be finite, {broken} is not")
     return state
+
+
+def _lies_in_the_file(value: Tensor) -> bool:
+    """A few bytes can stand for a tensor without end: sparse, or one number at every place of it."""
+    is_plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
+    return is_plain and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _load_torch(path: Path) -> Any:
@@ -49,6 +58,8 @@ def _load_torch(path: Path) -> Any:
             f"--weights {path}: holds more than tensors, which could run code when it is loaded, or is damaged; "
             "only a state dict is read: torch.save(model.state_dict(), FILE)"
         ) from error
+    except Exception as error:  # what a damaged pickle raises has no common ancestor
+        raise ModelError(f"--weights {path}: is no safetensors file and no state dict that torch saved") from error
 
 
 def _described(state: Any) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighting
 from sca_search.budget import Budgets
 from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
+from sca_search.damage import damage_refused
+from sca_search.errors import RunError
 from sca_search.exact import Floor
 from sca_search.files import write_json_atomic
 from sca_search.gauge import Gauge, budgets_of, columns_of
@@ -98,14 +101,18 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
         # The scores come last: where they are, the weights are whole.
         told = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
         write_json_atomic(scores, told)
-    return _read_warm_start(run.dense_file, scores)
+    return read_warm_start(run)
 
 
-def _read_warm_start(weights: Path, scores: Path) -> WarmStart:
-    known = json.loads(scores.read_text())
-    state = load_file(weights)
-    answers = state.pop(ANSWERS)
-    return WarmStart(state, Score(known["accuracy"], known["loss"]), answers)
+def read_warm_start(run: RunFolder) -> WarmStart:
+    """The dense network as an earlier command left it; RunError where it cannot be read."""
+    try:
+        known = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
+        state = load_file(run.dense_file)
+        answers = state.pop(ANSWERS)
+        return WarmStart(state, Score(float(known["accuracy"]), float(known["loss"])), answers)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
 
 
 def take_prior(run: RunFolder, spec: StudySpec, task: Task) -> None:
@@ -132,7 +139,8 @@ def layer_costs(
         passes = 3 * epochs * len(task.data.train)
         costs = measure_sensitivity(task, start, _SENSITIVITY_SHARE * passes, told)
         write_json_atomic(run.sensitivity_file, [dataclasses.asdict(cost) for cost in costs])
-    return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
+    with damage_refused(run.path, "used"):
+        return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
 
 
 def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:

@@ -91,6 +91,7 @@ def test_values_of_networks_and_data(place: Path) -> None:
 
 def test_tables_of_the_paper(place: Path) -> None:
     assert completed(place, "rep") == ["reproduce"]
+    assert completed(place, "rer") == ["rerun"]
     assert completed(place, "reproduce", "") == ["1", "2", "3", "4", "5", "6", "7"]
 
 

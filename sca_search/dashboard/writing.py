@@ -8,10 +8,10 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from sca_search.damage import damage_refused
 from sca_search.dashboard.page import render_page
 from sca_search.dashboard.reading import read_run
 from sca_search.dashboard.study_data import study_document
-from sca_search.errors import RunError
 from sca_search.files import write_text_atomic
 from sca_search.run_folder import RunFolder
 
@@ -33,10 +33,8 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Path], *, share_plot
 
 def document_of(run: Path) -> dict[str, Any]:
     """The document of a run folder, which somebody else may have made."""
-    try:
+    with damage_refused(run, "shown"):
         return study_document(read_run(run))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RunError(f"{run}: cannot be shown, a file in it is damaged: {error!r}") from error
 
 
 class PageWriter:

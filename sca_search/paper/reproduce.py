@@ -18,6 +18,7 @@ from sca_search.spec import StudySpec, differences
 from sca_search.study import make_task, run_study
 from sca_search.time_plan import Pace
 from sca_search.watching import Say, Watcher
+from sca_search.workers import threads_of
 
 # A machine that is busier than when it was measured, and the cells' test images.
 _RESERVE = 0.9
@@ -68,7 +69,7 @@ def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> 
         task.start_model()  # what does not fit is refused before anything is written
         run = _run_of(spec)
         if plan.command:
-            note_command(run, plan.command)
+            note_command(run, plan.command, threads_of(spec, task))
         with watcher.audience(spec, task) as audience:
             finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
         if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing

@@ -1,0 +1,73 @@
+"""Fuzzes every reader of files: `python benchmarks/fuzz.py --cases 100000` writes the table of RESULTS.md.
+
+Each reader runs in a process of its own, so that its memory is its own. Readers that build a page or a network are
+given a hundredth of the cases.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import report
+from fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, fuzzed
+from hostile_files import readers
+
+_HEAVY = ("page", "show", "export")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--only", default="", help="only readers whose names begin so")
+    arguments = parser.parse_args()
+    names = [name for name in _names() if name.startswith(arguments.only)]
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for name in names:
+        cases = max(1, arguments.cases // 100) if name.startswith(_HEAVY) else arguments.cases
+        with context.Pool(1) as pool:
+            found.append(pool.apply(_one, (name, cases, arguments.first)))
+        print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
+    if not arguments.only:
+        report.write_section(report.RESULTS, "fuzz", _text(found))
+    sys.exit(0 if all(each.sound for each in found) else 1)
+
+
+def _names() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [reader.name for reader in readers(Path(folder))]
+
+
+def _one(name: str, cases: int, first: int) -> Outcomes:
+    with tempfile.TemporaryDirectory() as folder:
+        reader = next(each for each in readers(Path(folder)) if each.name == name)
+        return fuzzed(reader, cases, first)
+
+
+def _row(each: Outcomes) -> list[str]:
+    counts = (each.cases, each.refused, each.answered, len(each.crashes), each.hangs)
+    return [
+        each.reader,
+        *(f"{count:,}" for count in counts),
+        f"{each.slowest_seconds:.2f}",
+        f"{each.peak_megabytes:.0f}",
+    ]
+
+
+def _text(found: list[Outcomes]) -> str:
+    headings = ["reader", "cases", "refused", "read", "crashes", "hangs", "slowest, s", "peak memory, MB"]
+    return (
+        "## Files that accidents and attackers changed\n\n"
+        "A reader answers or refuses in one sentence; anything else is a crash, more than "
+        f"{MOST_SECONDS} s is a hang. Memory is above what the process had before, at most {MOST_MEGABYTES} MB.\n\n"
+        f"{report.table(headings, [_row(each) for each in found])}\n\n{report.provenance()}"
+    )
+
+
+if __name__ == "__main__":
+    main()
