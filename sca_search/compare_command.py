@@ -1,6 +1,7 @@
 """`compare`: SCA and the methods that it is measured against, trained under equal conditions, in one table and page."""
 
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,7 +94,8 @@ def compare_command(
     say("loading torch")
     from sca_search.contest import Contest, chosen_methods
 
-    _run(Contest(base, chosen_methods(methods), seeds, (out or usual).expanduser()), timed)
+    folder = (out or usual).expanduser()
+    _run(Contest(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
 
 
 def _run(contest: "Contest", timed: bool) -> None:

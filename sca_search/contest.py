@@ -26,6 +26,7 @@ from sca_search.fit import StopRequestedError
 from sca_search.gauge import rest_bytes
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.method_names import METHODS, NOT_DONE, SCA
+from sca_search.provenance import note_command
 from sca_search.results import choose, most_accurate, read_csv
 from sca_search.run_folder import RunFolder, new_run
 from sca_search.source import OnceRead
@@ -33,6 +34,7 @@ from sca_search.spec import StudySpec, differences
 from sca_search.study import make_task, run_study
 from sca_search.task import Progress, Task
 from sca_search.watching import Watcher
+from sca_search.workers import threads_of
 from sca_search.workshop import warm_start
 
 SECONDS_A_METHOD = 1.0
@@ -46,6 +48,7 @@ class Contest:
     methods: tuple[str, ...]
     seeds: int
     folder: Path
+    command: tuple[str, ...] = ()  # as it was given, to be noted in each study's folder
 
     def spec_of(self, method: str, seed: int) -> StudySpec:
         """A method's study: the common one, but for its goal and what only SCA has."""
@@ -106,6 +109,7 @@ def run_contest(contest: Contest, watcher: Watcher) -> tuple[list[Entry], bool]:
             run = _run_of(contest, spec, task, seed, watcher)
             if run is None:
                 return entries, True
+            note_command(run, contest.command, threads_of(spec, task))
             with watcher.audience(spec, task) as audience:
                 finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
             if finished.stopped or watcher.stop_requested():
