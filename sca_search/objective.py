@@ -207,7 +207,9 @@ def work(
         objective.listener.on_end(trial.number)
         give_tickets(promote(study, objective.spec, objective.run))
 
-    while take_ticket() and not objective.listener.stop_requested():
+    while take_ticket():
+        if objective.listener.stop_requested():  # between two trials: what is left is not run
+            raise StopRequestedError
         with storage_errors(objective.run):
             study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError), callbacks=[on_end])
 

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import count, islice
+from types import SimpleNamespace
 
 import numpy as np
 import optuna
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 from sca_search.candidate import Candidate
 from sca_search.correction import Observation
 from sca_search.errors import RunError, StorageError
+from sca_search.fit import StopRequestedError
 from sca_search.goal import GRID, planned_ahead
 from sca_search.halving import RungScore
 from sca_search.objective import Clock, Listener, Objective, work
@@ -561,3 +563,10 @@ def test_clock_leaves_out_of_a_trial_what_comes_before_the_first():
     without.trial_begins()
     assert without.trial_fits()
     assert not with_start.trial_fits()
+
+
+def test_stop_between_two_trials_is_a_stop_unless_none_is_left():
+    objective = SimpleNamespace(listener=Listener(stop_requested=lambda: True))
+    with pytest.raises(StopRequestedError):
+        work(None, objective, lambda: True)
+    work(None, objective, lambda: False)

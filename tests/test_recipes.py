@@ -11,12 +11,13 @@ from torch import nn
 
 from sca_search.errors import SpecError
 from sca_search.fit import FitPlan, parameter_groups
+from sca_search.methods.sca import spreads_of
 from sca_search.schedule import Constant, Steps
 from sca_search.shortening import recipe_candidate, shortened, told
 from sca_search.spec import StudySpec, resolve
 from sca_search.task import Progress
 from sca_search.ternary import TernaryWeight, latents, soft_weights, ternarize
-from sca_search.train import spreads_of, train_candidate, train_dense
+from sca_search.train import train_candidate, train_dense
 from sca_search.workshop import make_task
 
 RECIPES = Path(__file__).parents[1] / "studies" / "paper"
