@@ -35,7 +35,7 @@ from sca_search.export.network import Network
 from sca_search.export.random_trits import nonzeros_at, with_random_trits
 from sca_search.export.records import Floats, Graph, TestVectors
 from sca_search.export.targets import TARGETS, require_target
-from sca_search.export.timing import Timing, stopwatch, time_in_turns
+from sca_search.export.timing import Sampler, Timing, stopwatch, time_in_turns
 from sca_search.files import new_folder, write_text_atomic
 from sca_search.latency import Calibration, LatencyModel, latency_model
 from sca_search.latency_file import parse_calibration, read_calibration, write_calibration
@@ -183,14 +183,19 @@ def check_empty(folder: Path) -> None:
 
 def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
     """The C export of this very graph, compiled and timed on this machine; again where that was not quiet."""
+    sampler = sampler_of(graph)
+    timing = steadiest(lambda: time_in_turns({"model": sampler}, seconds).each["model"])
+    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_share)
+
+
+def sampler_of(graph: Graph) -> Sampler:
+    """The C export of a graph, compiled, on one image; nothing of it stays on the disk."""
     noise = _noise(graph)
     nothing = TestVectors(noise[None], np.zeros((1, len(graph.class_names)), np.float32))
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, nothing)
         model = compile_source(Path(temporary), keep=False)
-    sampler = stopwatch().sampler(model, noise)
-    timing = steadiest(lambda: time_in_turns({"model": sampler}, seconds).each["model"])
-    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_share)
+    return stopwatch().sampler(model, noise)
 
 
 def steadiest(take: Callable[[], Timing]) -> Timing:

@@ -11,16 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sca_search.calibrate import graph_of
+from sca_search.calibrate import graph_of, sampler_of
 from sca_search.errors import ExportError, RunError, SpecError, unknown_name
-from sca_search.export.c_source import write_c
-from sca_search.export.compiled import compile_source
 from sca_search.export.packed import payload_bytes
 from sca_search.export.plain import load_plain
-from sca_search.export.records import Graph, TestVectors
-from sca_search.export.timing import stopwatch, time_in_turns
+from sca_search.export.records import Graph
+from sca_search.export.timing import time_in_turns
 from sca_search.files import write_json_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.gauge import rest_bytes
@@ -216,21 +212,9 @@ def times_ms(contest: Contest, entries: Iterable[Entry], watcher: Watcher) -> di
         number = int(frame.loc[frame["trial"] == entry.trial, "candidate"].iloc[0])
         model = task.model_with(load_plain(run.candidate(number) / "model.safetensors")[0])
         watcher.say(f"compiling {entry.method}")
-        samplers[entry.method] = _sampler(exported_graph(task, entry.method, model), run.path / "timed")
+        samplers[entry.method] = sampler_of(exported_graph(task, entry.method, model))
     if not samplers:
         return {}
     watcher.say("timing")
     timed = time_in_turns(samplers, SECONDS_A_METHOD * len(samplers))
     return {name: 1e3 * timing.low for name, timing in timed.each.items()}
-
-
-def _sampler(graph: Graph, folder: Path) -> Any:
-    """The graph's C, compiled; nothing of it stays."""
-    image = np.random.default_rng(0).standard_normal(graph.input_shape).astype(np.float32)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        write_c(folder, graph, TestVectors(image[None], np.zeros((1, len(graph.class_names)), np.float32)))
-        model = compile_source(folder, keep=False)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return stopwatch().sampler(model, image)

@@ -46,6 +46,11 @@ class Method:
         self.candidate = candidate
         self.task = task
 
+    def first_batch(self) -> tuple[Tensor, Tensor]:
+        """What the strength of a term of the loss is measured on."""
+        images, targets = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
+        return images, targets
+
     def latents(self) -> dict[str, nn.Parameter]:
         """What is trained instead of the weights, with a learning rate of its own."""
         raise NotImplementedError

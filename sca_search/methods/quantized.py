@@ -91,8 +91,7 @@ class Quantized(Method):
         }
 
     def _strength_unit(self) -> float:
-        images, labels = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
-        loss = hard_loss(self.model.train(), images, labels, self.task.loss)
+        loss = hard_loss(self.model.train(), *self.first_batch(), self.task.loss)
         return gradient_ratio(loss, self._pull(), list(self.latents().values()))
 
     def _pull(self) -> Tensor:

@@ -42,8 +42,7 @@ class Sca(Method):
 
     def _strength_unit(self) -> float:
         """λ for a strength of 1, on the first training batch with the schedules at their start."""
-        images, labels = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
-        return strength_unit(self.model.train(), images, labels, self.task.loss)
+        return strength_unit(self.model.train(), *self.first_batch(), self.task.loss)
 
     def latents(self) -> dict[str, nn.Parameter]:
         return latents(self.model)
