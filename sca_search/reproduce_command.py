@@ -11,7 +11,7 @@ from sca_search.completion import table_names
 from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
-from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs
+from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks
 from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.screen import answer, errors, remarks, results, say
 
@@ -26,6 +26,10 @@ def reproduce_command(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="1 to 7, as the paper numbers them.", autocompletion=table_names)
     ],
+    network: Annotated[
+        list[str] | None,
+        typer.Option(help="Only the cells of this network; may be given several times.", show_default=False),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few epochs on a part of the data, in minutes.", show_default=False)
     ] = False,
@@ -56,7 +60,7 @@ def reproduce_command(
     figures = figures_of(table)
     _refuse_unusable(quick, hours, epochs, seeds, data_dir)
     extent = QUICK[table] if quick else Extent(epochs=epochs)
-    cells = cells_of(figures)
+    cells = of_networks(cells_of(figures), network or ())
     remarks().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
     if told := extent.told(full_epochs(cell) for cell in cells):
         remarks().print(f"shortened: {told}", highlight=False, soft_wrap=True)

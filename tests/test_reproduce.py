@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from sca_search.completion import TABLES
 from sca_search.data import Split
 from sca_search.errors import RunError, SpecError
-from sca_search.paper.cells import QUICK, Cell, Extent, cell_of, cells_of, full_epochs, recipe_file, spec_of
+from sca_search.paper.cells import (
+    QUICK,
+    Cell,
+    Extent,
+    cell_of,
+    cells_of,
+    full_epochs,
+    of_networks,
+    recipe_file,
+    spec_of,
+)
 from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.reproduce import Plan, finished_results, reproduce
@@ -66,6 +76,15 @@ def test_quick_says_plainly_what_it_leaves_out() -> None:
     said = QUICK["6"].told([200])
     assert said == "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200"
     assert QUICK["2"].told([450, 700, 370]) == "2,000 training images, 2 epochs of the paper's 450/700/370"
+
+
+def test_a_table_may_be_limited_to_some_networks() -> None:
+    cells = cells_of(figures_of("2"))
+    assert {cell.network for cell in cells} == {"vgg-s", "resnet20", "vgg-variate"}
+    assert of_networks(cells, []) == cells
+    assert [cell.network for cell in of_networks(cells, ["resnet20"])] == ["resnet20"]
+    with pytest.raises(SpecError, match=r"^--network: unknown network of this table 'resnet2': .*did you mean"):
+        of_networks(cells, ["resnet2"])
 
 
 def result_of(sparsity: float, **more: object) -> CellResult:

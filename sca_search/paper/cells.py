@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sca_search.errors import SpecError, unknown_name
 from sca_search.paper_figures import ABLATION, DENSE, SCA, Figure
 from sca_search.spec import StudySpec, resolve
 
@@ -88,6 +89,15 @@ def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
         if figure.method in {SCA, ABLATION}
     ]
     return tuple(dict.fromkeys(cells))
+
+
+def of_networks(cells: tuple[Cell, ...], networks: Iterable[str]) -> tuple[Cell, ...]:
+    """The cells of some networks; all where none is named."""
+    wanted, known = list(networks), {cell.network for cell in cells}
+    for name in wanted:
+        if name not in known:
+            raise SpecError(f"--network: {unknown_name('network of this table', name, known)}")
+    return tuple(cell for cell in cells if not wanted or cell.network in wanted)
 
 
 def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
