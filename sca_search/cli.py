@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from sca_search.compare_command import compare_command
 from sca_search.completion import augmentation_names, data_names, method_names, model_names, run_folders, study_files
 from sca_search.dashboard_commands import dashboard_command, features_command
-from sca_search.ending import INTERRUPTED, NO, ended
+from sca_search.ending import NO, ended
 from sca_search.every_command import PlainFlags, RunByDefault, with_manner
 from sca_search.export_commands import (
     bench_command,
@@ -25,8 +25,10 @@ from sca_search.interrupt import stop_on_interrupt
 from sca_search.reproduce_command import reproduce_command
 from sca_search.rerun_command import rerun_command
 from sca_search.screen import answer, errors, remarks, results, say, speak
+from sca_search.shared_study import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.versions import __version__
+from sca_search.worker_command import worker_command
 
 if TYPE_CHECKING:
     from sca_search.run_folder import RunFolder
@@ -163,6 +165,12 @@ def run_command(
     threads: Annotated[
         int | None, _option(_SEARCH, "Threads a worker. Default: by the network's size and the cores.")
     ] = None,
+    trial_time: Annotated[
+        str | None, _option(_SEARCH, "End a trial that takes longer: 90s, 10m, 2h. Default: none does.")
+    ] = None,
+    trial_memory_gb: Annotated[
+        float | None, _option(_SEARCH, "End a trial whose worker takes more than so many GB. Default: none does.")
+    ] = None,
     epochs: Annotated[int | None, _option(_TRAIN, "Epochs a candidate. Default 20.")] = None,
     dense_epochs: Annotated[
         int | None, _option(_TRAIN, "Epochs of the dense warm start. Default 30; with --weights 0.")
@@ -192,6 +200,18 @@ def run_command(
     resume: Annotated[
         bool, _option(_RUN, "Go on with the run of this name; more --trials are added.", "--resume")
     ] = False,
+    storage: Annotated[
+        str | None,
+        _option(
+            _RUN,
+            "A database that machines share: the same command on each joins the study of this name. "
+            f"postgresql://USER@HOST/DATABASE; or in {STORAGE_VARIABLE}.",
+        ),
+    ] = None,
+    artifacts: Annotated[
+        str | None,
+        _option(_RUN, "Where these machines share files, if not the run folder: file:///FOLDER or s3://BUCKET/PREFIX."),
+    ] = None,
     dry_run: Annotated[bool, _option(_RUN, "Print the resolved study and stop.", "--dry-run")] = False,
     version: Annotated[
         bool, _option("Output", "Print the version.", "--version", callback=_tell_version, is_eager=True)
@@ -231,36 +251,38 @@ def run_command(
 
     `sca-search reproduce 6 --quick` trains a table of the paper's and prints ours beside it
 
+    `sca-search worker STUDY --storage postgresql://…` trains trials of a study that machines share
+
     `sca-search rerun RUN --trial 3` trains a trial again and says whether it got the same bits
 
     `sca-search --install-completion` lets the shell complete commands, flags, names and run folders
 
     **Exit codes**: 0 done, 1 no trial meets the goal or a file differs, 2 a mistake in what was given or a full disk,
-    70 a fault of the program, 130 stopped by Ctrl-C
+    70 a fault of the program, 130 stopped by Ctrl-C, 143 by SIGTERM
     """
     flags = {key: value for key, value in ctx.params.items() if key in FLAGS}
     spec = resolve(study, flags)
     if dry_run:
         _dry_run(spec)
     else:
-        _search(spec, resume)
+        _search(spec, resume, shared_by(storage, artifacts))
 
 
-def _search(spec: StudySpec, resume: bool) -> None:
+def _search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     remarks().print("[dim]loading torch, data and network …[/dim]") if remarks().is_terminal else None
     from sca_search.answers import study_answer
     from sca_search.display import StudyDisplay
     from sca_search.goal import unmet
     from sca_search.provenance import note_command
     from sca_search.results import read_csv
-    from sca_search.run_folder import new_run, resumed_run
+    from sca_search.run_folder import joined_run, new_run, resumed_run
     from sca_search.study import Audience, make_task, prepare_budgets, run_study
     from sca_search.workers import threads_of
 
     task = make_task(spec)
     _print_notes(task)
     _print_recipe(spec)
-    known = resumed_run(spec) if resume else None
+    known = joined_run(spec, shared) if shared else resumed_run(spec) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)
@@ -271,6 +293,9 @@ def _search(spec: StudySpec, resume: bool) -> None:
     display = StudyDisplay(spec, remarks(), task.metric.name)
     with stop_on_interrupt() as stop, display.shown():
         finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
+    if finished.is_joined and not finished.stopped:
+        answer({"run": run.path, "joined": True, "stopped": False})
+        return
     if finished.summary:
         _print_results(run, spec)
     _print_places(run)
@@ -281,7 +306,7 @@ def _search(spec: StudySpec, resume: bool) -> None:
     answer(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
     if finished.stopped:
         errors().print("Stopped as asked. The same command with --resume goes on.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(stop.exit_code)
     if reason:
         errors().print(reason, highlight=False, soft_wrap=True)
         raise typer.Exit(NO)
@@ -363,6 +388,7 @@ app.command("features", cls=PlainFlags)(with_manner(features_command))
 app.command("compare", cls=PlainFlags)(with_manner(compare_command))
 app.command("reproduce", cls=PlainFlags)(with_manner(reproduce_command))
 app.command("rerun", cls=PlainFlags)(with_manner(rerun_command))
+app.command("worker", cls=PlainFlags)(with_manner(worker_command))
 
 
 def _print_results(run: "RunFolder", spec: StudySpec) -> None:

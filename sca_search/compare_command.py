@@ -10,7 +10,6 @@ import typer
 from rich.table import Column, Table
 
 from sca_search.completion import data_names, method_names, model_names, study_files
-from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.files import write_json_atomic
 from sca_search.interrupt import stop_on_interrupt
@@ -122,7 +121,7 @@ def _run(contest: "Contest", timed: bool) -> None:
     answer(document | {"folder": contest.folder, "page": page if runs else None})
     if stopped:
         errors().print("Stopped as asked. The same command goes on.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(stop.exit_code)
 
 
 def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> dict[str, Any]:

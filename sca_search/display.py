@@ -76,7 +76,12 @@ class StudyDisplay:
             on_trial_epoch=lambda trial, epoch: self._epoch(f"trial {trial}", None, epoch),
             on_trial_end=self._on_end,
             on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", epoch.sparsity, epoch),
+            on_note=lambda sentence: self._print(Text(sentence, style="yellow", overflow="fold")),
         )
+
+    def _print(self, line: Text) -> None:
+        """Above what is drawn, where something is."""
+        (self.console if self._live is None else self._live.console).print(line)
 
     def _on_sensitivity(self, layer: int, layers: int) -> None:
         self._phase = f"what rounding costs: layer {layer} of {layers}"
@@ -113,10 +118,7 @@ class StudyDisplay:
         chosen = chosen_trial(trial_frame(self._rows), self.spec.goal, self.metric)
         self._best = next((each for each in self._rows if each["trial"] == chosen), None)
         line = _trial_line(row, self._finished, self._total, self.metric)
-        if self._live is not None:
-            self._live.console.print(line)
-        else:
-            self.console.print(line)
+        self._print(line)
 
     def _draw(self) -> Group:
         done = self._epochs_done / max(1, self._epochs_done + max(0, self._epochs_left))

@@ -7,6 +7,7 @@
 | 2 | a mistake in what was given, or a disk that cannot be written |
 | 70 | a fault of sca-search itself, with its traceback |
 | 130 | stopped by Ctrl-C; what is finished is kept |
+| 143 | likewise by SIGTERM |
 | 141 | whoever read the output left before its end |
 """
 

@@ -5,10 +5,13 @@
     │   ├── SpecError        a study file or a flag
     │   ├── DataError        a data set: unknown, unreachable, malformed
     │   ├── ModelError       a network: unknown, or without a layer to make ternary
-    │   ├── RunError         a run folder: taken, missing, or of another study
+    │   ├── RunError         a run folder: missing, damaged, or of another study
+    │   │   ├── TakenError       another process works on it
+    │   │   └── CheckpointError  a training that was interrupted cannot go on from what it left; it starts again
     │   └── ExportError      a network that a format cannot express, or an exported file that cannot be trusted
     ├── StorageError         the machine's fault: a full disk, a folder that cannot be written; exit code 2
     ├── DivergenceError      a training that left the finite numbers; ends its trial, not the study
+    ├── LimitError           a training ran out of memory or time; ends its trial, not the study
     └── CodeError            the user's own code failed in the middle of a study; ends its trial, not the study
 
 A message says where, what, the rule, and what was given.
@@ -39,7 +42,15 @@ class ModelError(InputError):
 
 
 class RunError(InputError):
-    """A run folder is taken, missing, or holds another study."""
+    """A run folder is missing, damaged, or holds another study."""
+
+
+class TakenError(RunError):
+    """Another process works on a run folder."""
+
+
+class CheckpointError(RunError):
+    """A training that was interrupted cannot go on from what it left."""
 
 
 class ExportError(InputError):
@@ -52,6 +63,10 @@ class StorageError(ScaError):
 
 class DivergenceError(ScaError):
     """A training left the finite numbers."""
+
+
+class LimitError(ScaError):
+    """A training ran out of memory or time."""
 
 
 class CodeError(ScaError):

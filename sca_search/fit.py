@@ -60,6 +60,8 @@ class Watch:
 
     after_epoch: Callable[[int], None] = field(default=lambda _epoch: None)
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    # After that, with what gives the optimizer's memory: a training may be kept, to go on from there.
+    keep: Callable[[int, Callable[[], dict[str, Tensor]]], None] = field(default=lambda _epoch, _memory: None)
 
 
 class Learner(lightning.LightningModule):
@@ -181,7 +183,9 @@ class _Conductor(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         if not self.stopped:
-            self.watch.after_epoch(self.first + trainer.current_epoch + 1)
+            epoch = self.first + trainer.current_epoch + 1
+            self.watch.after_epoch(epoch)
+            self.watch.keep(epoch, lambda: memory_of(trainer.optimizers[0]))
 
 
 def layout(model: nn.Module) -> torch.memory_format:

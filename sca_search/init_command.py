@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sca_search.completion import augmentation_names, data_names, model_names
-from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.screen import answer, manner, remarks, results, say
@@ -151,7 +150,7 @@ def _measured(spec: StudySpec) -> "Pace":
         try:
             return measure_pace(spec, say, stop)
         except StopRequestedError as error:
-            raise typer.Exit(INTERRUPTED) from error
+            raise typer.Exit(stop.exit_code) from error
 
 
 def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", asked: set[str]) -> None:

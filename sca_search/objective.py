@@ -3,23 +3,28 @@
 The study is an ordinary Optuna study with two objectives, the study's metric and sparsity, both maximized.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial
 
+from sca_search.artifacts import shelf_of
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
 from sca_search.correction import Observation, asked_for
-from sca_search.errors import CodeError, DivergenceError
+from sca_search.errors import CodeError, DivergenceError, LimitError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.gauge import Gauge, Taken
 from sca_search.goal import planned_between
 from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
+from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
 from sca_search.measure import Score
 from sca_search.method_names import SCA
 from sca_search.results import trial_frame
@@ -29,10 +34,27 @@ from sca_search.sampler import derived_seed
 from sca_search.shortening import recipe_candidate
 from sca_search.space import Space
 from sca_search.spec import StudySpec
+from sca_search.storage import NothingWaitsError, storage_errors
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.train import train_candidate
-from sca_search.trials import observations, promote, put_back, rows, rung_scores, storage_errors
-from sca_search.workshop import given_prior, make_gauge
+from sca_search.trials import (
+    has_waiting,
+    is_running,
+    is_surplus,
+    observations,
+    promote,
+    put_back,
+    rows,
+    rung_scores,
+    take_back,
+)
+from sca_search.workshop import given_prior, make_gauge, or_again
+
+# A trial's files, and the training under way, in the store of artifacts.
+FILES, CHECKPOINT = "files", "checkpoint"
+# How torch says that there is no memory, on the processor and on others.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,11 @@ class Listener:
     on_epoch: Callable[[int, Epoch], None] = field(default=lambda _trial, _epoch: None)
     on_end: Callable[[int], None] = field(default=lambda _trial: None)
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    on_note: Callable[[str], None] = field(default=lambda _sentence: None)
+
+
+class TakenOverError(Exception):
+    """A trial that somebody else trains, or has trained: what this worker made of it does not count."""
 
 
 @dataclass(frozen=True)
@@ -64,37 +91,65 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number = trial.user_attrs["candidate"]
-        trial.set_user_attr("worker", self.worker)
-        candidate = self._candidate(trial, number)
-        sparsity = candidate.sparsity
-        self.listener.on_start(trial.number, sparsity if self.spec.plans_sparsity else math.nan)
+        if is_surplus(trial.study, trial):
+            raise TakenOverError
+        with beating(trial.study, trial._trial_id, self.spec.search.heartbeat) as is_lost:
+            trial.set_user_attr("worker", self.worker)
+            candidate = self._candidate(trial, number)
+            self.listener.on_start(trial.number, candidate.sparsity if self.spec.plans_sparsity else math.nan)
+            settled = self._trained(trial, candidate, number, is_lost)
+            if is_lost():
+                raise TakenOverError
+            return self._kept(trial, candidate, settled, number)
+
+    def _trained(self, trial: optuna.Trial, candidate: Candidate, number: int, is_lost: Callable[[], bool]) -> Settled:
+        """The candidate at its end. Whatever else ends its training, it is put back first."""
         epochs = _Counter()
 
         def on_epoch(epoch: Epoch) -> None:
             epochs.seen += 1
             self.listener.on_epoch(trial.number, epoch)
 
+        def is_over() -> bool:
+            return is_lost() or self.listener.stop_requested()
+
+        progress = Progress(on_epoch, is_over, self.listener.on_note)
+        rungs = self._rungs(trial, number, candidate.sparsity)
+        self._fetch_checkpoint(trial, number)
         try:
-            settled = train_candidate(
-                candidate,
-                self.task,
-                self.start,
-                Progress(on_epoch, self.listener.stop_requested),
-                self._rungs(trial, number, sparsity),
-            )
-        except (CodeError, DivergenceError) as error:
+            with _memory_limits():
+                return or_again(
+                    lambda: train_candidate(candidate, self.task, self.start, progress, rungs),
+                    self.run.checkpoint(number),
+                    self._note,
+                )
+        except (CodeError, DivergenceError, LimitError) as error:
             trial.set_user_attr("reason", str(error))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
-        except StopRequestedError:
-            put_back(trial.study, trial)
-            raise
         except PausedError as error:
             raise optuna.TrialPruned from error
+        except BaseException as error:
+            if is_lost():
+                raise TakenOverError from error
+            with contextlib.suppress(Exception):  # what ended the training may also keep it from being put back
+                put_back(trial.study, trial)
+            raise
         finally:
-            trial.set_user_attr("epochs", epochs.seen)
+            with contextlib.suppress(UpdateFinishedTrialError):
+                trial.set_user_attr("epochs", epochs.seen)
+
+    def _note(self, sentence: str) -> None:
+        logger.warning(sentence)
+        self.listener.on_note(sentence)
+
+    def _kept(self, trial: optuna.Trial, candidate: Candidate, settled: Settled, number: int) -> tuple[float, float]:
         taken = self.gauge(settled.model, self.task) if self.gauge else Taken()
         counted = keep(self.run, number, candidate, settled, self.task, taken)
+        if (shelf := shelf_of(self.run)) is not None:
+            trial.set_user_attr(FILES, shelf.put(self._files(number)))
+            if name := trial.user_attrs.get(CHECKPOINT):
+                shelf.drop(name)
         self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
             trial.set_user_attr(name, value)
@@ -102,6 +157,20 @@ class Objective:
         if self._asks_the_prior:
             trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted.sparsity
+
+    def _files(self, number: int) -> list[Path]:
+        """Of a candidate that is whole."""
+        folder, checkpoint = self.run.candidate(number), self.run.checkpoint(number)
+        return [path for path in sorted(folder.iterdir()) if path.is_file() and path != checkpoint]
+
+    def _fetch_checkpoint(self, trial: optuna.Trial, number: int) -> None:
+        """Where another machine left off."""
+        shelf, name = shelf_of(self.run), trial.user_attrs.get(CHECKPOINT)
+        if shelf is not None and isinstance(name, str):
+            try:
+                shelf.fetch_as(name, self.run.checkpoint(number))
+            except StorageError as error:
+                self._note(f"{error}; the training starts again")
 
     @property
     def _asks_the_prior(self) -> bool:
@@ -166,8 +235,16 @@ class Objective:
             mine = RungScore(number, sparsity, score.loss)
             return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
 
+        def on_kept() -> None:
+            if (shelf := shelf_of(self.run)) is not None:
+                before = trial.user_attrs.get(CHECKPOINT)
+                (name,) = shelf.put([self.run.checkpoint(number)]).values()
+                trial.set_user_attr(CHECKPOINT, name)
+                if before:
+                    shelf.drop(before)
+
         epochs = rung_epochs(self.spec.search.rungs, self.spec.train.epochs)
-        return Rungs(epochs, passes, self.run.checkpoint(number))
+        return Rungs(epochs, passes, self.run.checkpoint(number), self.spec.search.checkpoint_every, on_kept)
 
 
 def make_objective(
@@ -192,26 +269,56 @@ def observed(candidate: Candidate, settled: Settled) -> list[dict[str, Any]]:
     ]
 
 
-def work(
-    study: optuna.Study,
-    objective: Objective,
-    take_ticket: Callable[[], bool],
-    give_tickets: Callable[[int], None] = lambda _more: None,
-) -> None:
-    """Runs waiting trials as long as there are tickets for them. A stop puts the trial under way back.
+@contextlib.contextmanager
+def _memory_limits() -> Iterator[None]:
+    """A training for which there is no memory ends its trial, not the study."""
+    try:
+        yield
+    except MemoryError as error:
+        raise LimitError("ran out of memory") from error
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in _OUT_OF_MEMORY):
+            raise
+        raise LimitError(f"ran out of memory: {str(error).splitlines()[0]}") from error
 
-    A paused candidate that is promoted waits again, which makes another ticket.
+
+def work(
+    study: optuna.Study, objective: Objective, may_begin: Callable[[], bool] = lambda: True, *, is_alone: bool = True
+) -> None:
+    """Runs waiting trials, as long as they may begin. A stop puts the trial under way back.
+
+    Who is not alone stays while others train: a trial whose heart stops is put back, and somebody must take it.
     """
+    search = objective.spec.search
+    watchman = Watchman(study, MISSED_BEATS * search.heartbeat)
 
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
+        promote(study, objective.spec)
         objective.listener.on_end(trial.number)
-        give_tickets(promote(study, objective.spec, objective.run))
 
-    while take_ticket():
-        if objective.listener.stop_requested():  # between two trials: what is left is not run
-            raise StopRequestedError
-        with storage_errors(objective.run):
-            study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError), callbacks=[on_end])
+    while True:
+        with storage_errors(objective.run), contextlib.suppress(NothingWaitsError, TakenOverError):
+            for trial in () if is_alone else watchman.stopped():
+                take_back(study, trial)
+            waits = has_waiting(study)
+            if not (waits or (not is_alone and is_running(study))) or not may_begin():
+                return
+            if objective.listener.stop_requested():  # between two trials: what is left is not run
+                raise StopRequestedError
+            if waits:
+                _run_one(study, objective, on_end)
+                continue
+        time.sleep(min(_POLL_SECONDS, search.heartbeat / 2))
+
+
+def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna.Study, FrozenTrial], None]) -> None:
+    try:
+        study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError, LimitError), callbacks=[on_end])
+    except (UpdateFinishedTrialError, ValueError) as error:
+        # Optuna has two ways to say that a trial has ended, which another worker did that took ours for dead.
+        if isinstance(error, ValueError) and not str(error).startswith("Cannot tell a"):
+            raise
+        raise TakenOverError from error
 
 
 class Clock:

@@ -40,8 +40,8 @@ class ProgressFile:
 
     def note(self, what: str, epoch: int, epochs: int) -> None:
         now = self._clock()
-        pause, self._last = (0.0 if self._last == -math.inf else now - self._last), now
-        if now - self._written >= 1.0:
+        pause, self._last = (0.0 if self._last == -math.inf else max(0.0, now - self._last)), now
+        if not 0.0 <= now - self._written < 1.0:  # a clock that was moved back must not silence it
             self._written = now
             write_json_atomic(self.path, asdict(Now(what, epoch, epochs, now, pause)))
 

@@ -14,6 +14,7 @@ from sca_search.candidate_record import read_json
 from sca_search.files import write_json_atomic
 from sca_search.run_folder import RunFolder
 from sca_search.run_format import FORMAT, require_known_format
+from sca_search.shared_study import without_passwords
 from sca_search.versions import versions
 
 
@@ -23,7 +24,7 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     known = read_json(run.about_file, {})
     told = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
-    command = {"command": shlex.join(["sca-search", *arguments]), "at": time.time()}
+    command = {"command": without_passwords(shlex.join(["sca-search", *arguments])), "at": time.time()}
     about = {
         "format": FORMAT,
         "commands": [*before, command],

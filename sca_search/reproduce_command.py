@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 
 from sca_search.completion import table_names
-from sca_search.ending import INTERRUPTED
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks
@@ -116,7 +115,7 @@ def _run(table: str, plan: "Plan") -> None:
     )
     if done.stopped:
         errors().print("Stopped as asked. The same command goes on.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(stop.exit_code)
 
 
 def _list(rows: "list[Row]") -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sca_search.completion import run_folders
-from sca_search.ending import INTERRUPTED, NO
+from sca_search.ending import NO
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.metric_name import shown
@@ -49,8 +49,8 @@ def rerun_command(
             done = rerun(run_folder, trial, refit, say, Progress(stop_requested=stop))
         except StopRequestedError:
             errors().print("Stopped as asked. The run is as it was.")
-            answer({"error": "stopped", "exit_code": INTERRUPTED})
-            raise typer.Exit(INTERRUPTED) from None
+            answer({"error": "stopped", "exit_code": stop.exit_code})
+            raise typer.Exit(stop.exit_code) from None
     _print(done)
     answer(_document(run_folder, done))
     if not done.same:

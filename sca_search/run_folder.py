@@ -2,7 +2,9 @@
 
 runs/<name>/
   study.toml            the resolved spec
-  study.db              the Optuna study (SQLite)
+  study.db              the Optuna study (SQLite), unless machines share it
+  shared.json           where the trials are kept, if machines share them; without a password
+  dense-checkpoint.safetensors  the warm start while it is trained
   dense.safetensors     the warm start; dense.json: its scores and the metric's name
   candidates/007/       model.safetensors, candidate.json, history.csv, distribution.json (tanh Θ over epochs),
                         features.json (maps beside the dense network's); refit-1/ … of the chosen one;
@@ -18,6 +20,7 @@ runs/<name>/
   chosen.safetensors    the exported model
 """
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -28,22 +31,33 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sca_search.errors import RunError, StorageError
-from sca_search.files import write_text_atomic
+from sca_search.errors import RunError, StorageError, TakenError
+from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.metric_name import ACCURACY
 from sca_search.run_format import require_known_format
+from sca_search.shared_study import Shared, without_passwords
 from sca_search.spec import StudySpec, differences, resolve
+
+# The name of the one study in a run folder's own database.
+LOCAL_STUDY = "sca-search"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run."""
+    """Paths of one run, and where its trials are kept if not in it."""
 
     path: Path
+    shared: Shared | None = None
 
     @property
     def spec_file(self) -> Path:
         return self.path / "study.toml"
+
+    @property
+    def study_name(self) -> str:
+        """What the study is called in its storage."""
+        return LOCAL_STUDY if self.shared is None else self.path.name
 
     @property
     def storage_url(self) -> str:
@@ -56,6 +70,14 @@ class RunFolder:
     @property
     def dense_scores_file(self) -> Path:
         return self.dense_file.with_suffix(".json")
+
+    @property
+    def dense_checkpoint(self) -> Path:
+        return self.path / "dense-checkpoint.safetensors"
+
+    @property
+    def shared_file(self) -> Path:
+        return self.path / "shared.json"
 
     @property
     def metric(self) -> str:
@@ -135,9 +157,10 @@ class RunFolder:
         """Nobody else works on this run while it is held: whatever is still marked as running is dead."""
         lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            lock.acquire()
+            with self._lock_errors():
+                lock.acquire()
         except Timeout as error:
-            raise RunError(f"{self.path}: another sca-search is working on this run") from error
+            raise TakenError(f"{self.path}: another sca-search is working on this run") from error
         try:
             yield
         finally:
@@ -146,8 +169,49 @@ class RunFolder:
     @contextmanager
     def queue_locked(self) -> Iterator[None]:
         """One worker at a time takes a trial or promotes one."""
-        with FileLock(self.path / ".queue"):
+        lock = FileLock(self.path / ".queue")
+        with self._lock_errors():
+            lock.acquire()
+        try:
             yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _lock_errors(self) -> Iterator[None]:
+        """Some network file systems cannot lock: two processes there would write over each other."""
+        try:
+            yield
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, Timeout) or getattr(error, "errno", None) not in {None, *_NO_LOCKS}:
+                raise
+            raise StorageError(
+                f"{self.path}: the file system cannot lock files, without which two commands may write at once; choose "
+                "--out on another one"
+            ) from error
+
+
+def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
+    """This machine's folder of a shared study, which it takes part in by its name; made where it does not exist."""
+    run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
+    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        if not run.spec_file.is_file() or not run.shared_file.is_file():
+            raise RunError(f"{run.path}: holds files of no shared study; choose another --name or --out")
+        if changed := differences(spec, run.spec()):
+            raise RunError(
+                f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name"
+            )
+        return run
+    _make(run.path, exist_ok=True)
+    write_json_atomic(run.shared_file, {"storage": without_passwords(shared.storage)})
+    write_text_atomic(run.spec_file, spec.to_toml())
+    return run
+
+
+def _require_local(run: RunFolder) -> RunFolder:
+    if run.shared_file.exists():
+        raise RunError(f"{run.path}: its trials are kept elsewhere, since machines share them; give --storage")
+    return run
 
 
 def new_run(spec: StudySpec) -> RunFolder:
@@ -176,7 +240,7 @@ def resumed_run(spec: StudySpec) -> RunFolder:
     if not same:
         changed = ", ".join(differences(spec, found[0].spec()))
         raise RunError(f"{found[0].path}: holds another study, it differs in {changed}; choose another --name")
-    return same[0]
+    return _require_local(same[0])
 
 
 def _make(path: Path, *, exist_ok: bool) -> None:
@@ -211,6 +275,8 @@ def _holding(path: Path, spec: StudySpec) -> str:
     """What is in the way, and what to do about it."""
     if not (path / "study.toml").is_file():
         return "files that are no study; choose another --name"
+    if (path / "shared.json").is_file():
+        return "a study that machines share; give --storage or choose another --name"
     if differences(spec, RunFolder(path).spec()):
         return "another study; choose another --name"
     return "this study already; go on with --resume or choose another --name"

@@ -85,6 +85,8 @@ FLAGS = {
     "latency_table": "search.latency_table",
     "workers": "search.workers",
     "threads": "search.threads",
+    "trial_time": "search.trial_time",
+    "trial_memory_gb": "search.trial_memory_gb",
     "epochs": "train.epochs",
     "dense_epochs": "train.dense_epochs",
     "batch": "train.batch",
@@ -97,15 +99,20 @@ FLAGS = {
 GOALS = ("target_sparsity", "min_accuracy", "front")
 # Each may stand alone, or beside a target sparsity or a least accuracy.
 BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
-# What may differ when a study is resumed: how much is done and by whom, not what is done. A prior was copied into the
-# run folder when the study began.
+# What may differ when a study is resumed or joined: how much is done, by whom and where, not what is done. A prior was
+# copied into the run folder when the study began.
 MAY_CHANGE = (
     "name",
     "out",
+    "data.dir",
     "search.trials",
     "search.time_budget",
     "search.workers",
     "search.threads",
+    "search.heartbeat",
+    "search.checkpoint_every",
+    "search.trial_time",
+    "search.trial_memory_gb",
     "search.refits",
     "search.prior",
 )
@@ -247,6 +254,10 @@ class SearchSpec(_Table):
     time_budget: Seconds | None = None
     workers: PositiveInt = 1
     threads: NonNegativeInt = 0  # a worker; 0: by the network's size and the machine's cores
+    heartbeat: Seconds = 10.0  # how often a worker says that it is alive; three in silence, and its trial is put back
+    checkpoint_every: Seconds = 60.0  # so much of a training is lost at most if it is killed, and an epoch
+    trial_time: Seconds | None = None  # a trial that takes longer is ended, and counts as failed
+    trial_memory_gb: PositiveFloat | None = None  # a worker that takes more is ended, and its trial counts as failed
     space: SpaceSpec = SpaceSpec()
 
 

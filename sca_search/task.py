@@ -1,5 +1,7 @@
 """What all trainings of a study share, and the records that they give."""
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +108,33 @@ class Progress:
 
     on_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    on_note: Callable[[str], None] = field(default=lambda _sentence: None)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where a training is kept while it lasts, and how often: it is killed, and another goes on from there."""
+
+    checkpoint: Path | None = None
+    every: float = math.inf  # seconds, counted from epoch to epoch
+    on_kept: Callable[[], None] = field(default=lambda: None)
+
+    def due(self) -> Callable[[], bool]:
+        """A clock of its own for one training: whether it is time to keep it."""
+        last = time.monotonic()
+
+        def is_due() -> bool:
+            nonlocal last
+            now = time.monotonic()
+            if self.checkpoint is None or now - last < self.every:
+                return False
+            last = now
+            return True
+
+        return is_due
+
+
+NOT_KEPT = Keeping()
 
 
 @dataclass(frozen=True)
@@ -113,12 +142,19 @@ class Rungs:
     """Where a training is looked at on its way, and whether it goes on from there.
 
     `passes` is told the epoch and the score that the network would have if training ended there. The training is kept
-    in `checkpoint` at each rung, and begins from it where it exists.
+    at each rung, and begins from what was kept where there is something.
     """
 
     epochs: tuple[int, ...] = ()
     passes: Callable[[int, Score], bool] = field(default=lambda _epoch, _score: True)
     checkpoint: Path | None = None
+    every: float = math.inf
+    on_kept: Callable[[], None] = field(default=lambda: None)
+
+    @property
+    def keeping(self) -> Keeping:
+        """Between rungs the training is kept as well, from time to time."""
+        return Keeping(self.checkpoint, self.every, self.on_kept)
 
 
 class PausedError(Exception):

@@ -5,20 +5,21 @@
 re-estimated; the network is measured.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.data import AskedSplit, TaughtSplit, TrainingSplit
 from sca_search.distribution import Snapshot, is_kept, snapshot
-from sca_search.errors import DivergenceError, RunError
+from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
 from sca_search.levels import put_levels
 from sca_search.loss import TaskLoss, distillation, mismatch_of
@@ -30,7 +31,7 @@ from sca_search.measure import (
     remembers_its_beginning,
 )
 from sca_search.methods import Method, method_class
-from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
+from sca_search.task import NOT_KEPT, Epoch, Keeping, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import total
 
 NO_RUNGS = Rungs()
@@ -39,7 +40,14 @@ RUNG_BATCHES = 8
 
 
 def train_dense(
-    task: Task, *, epochs: int, learning_rate: float, seed: int, progress: Progress, with_answers: bool = True
+    task: Task,
+    *,
+    epochs: int,
+    learning_rate: float,
+    seed: int,
+    progress: Progress,
+    with_answers: bool = True,
+    keeping: Keeping = NOT_KEPT,
 ) -> WarmStart:
     """The dense network, trained from its initialisation or from the weights that it was given.
 
@@ -47,7 +55,8 @@ def train_dense(
     """
     torch.manual_seed(seed)
     model = task.start_model()
-
+    leg = _go_on_dense(model, keeping.checkpoint, epochs)
+    is_due = keeping.due()
     batches = task.data.training.batches(task.batch, seed=seed)
 
     def after_epoch(epoch: int) -> None:
@@ -56,8 +65,15 @@ def train_dense(
         accuracy = task.validate(model).accuracy
         progress.on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
-    watch = Watch(after_epoch, progress.stop_requested)
-    fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss)
+    def keep(epoch: int, memory: Callable[[], dict[str, Tensor]]) -> None:
+        if epoch < epochs and keeping.checkpoint is not None and is_due():
+            state = {name: value.detach() for name, value in model.state_dict().items()}
+            save_checkpoint(
+                keeping.checkpoint, Checkpoint(epoch, 1.0, {}, [], state, memory(), random=torch.get_rng_state())
+            )
+
+    watch = Watch(after_epoch, progress.stop_requested, keep)
+    fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss, leg=leg)
     if epochs == 0:
         after_epoch(0)  # who watches is told of the weights that were given
     # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
@@ -66,6 +82,34 @@ def train_dense(
     start = WarmStart(model.state_dict(), task.validate(model), told)
     _require_finite(start.state | {"the dense network's answer": start.answers})
     return start
+
+
+def _go_on_dense(model: nn.Module, checkpoint: Path | None, epochs: int) -> Leg:
+    """Where the warm start goes on: at its beginning, or where it was kept."""
+    if checkpoint is None or not checkpoint.exists():
+        return WHOLE
+    kept = load_checkpoint(checkpoint)
+    with _of_this_network(checkpoint):
+        require_epoch(kept.epoch, epochs)
+        model.load_state_dict(kept.model)
+        torch.set_rng_state(kept.random)
+    return Leg(kept.epoch, None, kept.memory)
+
+
+@contextmanager
+def _of_this_network(checkpoint: Path) -> Iterator[None]:
+    """Values that do not fit a training, as one sentence."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        sentence = (str(error).splitlines() or [repr(error)])[0]
+        raise CheckpointError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
+
+
+def require_epoch(epoch: int, epochs: int) -> None:
+    """A training cannot go on from beyond its end."""
+    if not 0 <= epoch <= epochs:
+        raise ValueError(f"epoch {str(epoch)[:20]} of {epochs}")
 
 
 def train_candidate(
@@ -128,15 +172,22 @@ class _Training:
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
         if candidate.learning_rate_steps:
             plan = replace(plan, learning_rate_steps=candidate.learning_rate_steps)
-        first, memory = self._go_on(rungs.checkpoint)
+        first, memory = self._go_on(rungs.keeping.checkpoint)
+        is_due = rungs.keeping.due()
+
+        def keep(epoch: int, memory: Callable[[], dict[str, Tensor]]) -> None:
+            if is_due():
+                self._keep(rungs.keeping, epoch, memory())
+
         if not first:
             self._keep_weights(0)
         # A training that goes on from a rung is looked at there once more: it may have been killed before it was.
         for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
-            memory = self._fit(plan, self._look_and_keep, self.method, candidate.seed, Leg(first, last, memory))
+            leg = Leg(first, last, memory)
+            memory = self._fit(plan, self._look_and_keep, self.method, candidate.seed, leg, keep)
             first = last
             if last < candidate.epochs:
-                self._keep(rungs.checkpoint, last, memory)
+                self._keep(rungs.keeping, last, memory)
                 with torch.random.fork_rng(devices=[]):  # a look must not change what dropout draws afterwards
                     score = self._score_as_if_ended()
                 if not rungs.passes(last, score):
@@ -149,20 +200,18 @@ class _Training:
         if checkpoint is None or not checkpoint.exists():
             return 0, {}
         kept = load_checkpoint(checkpoint)
-        steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
-        try:
+        with _of_this_network(checkpoint):
+            require_epoch(kept.epoch, self.candidate.epochs)
+            steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
             self.model.load_state_dict(kept.model)
             self.method.go_on(kept.unit, kept.alphas, steps)
             self.history = [Epoch(**epoch) for epoch in kept.history]
             self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
             torch.set_rng_state(kept.random)
-        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            sentence = (str(error).splitlines() or [repr(error)])[0]
-            raise RunError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
         return kept.epoch, kept.memory
 
-    def _keep(self, checkpoint: Path | None, epoch: int, memory: dict[str, Tensor]) -> None:
-        if checkpoint is not None:
+    def _keep(self, keeping: Keeping, epoch: int, memory: dict[str, Tensor]) -> None:
+        if keeping.checkpoint is not None:
             state = {name: value.detach() for name, value in self.model.state_dict().items()}
             kept = Checkpoint(
                 epoch=epoch,
@@ -174,7 +223,8 @@ class _Training:
                 memory=memory,
                 random=torch.get_rng_state(),
             )
-            save_checkpoint(checkpoint, kept)
+            save_checkpoint(keeping.checkpoint, kept)
+            keeping.on_kept()
 
     def _score_as_if_ended(self) -> Score:
         """The validation score of a copy: zeros counted out to the plan, rounded, normalisation re-estimated.
@@ -196,13 +246,14 @@ class _Training:
         method: Method | None,
         seed: int,
         leg: Leg = WHOLE,
+        keep: Callable[[int, Callable[[], dict[str, Tensor]]], None] = lambda _epoch, _memory: None,
     ) -> dict[str, Tensor]:
         def after_epoch(epoch: int) -> None:
             self.history.append(look(epoch))
             self.progress.on_epoch(self.history[-1])
 
         batches = self.train_split.batches(self.task.batch, seed=seed)
-        watch = Watch(after_epoch, self.progress.stop_requested)
+        watch = Watch(after_epoch, self.progress.stop_requested, keep)
         return fit(self.model, batches, plan, watch, method, self.loss, leg)
 
     def _look_and_keep(self, epoch: int) -> Epoch:

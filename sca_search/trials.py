@@ -1,30 +1,33 @@
 """The study's trials where Optuna keeps them: the queue of waiting ones, promotions, and all of them as rows.
 
 The plan is a queue of waiting trials in the study's own storage, one a candidate, each with its planned sparsity where
-that is known ahead: workers take the next, a killed one is put back, and a finished study goes on when more are queued.
+that is known ahead: workers take the next, one whose worker died is put back, and a finished study goes on when more
+are queued. A candidate may so have several trials; it counts once, as the one that is complete, else as the newest.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable
 from datetime import UTC
+from typing import Any
 
 import optuna
-from optuna.exceptions import StorageInternalError
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.budget import PREDICTED
 from sca_search.correction import Observation
-from sca_search.errors import StorageError
+from sca_search.errors import RunError
 from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.heartbeat import OWNER
 from sca_search.results import FACTS
 from sca_search.run_folder import RunFolder
+from sca_search.run_log import logger
 from sca_search.sampler import INNER, PlannedSampler
 from sca_search.space import Space
-from sca_search.spec import StudySpec
+from sca_search.spec import StudySpec, differences
+from sca_search.storage import open_storage, queue_locked, storage_errors, storage_of
 
-STUDY_NAME = "sca-search"
+SPEC = "spec"
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -34,72 +37,79 @@ _STATES = {
 }
 # What a trial tells of itself beside its two objectives.
 _FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
+# What a candidate keeps when it is put back.
+_KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "deaths"}
+# A candidate whose workers died so often is what they die of: of the memory that it takes, mostly.
+MOST_DEATHS = 3
 
 
-def open_study(run: RunFolder, space: Space) -> optuna.Study:
-    """The run's study, made where it does not exist."""
+def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] = lambda: False) -> optuna.Study:
+    """The run's study, made where it does not exist; a shared one must be of the same spec."""
     spec = space.spec
     sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = open_storage(run, stop_requested)
     with storage_errors(run):
-        return optuna.create_study(
-            study_name=STUDY_NAME,
-            storage=QueueStorage(run),
+        study = optuna.create_study(
+            study_name=run.study_name,
+            storage=storage,
             directions=["maximize", "maximize"],
             sampler=sampler,
             load_if_exists=True,
         )
+        if run.shared is not None:
+            _agree(study, spec)
+    return study
 
 
-class QueueStorage(RDBStorage):
-    """A waiting trial is taken by one worker: SQLite cannot lock a row, and two that look at the same moment would both
-    find it waiting."""
-
-    def __init__(self, run: RunFolder) -> None:
-        super().__init__(run.storage_url)
-        self._run = run
-
-    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        with self._run.queue_locked() if state == TrialState.RUNNING else contextlib.nullcontext():
-            taken: bool = super().set_trial_state_values(trial_id, state, values)
-        return taken
-
-
-@contextlib.contextmanager
-def storage_errors(run: RunFolder) -> Iterator[None]:
-    """A database that cannot be written (a full disk, mostly) is the machine's fault, in one sentence."""
-    try:
-        yield
-    except StorageInternalError as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
-        raise StorageError(f"{run.path / 'study.db'} cannot be written: {cause}") from error
+def _agree(study: optuna.Study, spec: StudySpec) -> None:
+    """Leaves the spec with the study; who joins must have the same."""
+    with queue_locked(study):
+        if SPEC not in study.user_attrs:
+            study.set_user_attr(SPEC, json.loads(spec.model_dump_json(exclude_none=True, exclude={"out", "name"})))
+            return
+    if changed := differences(spec, shared_spec(study)):
+        raise RunError(
+            f"--storage holds another study named {study.study_name!r}, it differs in {', '.join(changed)}; choose "
+            "another --name"
+        )
 
 
-def fill_queue(study: optuna.Study, space: Space) -> int:
+def shared_spec(study: optuna.Study) -> StudySpec:
+    """What the machines of a shared study have agreed on."""
+    given = study.user_attrs.get(SPEC)
+    if not isinstance(given, dict):
+        raise RunError(f"--storage: {study.study_name!r} is no study of sca-search's")
+    return StudySpec.model_validate(given | {"name": study.study_name})
+
+
+def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> int:
     """Queues what is missing of the spec's trials, and says how many wait now.
 
-    The caller holds the run's lock, so a trial still marked as running belongs to a process that is gone.
+    Who is alone with the study holds the run's lock, so that a trial still marked as running belongs to a process that
+    is gone; else its heart tells.
     """
-    waiting = {trial.user_attrs["candidate"] for trial in _in_state(study, TrialState.WAITING)}
-    for trial in _in_state(study, TrialState.RUNNING):
-        if trial.user_attrs["candidate"] not in waiting:  # else a resume died right here before
-            put_back(study, trial)
-        study.tell(trial.number, state=TrialState.FAIL)
-    known = [trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)]
-    first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
-    for candidate in range(space.spec.search.trials):
-        if candidate not in known:
-            # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
-            study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space, candidate))
-    if space.spec.search.keep < 1.0:
-        _promote(study, space.spec)  # a process may have died before it did
+    for trial in _in_state(study, TrialState.RUNNING) if is_alone else ():
+        take_back(study, trial, counts=False)
+    with queue_locked(study):
+        known = {trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)}
+        first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
+        for candidate in range(space.spec.search.trials):
+            if candidate not in known:
+                # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
+                study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space, candidate))
+        if space.spec.search.keep < 1.0:
+            _promote(study, space.spec)  # a process may have died before it did
     return len(_in_state(study, TrialState.WAITING))
 
 
 def queue_another(study: optuna.Study, space: Space) -> None:
-    """One more trial within the goal's limits, beyond those that the spec asks for."""
-    number = max(trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)) + 1
-    study.enqueue_trial(space.first_guess(), user_attrs={"candidate": number})
+    """One more trial within the goal's limits, beyond those that the spec asks for, unless one is there."""
+    with queue_locked(study):
+        trials = study.get_trials(deepcopy=False)
+        if not any(trial.state in {TrialState.WAITING, TrialState.RUNNING} for trial in trials):
+            number = max(trial.user_attrs["candidate"] for trial in trials) + 1
+            study.enqueue_trial(space.first_guess(), user_attrs={"candidate": number})
 
 
 def _queued(space: Space, candidate: int) -> dict[str, float]:
@@ -114,15 +124,20 @@ def has_waiting(study: optuna.Study) -> bool:
     return bool(_in_state(study, TrialState.WAITING))
 
 
+def is_running(study: optuna.Study) -> bool:
+    """Whether somebody trains, so that a trial may have to be put back."""
+    return bool(_in_state(study, TrialState.RUNNING))
+
+
 def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(state,))
 
 
-def promote(study: optuna.Study, spec: StudySpec, run: RunFolder) -> int:
+def promote(study: optuna.Study, spec: StudySpec) -> int:
     """Queues the paused candidates that belong to the best of their rung by now; says how many."""
     if spec.search.keep == 1.0:
         return 0
-    with run.queue_locked():  # two workers that end at once would queue the same candidate
+    with queue_locked(study):  # two workers that end at once would queue the same candidate
         return _promote(study, spec)
 
 
@@ -134,7 +149,7 @@ def _promote(study: optuna.Study, spec: StudySpec) -> int:
         here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
         scores = [_rung_score(trial, epoch) for trial in here]
         for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
-            put_back(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
+            _queue_again(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
             promotions += 1
     return promotions
 
@@ -155,27 +170,81 @@ def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
 
 
 def _newest(study: optuna.Study) -> list[FrozenTrial]:
-    """The last trial of each candidate: the others were put back."""
-    newest = {trial.user_attrs["candidate"]: trial for trial in study.get_trials(deepcopy=False)}
-    return sorted(newest.values(), key=lambda trial: trial.number)
+    """The trial that counts of each candidate: the others were put back."""
+    counting: dict[int, FrozenTrial] = {}
+    for trial in study.get_trials(deepcopy=False):
+        before = counting.get(trial.user_attrs["candidate"])
+        if before is None or before.state != TrialState.COMPLETE:
+            counting[trial.user_attrs["candidate"]] = trial
+    return sorted(counting.values(), key=lambda trial: trial.number)
+
+
+def is_surplus(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
+    """Whether another trial of the same candidate is complete, or was queued later: this one need not be trained."""
+    mine = trial.user_attrs["candidate"]
+    others = [each for each in study.get_trials(deepcopy=False) if each.user_attrs["candidate"] == mine]
+    return any(
+        each.state == TrialState.COMPLETE
+        or (each.number > trial.number and each.state in {TrialState.WAITING, TrialState.RUNNING})
+        for each in others
+        if each.number != trial.number
+    )
 
 
 def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
-    """Queues a trial's candidate again, with the values it had."""
-    kept = {
-        name: value
-        for name, value in trial.user_attrs.items()
-        if name in {"candidate", "planned_sparsity", "split", "asked"} or name.startswith(RUNG)
-    }
+    """Queues the candidate of a trial that is about to end again, with the values it had."""
+    with queue_locked(study):
+        if not is_surplus(study, trial):
+            _queue_again(study, trial)
+
+
+def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -> None:
+    """Puts the candidate of a worker that has died back, unless the trial has ended meanwhile.
+
+    First it waits again, then the old trial fails: whoever dies in between leaves a trial that is taken back once more.
+    """
+    storage = storage_of(study)
+    with queue_locked(study):
+        now = study.get_trials(deepcopy=False)[trial.number]
+        if now.state != TrialState.RUNNING:
+            return
+        deaths = int(now.user_attrs.get("deaths", 0)) + counts
+        if deaths >= MOST_DEATHS:
+            reason = f"its workers died {deaths} times: they were killed, for want of memory perhaps"
+            storage.set_trial_user_attr(now._trial_id, "reason", reason)
+        elif not is_surplus(study, now):
+            _queue_again(study, now, {"deaths": deaths} if deaths else {})
+        storage.set_trial_state_values(now._trial_id, TrialState.FAIL)
+    logger.warning("trial %d was lost with its worker%s", trial.number, "" if deaths >= MOST_DEATHS else ", put back")
+
+
+def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
+    """Ends a trial whose worker was ended because of it."""
+    storage = storage_of(study)
+    storage.set_trial_user_attr(trial._trial_id, "reason", reason)
+    storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+
+
+def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:
+    """What a worker is training."""
+    return [trial for trial in _in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
+
+
+def _queue_again(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[str, Any] | None = None) -> None:
+    kept = {name: value for name, value in trial.user_attrs.items() if name in _KEPT or name.startswith(RUNG)}
     # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
     fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
-    study.enqueue_trial(fixed | trial.params, user_attrs=kept)
+    study.enqueue_trial(fixed | trial.params, user_attrs=kept | (more or {}))
+
+
+def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Those that were trained to their end, a candidate each."""
+    return [trial for trial in _newest(study) if trial.state == TrialState.COMPLETE]
 
 
 def observations(study: optuna.Study) -> list[Observation]:
     """What the finished trials leave for the prior's correction."""
-    finished = _in_state(study, TrialState.COMPLETE)
-    return [Observation(**each) for trial in finished for each in trial.user_attrs.get("observed", ())]
+    return [Observation(**each) for trial in complete_trials(study) for each in trial.user_attrs.get("observed", ())]
 
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:
@@ -186,6 +255,8 @@ def rows(study: optuna.Study) -> list[dict[str, object]]:
 def _row(trial: FrozenTrial) -> dict[str, object]:
     accuracy, sparsity = trial.values or (None, None)
     seconds = trial.duration.total_seconds() if trial.duration else None
+    if seconds is not None and seconds < 0:  # the clock was moved back meanwhile
+        seconds = None
     told = {
         name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith((RUNG, PREDICTED))
     }

@@ -1,34 +1,44 @@
 """Workers: one in this process, or several processes of one thread each that share a study.
 
-Every worker is told by tickets how many trials it may take, so that together they run exactly what was queued.
+The process that started them looks after them. A worker that dies is replaced, and what it was training is put back at
+once; one whose trial takes more time or memory than it may is ended, and the trial counts as failed. Nothing that they
+share has a lock, which a worker could die with: each has a pipe of its own, and flags are bytes.
 """
 
 import contextlib
 import multiprocessing
 import os
-import queue
+import pickle
 import signal
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.synchronize import Event, Semaphore
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
+import optuna
 import torch
 
 from sca_search.errors import ScaError, StorageError
 from sca_search.fit import StopRequestedError
+from sca_search.heartbeat import owner_name
 from sca_search.objective import Listener, make_objective, work
 from sca_search.provenance import usable_cores
 from sca_search.run_folder import RunFolder
-from sca_search.run_log import logged
+from sca_search.run_log import logged, logger
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
-from sca_search.trials import open_study
+from sca_search.trials import fail, open_study, take_back, trials_of
 from sca_search.workshop import make_space, make_task, warm_start
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
 _WEIGHTS_FOR_THREADS = 100_000
+# A worker that dies before its first trial would die again.
+_MOST_STILLBORN = 3
+_SECONDS_TO_END = 20.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def threads_of(spec: StudySpec, task: Task) -> int:
@@ -45,64 +55,160 @@ def threads_of(spec: StudySpec, task: Task) -> int:
     return min(share, int(allowed)) if allowed.isdecimal() and int(allowed) else share
 
 
+def needs_processes(spec: StudySpec) -> bool:
+    """Whether trials run in processes of their own: several at once, or such as may have to be ended."""
+    search = spec.search
+    return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
+
+
 @dataclass(frozen=True)
 class _Line:
     """What connects a worker process with the one that started it."""
 
-    events: Any  # multiprocessing.Queue is no type
-    tickets: Semaphore
-    stop: Event
+    events: Connection
+    stop: Any  # a byte that both see, as is the next
+    enough: Any  # no further trial is to begin
 
 
-def run_processes(
-    run: RunFolder, spec: StudySpec, trials: int, listener: Listener, trial_fits: Callable[[], bool]
-) -> None:
-    """Runs the queued trials in worker processes and passes on what they report."""
-    context = multiprocessing.get_context("spawn")  # a forked torch may hang on its threads' locks
-    line = _Line(context.Queue(), context.Semaphore(trials), context.Event())
-    processes = [
-        context.Process(target=_worker, args=(run, spec, line, number), daemon=True)
-        for number in range(1, 1 + min(trials, spec.search.workers))
-    ]
-    for process in processes:
-        process.start()
-    try:
-        _listen(processes, line, listener, trial_fits)
-    finally:
-        line.stop.set()
-        for process in processes:
-            process.join()
-    if listener.stop_requested():
-        raise StopRequestedError
+@dataclass
+class _Worker:
+    """A worker as the process that started it sees it."""
+
+    process: Any
+    events: Connection
+    trial: int | None = None
+    began: float = 0.0
+    has_begun: bool = False
+    is_done: bool = False
 
 
-def _listen(processes: list[Any], line: _Line, listener: Listener, trial_fits: Callable[[], bool]) -> None:
-    working = len(processes)
-    while working:
-        if listener.stop_requested():
-            line.stop.set()
+@dataclass
+class Team:
+    """The workers of a study on this machine."""
+
+    run: RunFolder
+    spec: StudySpec
+    study: optuna.Study
+    listener: Listener
+    trial_fits: Callable[[], bool]
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _stillborn: int = 0
+
+    def work(self) -> None:
+        """Runs the queued trials in worker processes and passes on what they report."""
+        self._context = multiprocessing.get_context("spawn")  # a forked torch may hang on its threads' locks
+        self._stop, self._enough = self._context.RawValue("b", 0), self._context.RawValue("b", 0)
+        for number in range(1, 1 + self.spec.search.workers):
+            self._start(number)
         try:
-            kind, *told = line.events.get(timeout=0.2)
-        except queue.Empty:
-            if not any(process.is_alive() for process in processes) and line.events.empty():
-                raise StorageError(
-                    "all workers ended without a word: they were killed, for want of memory perhaps"
-                ) from None
-            continue
+            while any(not worker.is_done for worker in self._workers.values()):
+                if self.listener.stop_requested():
+                    self._stop.value = 1
+                self._hear(seconds=0.1)
+                self._look_after()
+        finally:
+            self._stop.value = 1
+            self._end()
+        if self.listener.stop_requested():
+            raise StopRequestedError
+
+    def _start(self, number: int) -> None:
+        ours, theirs = self._context.Pipe(duplex=False)
+        line = _Line(theirs, self._stop, self._enough)
+        process = self._context.Process(target=_worker, args=(self.run, self.spec, line, number), daemon=True)
+        process.start()
+        theirs.close()  # so that the pipe ends with the worker
+        self._workers[number] = _Worker(process, ours)
+
+    def _end(self) -> None:
+        patience = time.monotonic() + _SECONDS_TO_END
+        for worker in self._workers.values():
+            worker.process.join(max(0.0, patience - time.monotonic()))
+            if worker.process.is_alive():  # it hangs, which is why it is stopped
+                worker.process.kill()
+                worker.process.join()
+
+    def _hear(self, seconds: float) -> None:
+        speaking = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
+        for events in wait(list(speaking), timeout=seconds) if speaking else ():
+            assert isinstance(events, Connection)
+            try:
+                self._heard(speaking[events], *events.recv())
+            except (EOFError, OSError, pickle.UnpicklingError):  # it has ended, or was killed in the middle of a word
+                events.close()
+
+    def _heard(self, worker: _Worker, kind: str, *told: Any) -> None:
         if kind == "done":
-            working -= 1
+            worker.is_done = True
         elif kind == "failed":
             raise told[0]
         else:
-            getattr(listener, kind)(*told)
-            if kind == "on_end" and not trial_fits():
-                while line.tickets.acquire(block=False):
-                    pass
+            self._note(worker, kind, *told)
+            getattr(self.listener, kind)(*told)
+
+    def _note(self, worker: _Worker, kind: str, *told: Any) -> None:
+        if kind == "on_start":
+            worker.trial, worker.began, worker.has_begun, self._stillborn = told[0], time.monotonic(), True, 0
+        elif kind == "on_end":
+            worker.trial = None
+            if not self.trial_fits():
+                self._enough.value = 1
+
+    def _look_after(self) -> None:
+        for number, worker in list(self._workers.items()):
+            if worker.is_done:
+                continue
+            if (reason := self._beyond_limits(worker)) is not None:
+                self._end_trial(number, worker, reason)
+            elif worker.events.closed and not worker.process.is_alive():  # all that it said was heard
+                self._replace(number, worker)
+
+    def _beyond_limits(self, worker: _Worker) -> str | None:
+        """Why a trial must not go on."""
+        search = self.spec.search
+        if worker.trial is None:
+            return None
+        if search.trial_time is not None and time.monotonic() - worker.began > search.trial_time:
+            return f"took longer than its {search.trial_time:g} s"
+        if search.trial_memory_gb is not None:
+            taken = resident_bytes(worker.process.pid)
+            if taken is not None and taken > search.trial_memory_gb * 1e9:
+                return f"took {taken / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
+        return None
+
+    def _end_trial(self, number: int, worker: _Worker, reason: str) -> None:
+        worker.process.kill()
+        worker.process.join()
+        for trial in trials_of(self.study, owner_name(worker.process.pid)):
+            fail(self.study, trial, reason)
+            logger.warning("trial %d was ended: it %s", trial.number, reason)
+            self.listener.on_end(trial.number)
+        self._start_again(number)
+
+    def _replace(self, number: int, worker: _Worker) -> None:
+        """Puts back what a worker was training when it died, and starts another."""
+        for trial in trials_of(self.study, owner_name(worker.process.pid)):
+            take_back(self.study, trial)
+        self._stillborn += not worker.has_begun
+        if self._stillborn >= _MOST_STILLBORN:
+            raise StorageError("workers end without a word: they are killed, for want of memory perhaps")
+        logger.warning("worker %d died (exit code %s)", number, worker.process.exitcode)
+        self.listener.on_note(f"worker {number} died; another takes its place")
+        self._start_again(number)
+
+    def _start_again(self, number: int) -> None:
+        if self._enough.value or self._stop.value:
+            self._workers[number].is_done = True
+        else:
+            self._start(number)
 
 
-def _give(tickets: Semaphore, more: int) -> None:
-    for _ in range(more):
-        tickets.release()
+def resident_bytes(process: int) -> int | None:
+    """The memory that a process has; None where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int) -> None:
@@ -110,18 +216,19 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int) -> None:
     parent = multiprocessing.parent_process()
 
     def stop_requested() -> bool:
-        return line.stop.is_set() or (parent is not None and not parent.is_alive())
+        return bool(line.stop.value) or (parent is not None and not parent.is_alive())
 
     def tell(kind: str) -> Callable[..., None]:
-        return lambda *told: line.events.put((kind, *told))
+        return lambda *told: line.events.send((kind, *told))
 
-    listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested)
+    listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested, tell("on_note"))
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
             _work(run, spec, line, listener, number)
     except ScaError as error:
-        line.events.put(("failed", error))
-    line.events.put(("done",))
+        tell("failed")(error)
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+        tell("done")()
 
 
 def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:
@@ -130,5 +237,5 @@ def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, numb
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)
     objective = make_objective(run, space, task, start, listener, number)
-    study = open_study(run, space)
-    work(study, objective, lambda: line.tickets.acquire(block=False), lambda more: _give(line.tickets, more))
+    study = open_study(run, space, listener.stop_requested)
+    work(study, objective, lambda: not line.enough.value, is_alone=False)

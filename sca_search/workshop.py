@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -14,7 +15,7 @@ from sca_search.budget import Budgets
 from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
 from sca_search.damage import damage_refused
-from sca_search.errors import RunError
+from sca_search.errors import CheckpointError, RunError
 from sca_search.exact import Floor
 from sca_search.files import write_json_atomic
 from sca_search.gauge import Gauge, budgets_of, columns_of
@@ -33,7 +34,7 @@ from sca_search.sensitivity import measure_sensitivity
 from sca_search.source import BY_NAME, Source
 from sca_search.space import Space
 from sca_search.spec import StudySpec
-from sca_search.task import Progress, Task, WarmStart
+from sca_search.task import Keeping, Progress, Task, WarmStart
 from sca_search.tensor_file import save_tensors
 from sca_search.ternary import latents, ternarize
 from sca_search.train import train_dense
@@ -45,6 +46,7 @@ ANSWERS = "(answers)"
 # Of a study's passes through the network, those that may tell the layers' sensitivity.
 _SENSITIVITY_SHARE = 0.05
 
+_T = TypeVar("_T")
 Told = Callable[[int, int], None]
 """How far something has come, and of how many parts."""
 
@@ -89,19 +91,35 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
     """The dense network of this run: trained once, read back ever after."""
     scores = run.dense_scores_file
     if not scores.exists():
-        start = train_dense(
-            task,
-            epochs=spec.train.dense_epochs,
-            learning_rate=spec.train.dense_learning_rate,
-            seed=spec.seed,
-            progress=progress,
-            with_answers=spec.train.distillation > 0,
-        )
+
+        def train() -> WarmStart:
+            return train_dense(
+                task,
+                epochs=spec.train.dense_epochs,
+                learning_rate=spec.train.dense_learning_rate,
+                seed=spec.seed,
+                progress=progress,
+                with_answers=spec.train.distillation > 0,
+                keeping=Keeping(run.dense_checkpoint, spec.search.checkpoint_every),
+            )
+
+        start = or_again(train, run.dense_checkpoint, progress.on_note)
         save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
         # The scores come last: where they are, the weights are whole.
         told = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
         write_json_atomic(scores, told)
+        run.dense_checkpoint.unlink(missing_ok=True)
     return read_warm_start(run)
+
+
+def or_again(train: Callable[[], _T], checkpoint: Path, note: Callable[[str], None]) -> _T:
+    """A training that goes on from its checkpoint; where that is damaged, it is said and the training starts again."""
+    try:
+        return train()
+    except CheckpointError as error:
+        note(f"{error}; the training starts again")
+        checkpoint.unlink(missing_ok=True)
+        return train()
 
 
 def read_warm_start(run: RunFolder) -> WarmStart:
@@ -143,11 +161,15 @@ def layer_costs(
         return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
 
 
+def needs_costs(spec: StudySpec, task: Task) -> bool:
+    """Whether the split of the zeros is searched, which the layers' sensitivity guides."""
+    is_searched = spec.recipe is None and spec.search.method == SCA
+    return is_searched and bool(spec.search.space.split) and len(task.layer_shapes) > 1
+
+
 def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:
     """What the study searches; the layers' sensitivity is only asked where it matters."""
-    is_searched = spec.recipe is None and spec.search.method == SCA
-    has_split = is_searched and spec.search.space.split and len(task.layer_shapes) > 1
-    costs = layer_costs(run, spec, task, start, told) if has_split else []
+    costs = layer_costs(run, spec, task, start, told) if needs_costs(spec, task) else []
     return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
 
 

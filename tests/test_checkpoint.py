@@ -3,6 +3,7 @@
 import json
 import struct
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sca_search.errors import RunError
+from sca_search.errors import CheckpointError, RunError
 
 quick = settings(
     max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -99,8 +100,31 @@ def test_a_file_from_before_distributions_were_kept_is_read(path):
     # The header names the facts by length, so what is left out is replaced by as many spaces.
     entry = b', \\"snapshots\\": [{\\"epoch\\": 1}]'
     assert raw.count(entry) == 1
-    path.write_bytes(raw.replace(entry, b" " * len(entry)))
+    older = raw.replace(entry, b" " * len(entry)).replace(b'"version":"2"', b'"version":"1"')
+    path.write_bytes(older)
     assert load_checkpoint(path).snapshots == []
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed(path):
+    """What is read is what was written, or nothing is; a flip in the header's padding changes nothing."""
+    save_checkpoint(path, checkpoint())
+    raw, whole = path.read_bytes(), repr(load_checkpoint(path))
+    random = np.random.default_rng(0)
+    noticed = 0
+    for _ in range(400):
+        bit = int(random.integers(8 * len(raw)))
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert repr(load_checkpoint(path)) == whole
+        except CheckpointError:
+            noticed += 1
+    assert noticed > 390
+    for length in range(0, len(raw), 97):
+        path.write_bytes(raw[:length])
+        with pytest.raises(CheckpointError):
+            load_checkpoint(path)
 
 
 def test_a_new_checkpoint_replaces_the_old_one_and_leaves_nothing_beside(path):
@@ -155,7 +179,7 @@ def test_a_missing_file_and_a_folder_are_refused(path):
         None,
         {"format": "pt"},
         {"format": "sca-search/plain", "version": "1"},
-        {"format": "sca-search/checkpoint", "version": "2"},
+        {"format": "sca-search/checkpoint", "version": "3"},
         {"format": "sca-search/checkpoint"},
     ],
     ids=["none", "torch", "plain", "version", "unversioned"],
@@ -164,7 +188,7 @@ def test_another_format_or_version_is_refused(path, metadata):
     """A model of ours, or anybody's safetensors file, under a checkpoint's name."""
     path.parent.mkdir(parents=True)
     save_file({"model/a": torch.zeros(2)}, path, metadata=metadata)
-    assert "must be a checkpoint of version 1" in refusal(path)
+    assert "must be a checkpoint of version 2" in refusal(path)
 
 
 FACTS = {"epoch": 5, "unit": 1.0, "alphas": {"conv2": 0.5}}

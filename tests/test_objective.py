@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, islice
-from types import SimpleNamespace
 
 import numpy as np
 import optuna
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 
 from sca_search.candidate import Candidate
 from sca_search.correction import Observation
-from sca_search.errors import RunError, StorageError
+from sca_search.errors import StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.goal import GRID, planned_ahead
 from sca_search.halving import RungScore
@@ -242,19 +243,19 @@ def halving(keep=0.5, **search):
 
 
 def test_a_paused_candidate_is_queued_once_it_belongs_to_the_best(study, tmp_path):
-    run, spec = RunFolder(tmp_path), halving()
+    spec = halving()
     came(study, 0, {5: 0.1}, TrialState.COMPLETE)
     came(study, 1, {5: 0.2}, TrialState.COMPLETE)
     came(study, 2, {5: 0.3})
     came(study, 3, {5: 0.4})
-    assert promote(study, spec, run) == 0  # two of four, and two have gone on
+    assert promote(study, spec) == 0  # two of four, and two have gone on
     came(study, 4, {5: 0.9})
-    assert promote(study, spec, run) == 1  # three of five
+    assert promote(study, spec) == 1  # three of five
     assert waiting(study) == [2]
-    assert promote(study, spec, run) == 0  # it waits already
+    assert promote(study, spec) == 0  # it waits already
     came(study, 5, {5: 0.8})
     came(study, 6, {5: 0.7})
-    assert promote(study, spec, run) == 1  # four of seven
+    assert promote(study, spec) == 1  # four of seven
     assert waiting(study) == [2, 3]
 
 
@@ -263,17 +264,17 @@ def test_a_candidate_is_compared_at_the_rung_where_it_paused(study, tmp_path):
     came(study, 0, {5: 0.5, 10: 0.1}, TrialState.COMPLETE)
     came(study, 1, {5: 0.4, 10: 0.2}, TrialState.COMPLETE)
     came(study, 2, {5: 0.1, 10: 0.3})
-    assert promote(study, halving(), RunFolder(tmp_path)) == 0
+    assert promote(study, halving()) == 0
     came(study, 3, {5: 0.3, 10: 0.4}, TrialState.COMPLETE)
     came(study, 4, {5: 0.3, 10: 0.5}, TrialState.COMPLETE)
-    assert promote(study, halving(), RunFolder(tmp_path)) == 1
+    assert promote(study, halving()) == 1
     assert waiting(study) == [2]
 
 
 def test_where_all_go_on_nobody_is_promoted(study, tmp_path):
     for candidate, loss in enumerate((0.1, 0.2, 0.3, 0.4)):
         came(study, candidate, {5: loss})
-    assert promote(study, halving(keep=1.0), RunFolder(tmp_path)) == 0
+    assert promote(study, halving(keep=1.0)) == 0
 
 
 def test_a_candidate_is_put_back_with_its_values_rungs_and_what_it_asked_for(study):
@@ -317,8 +318,8 @@ class Studio:
         self.run, self.space = RunFolder(folder), Space(spec, task.layer_shapes)
         sampler = PlannedSampler(spec.seed, self.space.first_guess())
         self.study = study or optuna.create_study(directions=["maximize"] * 2, sampler=sampler)
-        self.epochs, self.fails_at = [], fails_at
-        listener = Listener(on_epoch=self.note)
+        self.epochs, self.notes, self.fails_at = [], [], fails_at
+        listener = Listener(on_epoch=self.note, on_note=self.notes.append)
         self.objective = Objective(self.run, self.space, task, start, listener, given_prior)
 
     def note(self, _trial, epoch):
@@ -368,7 +369,7 @@ def test_a_candidate_pauses_is_promoted_and_goes_on_from_its_checkpoint(tmp_path
     assert studio.epochs == [("ternary", 1)]
     for other in (13, 14, 15, 16):  # and worse than any
         came(studio.study, other, {1: 1e9})
-    assert promote(studio.study, studio.space.spec, studio.run) == 1
+    assert promote(studio.study, studio.space.spec) == 1
     studio.work()
     assert studio.states()[0] == "complete"
     assert studio.epochs == [("ternary", 1), ("ternary", 2), ("frozen", 1)]
@@ -434,7 +435,7 @@ def test_a_killed_study_goes_on_from_its_checkpoint_and_repeats_no_finished_cand
     dying.fails_at = killed_at
     with pytest.raises(KilledError):
         dying.objective(dying.study.ask())  # not under `optimize`, which would mark it as failed
-    assert dying.states() == {0: "complete", 1: "running"}
+    assert dying.states() == {0: "complete", 1: "waiting"}
     again = Studio(tmp_path, task, start, spec, study=open_study(RunFolder(tmp_path), dying.space))
     again.work()
     assert again.states() == {0: "complete", 1: "complete"}
@@ -444,12 +445,17 @@ def test_a_killed_study_goes_on_from_its_checkpoint_and_repeats_no_finished_cand
     assert_trained_in_one_go(again, 1, task, start)
 
 
-def test_a_damaged_checkpoint_is_told_and_not_trained_over(tmp_path, task, start):
+def test_a_damaged_checkpoint_is_told_and_its_training_starts_again(tmp_path, task, start):
     studio = Studio(tmp_path, task, start, digits_spec(trials=1))
     studio.run.candidate(0).mkdir(parents=True)
     studio.run.checkpoint(0).write_bytes(b"half a file")
-    with pytest.raises(RunError, match=r"checkpoint\.safetensors: is no checkpoint that can be read"):
-        studio.work()
+    studio.work()
+    (note,) = studio.notes
+    assert re.search(
+        r"checkpoint\.safetensors: is no checkpoint that can be read: .*; the training starts again$", note
+    )
+    assert studio.states() == {0: "complete"}
+    assert_trained_in_one_go(studio, 0, task, start)
 
 
 # What trials leave for each other
@@ -565,8 +571,12 @@ def test_clock_leaves_out_of_a_trial_what_comes_before_the_first():
     assert not with_start.trial_fits()
 
 
-def test_stop_between_two_trials_is_a_stop_unless_none_is_left():
-    objective = SimpleNamespace(listener=Listener(stop_requested=lambda: True))
+def test_stop_between_two_trials_is_a_stop_unless_none_is_left(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1))
+    stopping = replace(studio.objective, listener=Listener(stop_requested=lambda: True))
+    work(studio.study, stopping)
+    fill_queue(studio.study, studio.space)
     with pytest.raises(StopRequestedError):
-        work(None, objective, lambda: True)
-    work(None, objective, lambda: False)
+        work(studio.study, stopping)
+    assert studio.states() == {0: "waiting"}
+    work(studio.study, stopping, lambda: False)

@@ -1,0 +1,147 @@
+"""The rounds of a study: what it needs before its trials, the trials, and the refits of the chosen one.
+
+Where several machines share a study, each goes through the same rounds: what is to be done once is done by one of them,
+and the others wait for it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import optuna
+
+from sca_search.artifacts import shelf_of
+from sca_search.audience import Audience
+from sca_search.chores import Chores
+from sca_search.goal import chosen_trial
+from sca_search.latency import Calibration
+from sca_search.latency_file import write_calibration
+from sca_search.objective import FILES, Clock, Listener, make_objective, work
+from sca_search.outcome import refit
+from sca_search.results import trial_frame
+from sca_search.run_folder import RunFolder
+from sca_search.space import Space
+from sca_search.spec import StudySpec
+from sca_search.storage import storage_errors
+from sca_search.task import Progress, Task, WarmStart
+from sca_search.trials import complete_trials, fill_queue, queue_another, rows
+from sca_search.workers import Team, needs_processes
+from sca_search.workshop import (
+    layer_costs,
+    make_gauge,
+    make_space,
+    needs_costs,
+    read_warm_start,
+    take_prior,
+    warm_start,
+    write_closed_form,
+)
+
+# Trials beyond those asked for, where none of these was measured to be within the budgets.
+_MOST_MORE = 3
+
+
+def _chores(run: RunFolder, spec: StudySpec, audience: Audience) -> Chores:
+    def on_wait(chore: str) -> None:
+        audience.on_note(f"another machine is at it, waiting: {chore}")
+
+    return Chores(run, spec.search.heartbeat, audience.stop_requested, on_wait)
+
+
+def prepare(
+    run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibration: Calibration | None = None
+) -> tuple[WarmStart, Space]:
+    """The dense warm start, and what is searched from there; StopRequestedError where it is stopped."""
+    progress = Progress(audience.on_dense_epoch, audience.stop_requested, audience.on_note)
+
+    def do() -> None:
+        if calibration is not None:
+            write_calibration(run.latency_file, calibration)
+        start = warm_start(run, spec, task, progress)
+        take_prior(run, spec, task)
+        write_closed_form(run, spec, task, start)
+        if needs_costs(spec, task):
+            layer_costs(run, spec, task, start, audience.on_sensitivity)
+
+    def files() -> list[Path]:
+        dense = [run.dense_file, run.dense_scores_file]
+        return [*dense, run.given_prior_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
+
+    _chores(run, spec, audience).once("dense warm start", do, files)
+    start = read_warm_start(run)
+    return start, make_space(run, spec, task, start)
+
+
+def run_trials(
+    run: RunFolder,
+    space: Space,
+    task: Task,
+    start: WarmStart,
+    study: optuna.Study,
+    audience: Audience,
+    on_row: Callable[[], None],
+) -> None:
+    """Runs what waits, with others where the study is shared; `on_row` is called after each trial of this machine."""
+    spec, is_alone = space.spec, run.shared is None
+    with storage_errors(run):
+        waiting = fill_queue(study, space, is_alone=is_alone)
+    audience.on_queue(waiting, len(rows(study)) - waiting)
+    clock = Clock(spec.search.time_budget, spec.search.refits)
+
+    def on_end(number: int) -> None:
+        on_row()
+        # One that was put back meanwhile counts as the trial that came after it.
+        for row in rows(study):
+            if row["trial"] == number:
+                audience.on_trial_end(row)
+
+    def on_start(number: int, sparsity: float) -> None:
+        clock.trial_begins()
+        audience.on_trial_start(number, sparsity)
+
+    listener = Listener(on_start, audience.on_trial_epoch, on_end, audience.stop_requested, audience.on_note)
+    if needs_processes(spec) and (waiting or not is_alone):
+        Team(run, spec, study, listener, clock.trial_fits).work()
+    else:
+        work(study, make_objective(run, space, task, start, listener), clock.trial_fits, is_alone=is_alone)
+    for _ in range(_MOST_MORE if spec.goal.budgets else 0):
+        # What was foretold may have erred; another trial is planned with what was seen.
+        if chosen_trial(trial_frame(rows(study)), spec.goal, task.metric.name) is not None or not clock.trial_fits():
+            break
+        with storage_errors(run):
+            queue_another(study, space)
+        audience.on_queue(1, len(rows(study)) - 1)
+        work(study, make_objective(run, space, task, start, listener), is_alone=is_alone)
+
+
+def run_refits(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
+) -> None:
+    """Trains the chosen candidate again with other seeds."""
+    frame = trial_frame(rows(study))
+    chosen = chosen_trial(frame, spec.goal, task.metric.name)
+    if chosen is None:
+        return
+    fetch_candidates(run, study)
+    number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
+    chores = _chores(run, spec, audience)
+    for index in range(1, spec.search.refits + 1):
+        progress = Progress(partial(audience.on_refit_epoch, index), audience.stop_requested)
+        folder = run.candidate(number, index)
+        chores.once(
+            f"refit {index} of candidate {number}",
+            partial(refit, run, number, task, start, index, progress, make_gauge(run, spec, task)),
+            partial(_files_in, folder),
+        )
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_file()]
+
+
+def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
+    """Brings what other machines have trained into the run folder, where they cannot write to it themselves."""
+    shelf = shelf_of(run)
+    for trial in complete_trials(study) if shelf is not None else ():
+        assert shelf is not None
+        shelf.fetch(trial.user_attrs.get(FILES, {}))

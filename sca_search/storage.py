@@ -1,0 +1,237 @@
+"""A study's storage: Optuna's, with a queue that hands out each waiting trial once, and with patience where machines
+share it.
+
+A study on one machine is a SQLite file in its run folder. A shared one is in PostgreSQL, which may be stopped and
+started again while a study runs: every call is then tried again until the database answers. A call whose answer was
+lost may have been carried out, so that what must not happen twice is looked for before it is tried again.
+"""
+
+import contextlib
+import functools
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import optuna
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
+
+from sca_search.errors import SpecError, StorageError
+from sca_search.run_folder import RunFolder
+from sca_search.run_log import logger
+from sca_search.shared_study import without_passwords
+
+_T = TypeVar("_T")
+_TOKEN = "sca-search:token"
+# Two machines that make the tables of an empty database at the same moment: one of them fails, and finds them then.
+_TRIES_AT_TABLES = 5
+
+
+class NothingWaitsError(Exception):
+    """There is no trial in the queue to be taken; Optuna would make one of its own."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a database may be gone, and who may cut the waiting short."""
+
+    seconds: float = 900.0
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+    longest_pause: float = 5.0
+
+    def retry(self, attempt: Callable[[], _T], carried_out: Callable[[], _T | None] = lambda: None) -> _T:
+        """What `attempt` gives, or `carried_out` if an attempt whose answer was lost had its effect."""
+        began, pause, is_first = time.monotonic(), 0.1, True
+        while True:
+            try:
+                done = None if is_first else carried_out()
+                return attempt() if done is None else done
+            except (StorageInternalError, DBAPIError) as error:
+                if not is_passing(error) or time.monotonic() - began > self.seconds or self.stop_requested():
+                    raise
+                if is_first:
+                    logger.warning("the database does not answer, trying again: %s", _cause(error))
+                is_first = False
+            time.sleep(pause)
+            pause = min(2 * pause, self.longest_pause)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same call may succeed later: the server is gone, starting, or full."""
+    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    is_lost = isinstance(cause, DBAPIError) and bool(cause.connection_invalidated)
+    return is_lost or isinstance(cause, OperationalError | InterfaceError)
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what a driver says, which may quote an address."""
+    cause = getattr(error.__cause__ or error, "orig", None) or error.__cause__ or error
+    return without_passwords((str(cause).splitlines() or [repr(cause)])[0])
+
+
+class QueueStorage(RDBStorage):
+    """A waiting trial is taken by one worker, and trials are only those that were queued."""
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """One worker at a time changes the queue."""
+        raise NotImplementedError
+
+    def _create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> FrozenTrial:
+        if template_trial is None:
+            raise NothingWaitsError
+        return super()._create_new_trial(study_id, template_trial)
+
+
+class LocalStorage(QueueStorage):
+    """SQLite cannot lock a row: two workers that look at the same moment would both find a trial waiting."""
+
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run.storage_url)
+        self._run = run
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        return self._run.queue_locked()
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        with self.locked() if state == TrialState.RUNNING else contextlib.nullcontext():
+            taken: bool = super().set_trial_state_values(trial_id, state, values)
+        return taken
+
+
+class SharedStorage(QueueStorage):
+    """PostgreSQL, with patience."""
+
+    def __init__(self, address: str, study_name: str, patience: Patience) -> None:
+        self.patience = patience
+        # What is held while the queue changes: a number of this study's own.
+        self._key = int.from_bytes(hashlib.sha256(study_name.encode()).digest()[:8], "big", signed=True)
+        options = {"application_name": "sca-search", "connect_timeout": 10}
+        super().__init__(address, engine_kwargs={"pool_pre_ping": True, "connect_args": options})
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        connection = self.patience.retry(self._connect_locked)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(DBAPIError):  # a connection that is gone has let go of it
+                connection.execute(text("select pg_advisory_unlock(:key)"), {"key": self._key})
+            connection.close()
+
+    def _connect_locked(self) -> Any:
+        connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            connection.execute(text("select pg_advisory_lock(:key)"), {"key": self._key})
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> FrozenTrial:
+        marked, token = deepcopy(template_trial), secrets.token_hex(8)
+        if marked is not None:
+            marked.system_attrs = {**marked.system_attrs, _TOKEN: token}
+        create = super()._create_new_trial
+
+        def carried_out() -> FrozenTrial | None:
+            trials = RDBStorage.get_all_trials(self, study_id, deepcopy=False)
+            return next((trial for trial in trials if trial.system_attrs.get(_TOKEN) == token), None)
+
+        return self.patience.retry(lambda: create(study_id, marked), carried_out)
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        """A trial taken in a call whose answer was lost is left: nobody's heart beats for it, and it is put back."""
+        change = super().set_trial_state_values
+
+        def carried_out() -> bool | None:
+            now = RDBStorage.get_trial(self, trial_id)
+            is_same = now.state == state and state.is_finished() and (values is None or now.values == list(values))
+            return True if is_same else None
+
+        return self.patience.retry(lambda: change(trial_id, state, values), carried_out)
+
+
+def _steadily(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: SharedStorage, *arguments: Any, **options: Any) -> Any:
+        return self.patience.retry(lambda: method(self, *arguments, **options))
+
+    return call
+
+
+# Reading, and writing what may be written twice; those that Optuna's cache calls under names of its own among them.
+for _name in (
+    "create_new_study",  # a second one finds the name taken, which Optuna's create_study takes for an answer
+    "set_study_user_attr",
+    "set_study_system_attr",
+    "get_study_id_from_name",
+    "get_study_name_from_id",
+    "get_study_directions",
+    "get_study_user_attrs",
+    "get_study_system_attrs",
+    "get_all_studies",
+    "_set_trial_param",
+    "set_trial_user_attr",
+    "set_trial_system_attr",
+    "get_trial",
+    "get_all_trials",
+    "_get_trials",
+    "get_trial_id_from_study_id_trial_number",
+):
+    setattr(SharedStorage, _name, _steadily(getattr(RDBStorage, _name)))
+
+
+def open_storage(run: RunFolder, stop_requested: Callable[[], bool] = lambda: False) -> QueueStorage:
+    """The storage of a run's study. A database that cannot be reached at the start is said at once."""
+    if run.shared is None:
+        with storage_errors(run):
+            return LocalStorage(run)
+    address = run.shared.storage
+    for tried in range(1, 1 + _TRIES_AT_TABLES):
+        try:
+            return SharedStorage(address, run.study_name, Patience(stop_requested=stop_requested))
+        except (ProgrammingError, IntegrityError):
+            if tried == _TRIES_AT_TABLES:
+                raise
+            time.sleep(secrets.randbelow(1000) / 1000)
+        except ImportError as error:
+            raise SpecError("--storage needs PostgreSQL's driver: pip install 'sca-search[postgres]'") from error
+        except DBAPIError as error:
+            raise StorageError(f"{_shown(address)}: the database cannot be used: {_cause(error)}") from None
+    raise AssertionError("the loop ends by itself")
+
+
+def _shown(address: str) -> str:
+    return without_passwords(re.sub(r"^postgresql\+psycopg", "postgresql", address))
+
+
+def storage_of(study: optuna.Study) -> BaseStorage:
+    """What keeps a study, for what Optuna's own trials do not offer."""
+    return study._storage
+
+
+def queue_locked(study: optuna.Study) -> contextlib.AbstractContextManager[None]:
+    """One worker at a time changes the queue; a study in memory has no other."""
+    backend = getattr(study._storage, "_backend", None)
+    return backend.locked() if isinstance(backend, QueueStorage) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def storage_errors(run: RunFolder) -> Iterator[None]:
+    """A database that cannot be written (a full disk, mostly) is the machine's fault, in one sentence."""
+    try:
+        yield
+    except UpdateFinishedTrialError:
+        raise
+    except (StorageInternalError, DBAPIError) as error:
+        place = _shown(run.shared.storage) if run.shared else run.path / "study.db"
+        # The error itself may quote the address with its password, so that it does not come along.
+        raise StorageError(f"{place} cannot be written: {_cause(error)}") from None

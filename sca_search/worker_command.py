@@ -1,0 +1,102 @@
+"""`worker`: takes part in a study that machines share."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sca_search.errors import RunError, SpecError, nearest_name
+from sca_search.interrupt import stop_on_interrupt
+from sca_search.screen import answer, errors, remarks, results, say
+from sca_search.shared_study import STORAGE_VARIABLE, Shared, shared_by
+
+if TYPE_CHECKING:
+    from sca_search.spec import StudySpec
+
+
+def worker_command(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's name, as --name gave it.")],
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The database: postgresql://USER@HOST/DATABASE; or in {STORAGE_VARIABLE}.", show_default=False
+        ),
+    ] = None,
+    artifacts: Annotated[
+        str | None,
+        typer.Option(help="Where the machines share files: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes here. Default 1.", min=1, show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads a process.", min=1, show_default=False)] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with this machine's copies of the data sets.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+) -> None:
+    """Trains trials of a study that machines share, until none is left.
+
+    The study's settings are those that it was begun with; a network or data of your own must be found here under the
+    same name. Tables, page and export are made by the command that began the study.
+
+    **Example**
+
+    `sca-search worker digits-front --storage postgresql://me@db/studies --artifacts s3://bucket/studies`
+    """
+    shared = shared_by(storage, artifacts)
+    if shared is None:
+        raise SpecError(f"--storage must be given, or {STORAGE_VARIABLE} be set: a worker joins a shared study")
+    say("loading torch")
+    spec = _spec(study, shared, out)
+    own = {name: value for name, value in (("workers", workers), ("threads", threads)) if value is not None}
+    search = spec.search.model_copy(update=own)
+    data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": data_dir.expanduser()})
+    _join(spec.model_copy(update={"search": search, "data": data}), shared)
+
+
+def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
+    """Of the study as it was begun."""
+    import optuna
+
+    from sca_search.run_folder import RunFolder
+    from sca_search.storage import open_storage, storage_errors
+    from sca_search.trials import shared_spec
+
+    run = RunFolder(out / name, shared)
+    storage = open_storage(run)
+    with storage_errors(run):
+        known = [each.study_name for each in storage.get_all_studies()]
+        if name not in known:
+            raise RunError(f"--storage holds no study named {name!r}{nearest_name(name, known)}")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        spec = shared_spec(optuna.load_study(study_name=name, storage=storage))
+    return spec.model_copy(update={"out": out.expanduser()})
+
+
+def _join(spec: "StudySpec", shared: Shared) -> None:
+    from sca_search.audience import Audience
+    from sca_search.display import StudyDisplay
+    from sca_search.provenance import note_command
+    from sca_search.run_folder import joined_run
+    from sca_search.study import join_study, make_task
+    from sca_search.workers import threads_of
+
+    task = make_task(spec)
+    run = joined_run(spec, shared)
+    note_command(run, sys.argv[1:], threads_of(spec, task))
+    trained: list[int] = []
+    display = StudyDisplay(spec, remarks(), task.metric.name)
+    with stop_on_interrupt() as stop, display.shown():
+        audience = display.audience(Audience(stop_requested=stop))
+
+        def on_end(row: dict[str, object]) -> None:
+            trained.append(int(str(row["trial"])))
+            audience.on_trial_end(row)
+
+        finished = join_study(run, spec, task, replace(audience, on_trial_end=on_end))
+    results().print(f"{len(trained)} trials of {run.study_name} were trained here.", highlight=False)
+    answer({"study": run.study_name, "run": run.path, "trials": trained, "stopped": finished.stopped})
+    if finished.stopped:
+        errors().print("Stopped as asked. What was under way is put back.")
+        raise typer.Exit(stop.exit_code)
