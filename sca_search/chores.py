@@ -18,7 +18,7 @@ from sca_search.artifacts import shelf_of
 from sca_search.fit import StopRequestedError
 from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
 from sca_search.run_folder import RunFolder
-from sca_search.storage import open_storage, queue_locked, storage_of
+from sca_search.storage import QueueStorage, open_storage, queue_locked, storage_of
 
 _NAME, _FILES = "chore", "files"
 _POLL_SECONDS = 0.5
@@ -38,7 +38,17 @@ class Chores:
         if self.run.shared is None:
             do()
             return
-        study = _open(self.run, self.stop_requested)
+        storage = open_storage(self.run, self.stop_requested)
+        try:
+            done = self._done_by_somebody(_open(self.run, storage), name, do, files)
+        finally:
+            storage.close()
+        if (shelf := shelf_of(self.run)) is not None:
+            shelf.fetch(done.user_attrs[_FILES])
+
+    def _done_by_somebody(
+        self, study: optuna.Study, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]
+    ) -> FrozenTrial:
         watchman, is_told = Watchman(study, MISSED_BEATS * self.heartbeat), False
         while (done := _done(study, name)) is None:
             if self.stop_requested():
@@ -52,8 +62,7 @@ class Chores:
                     self.on_wait(name)
                 is_told = True
                 time.sleep(_POLL_SECONDS)
-        if (shelf := shelf_of(self.run)) is not None:
-            shelf.fetch(done.user_attrs[_FILES])
+        return done
 
     def _do(
         self, study: optuna.Study, trial: FrozenTrial, do: Callable[[], None], files: Callable[[], Iterable[Path]]
@@ -73,11 +82,9 @@ class Chores:
             storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [0.0])
 
 
-def _open(run: RunFolder, stop_requested: Callable[[], bool]) -> optuna.Study:
+def _open(run: RunFolder, storage: QueueStorage) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(
-        study_name=f"{run.study_name} (chores)", storage=open_storage(run, stop_requested), load_if_exists=True
-    )
+    return optuna.create_study(study_name=f"{run.study_name} (chores)", storage=storage, load_if_exists=True)
 
 
 def _done(study: optuna.Study, name: str) -> FrozenTrial | None:

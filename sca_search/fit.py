@@ -3,7 +3,7 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.data import Batch, Batches
-from sca_search.errors import DivergenceError, RunError
+from sca_search.errors import DivergenceError, RunError, SpecError
 from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.methods import Method
 from sca_search.output_scale import output_scales
@@ -21,6 +21,8 @@ from sca_search.wheels import heal_torchvision
 
 heal_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
+from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
+from pytorch_lightning.utilities.exceptions import SIGTERMException  # noqa: E402
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its greeting would tear the progress display
 
@@ -40,6 +42,7 @@ class FitPlan:
     last_layer_weight_decay: float = 0.0
     weight_decay: float = 0.0
     last_layer: str | None = None
+    trainer: Mapping[str, Any] = field(default_factory=dict)  # Lightning's own settings
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,26 @@ def layout(model: nn.Module) -> torch.memory_format:
     return torch.channels_last if is_flat else torch.contiguous_format
 
 
+def make_trainer(settings: Mapping[str, Any], **ours: Any) -> lightning.Trainer:
+    """Lightning's, with a user's settings; SpecError where it refuses them."""
+    usual: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            trainer = lightning.Trainer(**(usual | dict(settings)), **quiet, enable_model_summary=False, **ours)
+        except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
+            sentence = " ".join(str(error).split())
+            raise SpecError(f"[trainer]: Lightning refuses these settings: {sentence}") from error
+    if trainer.strategy.launcher is not None and trainer.world_size > 1:
+        # Such strategies train in processes of their own, from which only the weights come back.
+        raise SpecError(
+            "[trainer]: a trial must be trained in one process, got "
+            f"{trainer.world_size} by {type(trainer.strategy).__name__}; more devices take more --workers"
+        )
+    return trainer
+
+
 def fit(
     model: nn.Module,
     batches: Batches,
@@ -215,18 +238,10 @@ def fit(
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
         warnings.simplefilter("ignore")
-        trainer = lightning.Trainer(
-            max_epochs=epochs,
-            accelerator="auto",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            callbacks=[conductor],
-            default_root_dir=None,
-        )
-        trainer.fit(learner, batches)
+        try:
+            make_trainer(plan.trainer, max_epochs=epochs, callbacks=[conductor]).fit(learner, batches)
+        except SIGTERMException as error:  # Lightning listens for it as well, and would end the process
+            raise StopRequestedError from error
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     if conductor.stopped:
         raise StopRequestedError

@@ -236,6 +236,7 @@ class Objective:
             return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
 
         def on_kept() -> None:
+            trial.set_user_attr("kept", trial.user_attrs.get("kept", 0) + 1)
             if (shelf := shelf_of(self.run)) is not None:
                 before = trial.user_attrs.get(CHECKPOINT)
                 (name,) = shelf.put([self.run.checkpoint(number)]).values()

@@ -45,6 +45,7 @@ from sca_search.spec_values import (
     ShareBelowOne,
     ShareRange,
     Spread,
+    TrainerSettings,
     Whole,
     known_augmentation,
     known_method,
@@ -273,6 +274,7 @@ class StudySpec(_Table):
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
     recipe: RecipeSpec | None = None  # one point, trained as it stands
+    trainer: TrainerSettings = {}  # settings of Lightning's Trainer, passed on as they are
 
     @model_validator(mode="before")
     @classmethod

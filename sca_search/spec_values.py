@@ -89,6 +89,34 @@ def known_augmentation(given: object) -> object:
     return given
 
 
+# Of Lightning's Trainer. The others are the study's business: how long, what is logged, what is kept.
+TRAINER_SETTINGS = (
+    "accelerator",
+    "accumulate_grad_batches",
+    "benchmark",
+    "detect_anomaly",
+    "deterministic",
+    "devices",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "num_nodes",
+    "precision",
+    "strategy",
+    "sync_batchnorm",
+)
+
+
+def _trainer_settings(given: object) -> object:
+    for name in given if isinstance(given, dict) else ():
+        if name not in TRAINER_SETTINGS:
+            near = nearest_name(str(name), TRAINER_SETTINGS)
+            raise ValueError(f"must have only {', '.join(TRAINER_SETTINGS)}, got {shown(name)}{near}")
+    return given
+
+
+TrainerSettings = Annotated[dict[str, bool | int | float | str | list[int]], BeforeValidator(_trainer_settings)]
+
+
 # How names begin that stand for an object made in Python.
 IN_PYTHON = "python:"
 

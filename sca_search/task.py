@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -37,6 +38,7 @@ class Task:
     loss: PlainLoss = cross_entropy
     metric: Metric = ACCURACY_METRIC
     make_start: Callable[[], nn.Module] | None = None  # where the dense network has weights to start from
+    trainer: Mapping[str, Any] = field(default_factory=dict)  # Lightning's settings
 
     @property
     def ternary_layers(self) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
         last_layer_weight_decay=task.last_layer_weight_decay,
         weight_decay=task.weight_decay,
         last_layer=task.last_layer,
+        trainer=task.trainer,
     )
 
 

@@ -38,8 +38,8 @@ _STATES = {
 # What a trial tells of itself beside its two objectives.
 _FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
 # What a candidate keeps when it is put back.
-_KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "deaths"}
-# A candidate whose workers died so often is what they die of: of the memory that it takes, mostly.
+_KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "kept"}
+# A candidate whose workers died so often without coming any further is what they die of: of its memory, mostly.
 MOST_DEATHS = 3
 
 
@@ -208,14 +208,20 @@ def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -
         now = study.get_trials(deepcopy=False)[trial.number]
         if now.state != TrialState.RUNNING:
             return
-        deaths = int(now.user_attrs.get("deaths", 0)) + counts
+        deaths = _deaths(now) + counts
         if deaths >= MOST_DEATHS:
             reason = f"its workers died {deaths} times: they were killed, for want of memory perhaps"
             storage.set_trial_user_attr(now._trial_id, "reason", reason)
         elif not is_surplus(study, now):
-            _queue_again(study, now, {"deaths": deaths} if deaths else {})
+            _queue_again(study, now, {"deaths": deaths, "kept_then": now.user_attrs.get("kept", 0)})
         storage.set_trial_state_values(now._trial_id, TrialState.FAIL)
     logger.warning("trial %d was lost with its worker%s", trial.number, "" if deaths >= MOST_DEATHS else ", put back")
+
+
+def _deaths(trial: FrozenTrial) -> int:
+    """How often workers have died with this candidate since it last came further."""
+    came_further = trial.user_attrs.get("kept", 0) != trial.user_attrs.get("kept_then", 0)
+    return 0 if came_further else int(trial.user_attrs.get("deaths", 0))
 
 
 def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:

@@ -1,5 +1,6 @@
 """`worker`: takes part in a study that machines share."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -64,8 +65,7 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
     from sca_search.trials import shared_spec
 
     run = RunFolder(out / name, shared)
-    storage = open_storage(run)
-    with storage_errors(run):
+    with contextlib.closing(open_storage(run)) as storage, storage_errors(run):
         known = [each.study_name for each in storage.get_all_studies()]
         if name not in known:
             raise RunError(f"--storage holds no study named {name!r}{nearest_name(name, known)}")

@@ -115,7 +115,9 @@ class Team:
     def _start(self, number: int) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         line = _Line(theirs, self._stop, self._enough)
-        process = self._context.Process(target=_worker, args=(self.run, self.spec, line, number), daemon=True)
+        device = device_of(number, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        arguments = (self.run, self.spec, line, number, device)
+        process = self._context.Process(target=_worker, args=arguments, daemon=True)
         process.start()
         theirs.close()  # so that the pipe ends with the worker
         self._workers[number] = _Worker(process, ours)
@@ -203,6 +205,14 @@ class Team:
             self._start(number)
 
 
+def device_of(number: int, count: int, visible: str | None) -> str | None:
+    """The accelerator of a worker, in turns, as CUDA_VISIBLE_DEVICES names it; None where there is nothing to share."""
+    if count < 2:
+        return None
+    names = visible.split(",") if visible else [str(index) for index in range(count)]
+    return names[(number - 1) % len(names)]
+
+
 def resident_bytes(process: int) -> int | None:
     """The memory that a process has; None where the system does not tell."""
     try:
@@ -211,7 +221,9 @@ def resident_bytes(process: int) -> int | None:
         return None
 
 
-def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int) -> None:
+def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: str | None) -> None:
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before anything asks for one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
     parent = multiprocessing.parent_process()
 

@@ -18,6 +18,7 @@ from sca_search.damage import damage_refused
 from sca_search.errors import CheckpointError, RunError
 from sca_search.exact import Floor
 from sca_search.files import write_json_atomic
+from sca_search.fit import make_trainer
 from sca_search.gauge import Gauge, budgets_of, columns_of
 from sca_search.goal import typical_sparsity
 from sca_search.latency import Calibration, latency_model
@@ -74,7 +75,10 @@ def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
         loss=loss_of(source.loss or spec.train.loss, data),
         metric=metric,
+        trainer=spec.trainer,
     )
+    if spec.trainer:
+        make_trainer(spec.trainer)  # what Lightning refuses is refused before anything is written
     _refuse_impossible(spec, task)
     return task
 

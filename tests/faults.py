@@ -1,0 +1,534 @@
+"""Faults, really done to real studies: each is a function that injects one so many times, and then counts.
+
+A study's candidates are counted where its trials are stored: one that has no complete trial in the end is lost, one
+that has two was counted twice.
+"""
+
+import contextlib
+import functools
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy
+from postgres import Server
+
+from sca_search.checkpoint import load_checkpoint
+
+# Trials of a few seconds, kept after every epoch, with a heart that beats often.
+STUDY = """
+[data]
+train_limit = 600
+
+[train]
+dense_epochs = 2
+epochs = {epochs}
+frozen_epochs = 1
+
+[search]
+refits = 0
+heartbeat = 0.5
+checkpoint_every = 0.01
+"""
+EPOCHS = 25
+PATIENCE_SECONDS = 240.0
+
+
+@dataclass
+class Injected:
+    """What became of a study."""
+
+    times: int = 0
+    lost: int = 0
+    twice: int = 0
+    seconds: list[float] = field(default_factory=list)  # until it went on, or had ended in order
+
+    def add(self, other: "Injected") -> None:
+        self.times += other.times
+        self.lost += other.lost
+        self.twice += other.twice
+        self.seconds += other.seconds
+
+
+@dataclass
+class Case:
+    """A study's command, and where its trials are."""
+
+    folder: Path
+    trials: int
+    storage: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    epochs: int = EPOCHS
+    more: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "study.toml").write_text(STUDY.format(epochs=self.epochs))
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "runs" / "case"
+
+    def command(self, *more: str) -> list[str]:
+        words = [sys.executable, "-u", "-m", "sca_search.cli", "study.toml", "--name", "case", "--threads", "1"]
+        shared = ["--storage", self.storage] if self.storage else []
+        return [*words, "--trials", str(self.trials), *shared, *self.more, *more]
+
+    def start(self, *more: str, log: str = "screen.txt") -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as screen:
+            return subprocess.Popen(
+                self.command(*more),
+                cwd=self.folder,
+                stdout=screen,
+                stderr=screen,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | dict(self.environment),
+                start_new_session=True,
+            )
+
+    def screen(self, log: str = "screen.txt") -> str:
+        return (self.folder / log).read_text()
+
+    def finish(self, *more: str) -> Injected:
+        """Lets the study go on to its end, and counts."""
+        process = self.start(*more)
+        code = process.wait(timeout=PATIENCE_SECONDS)
+        assert code == 0, self.screen()
+        return self.counted()
+
+    def states(self) -> list[tuple[int, str, int]]:
+        """Number, state and candidate of each trial."""
+        address = self.storage or f"sqlite:///{self.run / 'study.db'}"
+        engine = sqlalchemy.create_engine(re.sub(r"^postgresql:", "postgresql+psycopg:", address))
+        query = sqlalchemy.text(
+            "select t.number, t.state, a.value_json from trials t join trial_user_attributes a "
+            "on a.trial_id = t.trial_id and a.key = 'candidate' order by t.number"
+        )
+        try:
+            with engine.connect() as connection:
+                return [(number, state, int(candidate)) for number, state, candidate in connection.execute(query)]
+        except sqlalchemy.exc.DBAPIError:  # there is no table yet, or it is being written
+            return []
+        finally:
+            engine.dispose()
+
+    def counted(self) -> Injected:
+        complete = [candidate for _, state, candidate in self.states() if state == "COMPLETE"]
+        lost = [number for number in range(self.trials) if number not in complete]
+        twice = [number for number in set(complete) if complete.count(number) > 1]
+        for number in complete:
+            assert (self.run / "candidates" / f"{number:03d}" / "candidate.json").is_file()
+        return Injected(lost=len(lost), twice=len(twice))
+
+    def checkpoints(self) -> set[Path]:
+        return set(self.run.glob("candidates/*/checkpoint.safetensors"))
+
+
+def until(
+    holds: Callable[[], object], process: subprocess.Popen[bytes] | None = None, case: Case | None = None
+) -> float:
+    """Waits, and says how long it took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < PATIENCE_SECONDS, case.screen()
+        assert process is None or process.poll() is None, case.screen()
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def under_way(case: Case, before: set[Path]) -> Callable[[], bool]:
+    """Whether a candidate that was not there before is in the middle of its training."""
+    return lambda: bool(case.checkpoints() - before)
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Its worker processes: children that have a thread for their parent's pipe, not Python's own helpers."""
+    children = [int(each) for each in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+# Killed ---------------------------------------------------------------------------------------------------------------
+
+
+def worker_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """kill -9 of one of two workers in the middle of an epoch; another goes on from the last checkpoint."""
+    case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
+    process = case.start()
+    seconds: list[float] = []
+    for _ in range(times):
+        until(lambda: case.checkpoints() and len(workers_of(process)) == 2, process, case)
+        time.sleep(chance.uniform(0.0, 0.3))
+        victim = chance.choice(workers_of(process) or [0])
+        running = {candidate for _, state, candidate in case.states() if state == "RUNNING"}
+        if not victim or not running:
+            continue
+        os.kill(victim, signal.SIGKILL)
+        seconds.append(until(functools.partial(_is_replaced, process, victim), process, case))
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    counted = case.counted()
+    counted.times, counted.seconds = len(seconds), seconds
+    return counted
+
+
+def _is_replaced(process: subprocess.Popen[bytes], victim: int) -> bool:
+    """The one that took its place may have nothing left to do, and be gone as well."""
+    return victim not in workers_of(process)
+
+
+def machine_lost(folder: Path, times: int, server: Server | None = None) -> Injected:
+    """kill -9 of one of two commands that share a study; the other takes its candidate over by the missing heart."""
+    assert server is not None
+    total = Injected()
+    for index in range(times):
+        # Long enough that both train when one of them is lost.
+        case = Case(folder / str(index), trials=2, storage=server.new_database(), epochs=8 * EPOCHS)
+        first = case.start()
+        until(under_way(case, set()), first, case)
+        second = case.start(log="second.txt")
+        until(lambda: sum(state == "RUNNING" for _, state, _ in case.states()) == 2, second, case)  # noqa: B023
+        (mine,) = [candidate for number, _, candidate in case.states() if number == 0]
+        first.kill()
+        first.wait()
+        began = time.monotonic()
+        # The one that was lost is complete in the end, and by the one that is left.
+        until(lambda: _taken_again(case, mine), second, case)  # noqa: B023
+        total.seconds.append(time.monotonic() - began)
+        assert second.wait(timeout=PATIENCE_SECONDS) == 0, case.screen("second.txt")
+        counted = case.counted()
+        counted.times = 1
+        total.add(counted)
+        shutil.rmtree(case.folder)
+    return total
+
+
+def _taken_again(case: Case, candidate: int) -> bool:
+    states = [state for _, state, each in case.states() if each == candidate]
+    return states.count("COMPLETE") > 0 or (len(states) > 1 and states[-1] == "RUNNING")
+
+
+def _stopped_and_resumed(folder: Path, times: int, how: signal.Signals, code: int) -> Injected:
+    """One study, stopped so often and resumed; in the end it is whole."""
+    case, seconds, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), [], random.Random(times)
+    for index in range(times):
+        process = case.start(*(["--resume"] if index else []))
+        before = {path: path.stat().st_mtime_ns for path in case.checkpoints()}
+        until(
+            lambda: any(path.stat().st_mtime_ns != before.get(path) for path in case.checkpoints()),  # noqa: B023
+            process,
+            case,
+        )
+        time.sleep(chance.uniform(0.0, 0.2))
+        os.kill(process.pid, how)
+        began = time.monotonic()
+        assert process.wait(timeout=PATIENCE_SECONDS) == code, case.screen()
+        seconds.append(time.monotonic() - began)
+    counted = case.finish("--resume")
+    counted.times, counted.seconds = times, seconds
+    return counted
+
+
+def only_process_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _stopped_and_resumed(folder, times, signal.SIGKILL, -signal.SIGKILL)
+
+
+def terminated(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _stopped_and_resumed(folder, times, signal.SIGTERM, 143)
+
+
+def interrupted(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _stopped_and_resumed(folder, times, signal.SIGINT, 130)
+
+
+# The database ---------------------------------------------------------------------------------------------------------
+
+
+def database_restarted(folder: Path, times: int, server: Server | None = None) -> Injected:
+    """PostgreSQL switched off and on again under a study with two workers."""
+    assert server is not None
+    case = Case(folder, trials=max(4, times), storage=server.new_database(), more=("--workers", "2"))
+    process, seconds, chance = case.start(), [], random.Random(times)
+    for _ in range(times):
+        finished = _finished(case)
+        until(lambda: any(state == "RUNNING" for _, state, _ in case.states()), process, case)
+        time.sleep(chance.uniform(0.0, 1.0))
+        server.stop()
+        time.sleep(chance.uniform(0.2, 1.5))
+        server.start()
+        began = time.monotonic()
+        until(lambda: _finished(case) > finished or process.poll() is not None, None, case)  # noqa: B023
+        seconds.append(time.monotonic() - began)
+        if process.poll() is not None:
+            break
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    counted = case.counted()
+    counted.times, counted.seconds = len(seconds), seconds
+    return counted
+
+
+def _finished(case: Case) -> int:
+    return sum(state == "COMPLETE" for _, state, _ in case.states())
+
+
+# The disk -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
+    """A file system of its own; needs the rights to mount one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb") as file:
+        while True:
+            file.write(bytes(1024))
+            file.flush()
+
+
+def _disk_full(folder: Path, times: int, is_time: Callable[[Case], bool]) -> Injected:
+    """The disk fills up at some moment; the study ends with a sentence, and goes on when there is room again."""
+    total = Injected()
+    with small_disk(folder) as disk:
+        for index in range(times):
+            out = disk / str(index)
+            case = Case(folder.parent / f"{folder.name}-study-{index}", trials=2, more=("--out", str(out)))
+            process = case.start()
+            place = _On(case, out / "case")
+            until(lambda: is_time(place), process, case)  # noqa: B023
+            filler = disk / "filler"
+            _fill(filler)
+            began = time.monotonic()
+            code = process.wait(timeout=PATIENCE_SECONDS)
+            total.seconds.append(time.monotonic() - began)
+            is_over = code == 0  # all was written when the disk had filled
+            if not is_over:
+                assert code == 2, (code, case.screen())
+                assert re.search(r"(cannot be written|full|No space left)", case.screen()), case.screen()
+                assert "Traceback" not in case.screen(), case.screen()
+            for path in place.run.glob("candidates/*/checkpoint.safetensors"):
+                load_checkpoint(path)  # the old one, whole
+            filler.unlink()
+            assert is_over or case.start("--resume").wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+            counted = place.counted()
+            counted.times = 1
+            total.add(counted)
+            shutil.rmtree(out)
+            shutil.rmtree(case.folder)
+    return total
+
+
+class _On(Case):
+    """A case whose run folder lies elsewhere."""
+
+    def __init__(self, case: Case, run: Path) -> None:
+        self.folder, self.trials, self.storage, self._run = case.folder, case.trials, None, run
+
+    @property
+    def run(self) -> Path:
+        return self._run
+
+
+def disk_full_at_checkpoint(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _disk_full(folder, times, lambda case: bool(case.checkpoints()))
+
+
+def disk_full_at_front(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """When a candidate's record is there, the tables are next."""
+    return _disk_full(folder, times, lambda case: bool(list(case.run.glob("candidates/*/candidate.json"))))
+
+
+# Damaged, doubled -----------------------------------------------------------------------------------------------------
+
+
+def _damaged(folder: Path, times: int, damage: Callable[[bytes, random.Random], bytes]) -> Injected:
+    case, seconds, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), [], random.Random(times)
+    for index in range(times):
+        process = case.start(*(["--resume"] if index else []))
+        before = {path: path.stat().st_mtime_ns for path in case.checkpoints()}
+        until(
+            lambda: any(path.stat().st_mtime_ns != before.get(path) for path in case.checkpoints()),  # noqa: B023
+            process,
+            case,
+        )
+        process.kill()
+        process.wait()
+        (path,) = case.checkpoints()
+        path.write_bytes(damage(path.read_bytes(), chance))
+        said = case.screen().count("the training starts again")
+        process = case.start("--resume", log="screen.txt")
+        seconds.append(until(lambda: case.screen().count("the training starts again") > said, process, case))  # noqa: B023
+        process.kill()
+        process.wait()
+    counted = case.finish("--resume")
+    counted.times, counted.seconds = times, seconds
+    return counted
+
+
+def checkpoint_truncated(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _damaged(folder, times, lambda raw, chance: raw[: chance.randrange(len(raw))])
+
+
+def checkpoint_flipped(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    def flip(raw: bytes, chance: random.Random) -> bytes:
+        changed = bytearray(raw)
+        # Behind the header's length and format: spaces that pad the header mean nothing.
+        bit = 8 * (len(raw) // 2) + chance.randrange(4 * len(raw))
+        changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed)
+
+    return _damaged(folder, times, flip)
+
+
+def two_commands(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """The same command again, by mistake, while the first works on the folder."""
+    case, seconds = Case(folder, trials=2, epochs=8 * EPOCHS), []
+    process = case.start()
+    until(under_way(case, set()), process, case)
+    for index in range(times):
+        began = time.monotonic()
+        second = case.start("--resume", log="second.txt")
+        assert second.wait(timeout=PATIENCE_SECONDS) == 2, case.screen("second.txt")
+        seconds.append(time.monotonic() - began)
+        assert case.screen("second.txt").count("another sca-search is working on this run") == index + 1
+        if process.poll() is not None:
+            break
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    counted = case.counted()
+    counted.times, counted.seconds = len(seconds), seconds
+    return counted
+
+
+# Trials that do not end -----------------------------------------------------------------------------------------------
+
+_OWN_LOSS = '''
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+KEPT = []
+
+
+def loss(outputs, targets):
+    """Every other trial goes wrong: the file that counts them is beside this one."""
+    marks = Path(__file__).with_suffix(".marks")
+    if outputs.requires_grad and marks.exists() and marks.read_text() == "now":
+        marks.write_text("done")
+        {wrong}
+    return functional.cross_entropy(outputs, targets)
+'''
+
+
+def _going_wrong(folder: Path, times: int, wrong: str, flags: tuple[str, ...], reason: str) -> Injected:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "own.py").write_text(_OWN_LOSS.replace("{wrong}", wrong))
+    trials = times + 2
+    case = Case(folder, trials=trials, epochs=5, more=("--loss", "own.py:loss", *flags))
+    process, marks, seconds = case.start(), folder / "own.marks", []
+    until(lambda: _finished(case) > 0, process, case)
+    for _ in range(times):
+        failed = sum(state == "FAIL" for _, state, _ in case.states())
+        marks.write_text("now")
+        began = time.monotonic()
+        until(lambda: sum(state == "FAIL" for _, state, _ in case.states()) > failed, process, case)  # noqa: B023
+        seconds.append(time.monotonic() - began)
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    assert case.screen().count(reason) >= times, case.screen()
+    states = case.states()
+    complete = [candidate for _, state, candidate in states if state == "COMPLETE"]
+    failed = [candidate for _, state, candidate in states if state == "FAIL"]
+    # A trial that goes wrong counts as failed, once; all others are complete.
+    lost = trials - len(set(complete) | set(failed))
+    twice = len(complete) + len(failed) - len(set(complete) | set(failed))
+    assert len(failed) == times
+    return Injected(times, lost, twice, seconds)
+
+
+def hangs(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _going_wrong(folder, times, "time.sleep(10_000)", ("--trial-time", "6s"), "took longer than its 6 s")
+
+
+def takes_all_memory(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    wrong = "[(KEPT.append(torch.ones(2**24)), time.sleep(0.05)) for _ in range(200)]"
+    return _going_wrong(folder, times, wrong, ("--trial-memory-gb", "2.5"), "GB of memory, more than its 2.5")
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+def shim(folder: Path) -> Path:
+    """The library that stands between a program and the system, compiled."""
+    library = folder / "shim.so"
+    source = Path(__file__).with_name("shim.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+def clock_moved_back(folder: Path, times: int, server: Server | None = None) -> Injected:
+    """The time of day falls back by an hour, again and again, under a shared study with two workers."""
+    assert server is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    offset = folder / "offset"
+    offset.write_text("0")
+    environment = {"LD_PRELOAD": str(shim(folder)), "SHIM_CLOCK_FILE": str(offset)}
+    case = Case(folder, max(4, times), server.new_database(), environment, more=("--workers", "2"))
+    process, seconds = case.start(), []
+    for index in range(times):
+        finished = _finished(case)
+        offset.write_text(str(-3600 * (index + 1)))
+        seconds.append(until(lambda: _finished(case) > finished or process.poll() is not None, None, case))  # noqa: B023
+        if process.poll() is not None:
+            break
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    counted = case.counted()
+    counted.times, counted.seconds = len(seconds), seconds
+    return counted
+
+
+def no_locks(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """A file system that cannot lock: it is said, and nothing is begun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    case = Case(folder, 1, environment={"LD_PRELOAD": str(shim(folder)), "SHIM_NO_LOCKS": "1"})
+    seconds = []
+    for index in range(times):
+        began = time.monotonic()
+        process = case.start(*(["--resume"] if index else []))
+        assert process.wait(timeout=PATIENCE_SECONDS) == 2, case.screen()
+        seconds.append(time.monotonic() - began)
+    assert case.screen().count("the file system cannot lock files") == times, case.screen()
+    assert not (case.run / "study.db").exists()
+    counted = Case(folder, 1).finish("--resume")
+    counted.times, counted.seconds = times, seconds
+    return counted
+
+
+FAULTS: dict[str, Callable[[Path, int, Server | None], Injected]] = {
+    "one of two workers killed (kill -9)": worker_killed,
+    "one of two machines lost (kill -9), PostgreSQL": machine_lost,
+    "the only process killed (kill -9), resumed": only_process_killed,
+    "SIGTERM, resumed": terminated,
+    "Ctrl-C, resumed": interrupted,
+    "PostgreSQL switched off and on": database_restarted,
+    "disk full at a checkpoint": disk_full_at_checkpoint,
+    "disk full at the front": disk_full_at_front,
+    "checkpoint cut off": checkpoint_truncated,
+    "a bit of a checkpoint flipped": checkpoint_flipped,
+    "two commands on one run folder": two_commands,
+    "a trial hangs": hangs,
+    "a trial takes all memory": takes_all_memory,
+    "the clock moved back by an hour": clock_moved_back,
+    "a file system without locks": no_locks,
+}
