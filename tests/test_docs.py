@@ -29,6 +29,7 @@ LANGUAGES = {"sh", "python", "c", "toml", "json", "text"}
 # own parser, Python by Python's, with its imports.
 _SET_UP = "changes the environment that the tests run in; .ci/run runs it in one of its own"
 _SAMPLES = "alternatives with names of a user's own, data to download or hours of training; pages of docs/ run them"
+_MACHINES = "needs a database that machines share; tests/test_joining.py runs the same with one"
 NOT_RUN = {
     ("README.md", "pip install . && sca-search --target-sparsity 0.5"): _SET_UP,
     ("README.md", "pip install '.[test]' && pytest"): _SET_UP,
@@ -47,6 +48,9 @@ NOT_RUN = {
     ("docs/quick-start.md", "python3 -m venv .venv"): _SET_UP,
     ("docs/the-paper.md", "sca-search reproduce 6 --quick --data-dir ~/data"): _SAMPLES,
     ("docs/extending.md", "pip install '.[dev]'"): _SET_UP,
+    ("docs/many-machines.md", "export SCA_SEARCH_STORAGE=postgresql://me@db.example/studies"): _MACHINES,
+    ("docs/many-machines.md", "#!/bin/bash"): "needs Slurm",
+    ("docs/many-machines.md", "sca-search worker digits --artifacts s3://my-bucket/studies --workers 4"): _MACHINES,
 }
 # What a page's commands call that a machine may lack.
 NEEDED_TOOLS = ("gcc", "make", "qemu-arm")

@@ -1,115 +1,124 @@
-"""Workers: how many threads each gets, and that no two take the same trial."""
+"""Processes side by side: how threads and devices are divided, and what becomes of a worker that dies or hangs."""
 
 import os
-import threading
-from dataclasses import replace
+from pathlib import Path
 
-import optuna
+import pandas as pd
 import pytest
+from conftest import sca_search
 
-from sca_search.layers import LayerChoice, WeightLayer
-from sca_search.provenance import usable_cores
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
-from sca_search.trials import QueueStorage
-from sca_search.workers import threads_of
-from sca_search.workshop import make_task
+from sca_search.errors import SpecError
+from sca_search.fit import make_trainer
+from sca_search.spec import resolve
+from sca_search.workers import device_of, needs_processes, resident_bytes
 
 
-def spec_of(**search):
-    return StudySpec.model_validate({"search": search})
+@pytest.mark.parametrize(
+    ("number", "count", "visible", "device"),
+    [
+        (1, 0, None, None),
+        (1, 1, None, None),
+        (1, 2, None, "0"),
+        (2, 2, None, "1"),
+        (3, 2, None, "0"),
+        (2, 2, "5,7", "7"),
+        (3, 2, "GPU-a,GPU-b", "GPU-a"),
+    ],
+)
+def test_devices_are_given_in_turns(number: int, count: int, visible: str | None, device: str | None) -> None:
+    assert device_of(number, count, visible) == device
 
 
-@pytest.fixture(scope="module")
-def small():
-    """The small LeNet: 400 + 12,800 + 8,192 + 640 weights."""
-    return make_task(spec_of())
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [({}, False), ({"workers": 2}, True), ({"trial_time": "10m"}, True), ({"trial_memory_gb": 2.0}, True)],
+)
+def test_trials_that_may_have_to_be_ended_run_in_processes(flags: dict[str, object], needed: bool) -> None:
+    assert needs_processes(resolve(None, flags)) is needed
 
 
-def of_size(task, *sizes):
-    """A task whose layers have these numbers of weights."""
-    layers = [WeightLayer(f"layer{place}", (size,), scale_is_free=True) for place, size in enumerate(sizes)]
-    return replace(task, choices=tuple(LayerChoice(layer, True, "given") for layer in layers))
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"trial_time": "0s"}, "--trial-time must be above 0"),
+        ({"trial_time": "soon"}, "--trial-time must be a number of seconds or a time like 90s"),
+        ({"trial_memory_gb": -1.0}, "--trial-memory-gb must be above 0"),
+        ({"trial_memory_gb": float("nan")}, "--trial-memory-gb"),
+    ],
+)
+def test_limits_that_are_none_are_refused(flags: dict[str, object], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(None, flags)
+    assert sentence in str(caught.value)
 
 
-@pytest.fixture(autouse=True)
-def _no_threads_of_the_environment(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+def test_resident_memory_is_that_of_the_process() -> None:
+    mine = resident_bytes(os.getpid())
+    assert mine is not None
+    status = Path("/proc/self/status").read_text()
+    (kilobytes,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")]
+    assert mine == pytest.approx(1024 * kilobytes, rel=0.1)
+    assert resident_bytes(2**30) is None
 
 
-@pytest.fixture
-def on_cores():
-    """Binds this process to the first so many of its cores, and lets it free afterwards."""
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system binds no process to cores")
-    before = os.sched_getaffinity(0)
-    yield lambda count: os.sched_setaffinity(0, sorted(before)[:count])
-    os.sched_setaffinity(0, before)
+OWN = """
+import os
+from torch.nn import functional
 
 
-def test_usable_cores_are_those_this_process_may_run_on(on_cores):
-    there = usable_cores()
-    assert 1 <= there <= os.cpu_count()
-    on_cores(1)
-    assert usable_cores() == 1
+def loss(outputs, targets):
+    os.kill(os.getpid(), 9)
+"""
 
 
-def test_threads_asked_for_are_given_whatever_the_network(small):
-    assert threads_of(spec_of(threads=7, workers=3), small) == 7
-    assert threads_of(spec_of(threads=7), of_size(small, 10**8)) == 7
+@pytest.mark.slow
+def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+    """The dense network has learned by then: its weights are given."""
+    (tmp_path / "own.py").write_text(OWN)
+    short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--threads", "1", "--name", "deadly")
+    dense = sca_search(*short[:-1], "dense", "--dense-epochs", "1", cwd=tmp_path)
+    assert dense.returncode == 0, dense.stderr
+    weights = str(tmp_path / "runs" / "dense" / "dense.safetensors")
+    text = Path("own.toml")
+    (tmp_path / text).write_text("[train]\ndistillation = 0.0\n")
+    done = sca_search(
+        str(text), *short, "--weights", weights, "--loss", "own.py:loss", "--workers", "2", "--split", "0", cwd=tmp_path
+    )
+    trials = pd.read_csv(tmp_path / "runs" / "deadly" / "trials.csv")
+    assert done.returncode in {1, 2, -9}, done.stderr
+    assert list(trials["state"]) == ["failed"]
 
 
-def test_a_small_network_gets_one_thread(small):
-    assert threads_of(spec_of(), small) == 1
-    assert threads_of(spec_of(), of_size(small, 99_999)) == 1
-    assert threads_of(spec_of(), of_size(small, 60_000, 39_999)) == 1
+# Lightning's own settings
 
 
-def test_a_large_network_gets_the_cores_divided_among_the_workers(small):
-    cores = usable_cores()
-    for task in (of_size(small, 100_000), of_size(small, 60_000, 40_000), of_size(small, 10**8)):
-        assert threads_of(spec_of(workers=1), task) == cores
-        assert threads_of(spec_of(workers=cores), task) == 1
-    if cores > 1:
-        assert threads_of(spec_of(workers=2), of_size(small, 10**6)) == cores // 2
+def test_lightnings_settings_reach_its_trainer() -> None:
+    trainer = make_trainer({"precision": "bf16-mixed", "gradient_clip_val": 0.5, "accelerator": "cpu"})
+    assert trainer.precision == "bf16-mixed"
+    assert trainer.gradient_clip_val == 0.5
+    assert make_trainer({}).num_devices == 1
 
 
-def test_more_workers_than_cores_still_get_a_thread_each(small):
-    assert threads_of(spec_of(workers=usable_cores() + 1), of_size(small, 10**6)) == 1
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"accelerator": "gpuu"}, "[trainer]: Lightning refuses these settings: "),
+        ({"precision": "3"}, "[trainer]: Lightning refuses these settings: "),
+        ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
+        ({"devices": 2, "accelerator": "cpu"}, "[trainer]: a trial must be trained in one process, got 2 by "),
+    ],
+)
+def test_settings_that_lightning_or_a_study_cannot_have_are_one_sentence(
+    settings: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_trainer(settings)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_bound_process_has_fewer_threads_to_give(small, on_cores):
-    on_cores(1)
-    assert threads_of(spec_of(workers=1), of_size(small, 10**6)) == 1
-
-
-def test_threads_of_the_environment_are_not_exceeded_unless_asked_for(small, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert threads_of(spec_of(), of_size(small, 10**6)) == 1
-    assert threads_of(spec_of(threads=3), of_size(small, 10**6)) == 3
-    for nonsense in ("", "0", "many"):
-        monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
-        assert threads_of(spec_of(), of_size(small, 10**6)) == usable_cores()
-
-
-def test_no_trial_is_taken_by_two_workers(tmp_path):
-    """Six workers with their own connections take what waits, all at the same moment."""
-    run = RunFolder(tmp_path)
-    study = optuna.create_study(study_name="s", storage=QueueStorage(run))
-    for _ in range(30):
-        study.enqueue_trial({})
-    together = threading.Barrier(6)
-    taken = []
-
-    def take():
-        mine = optuna.load_study(study_name="s", storage=QueueStorage(run))
-        for _ in range(5):
-            together.wait()
-            taken.append(mine.ask().number)
-
-    workers = [threading.Thread(target=take) for _ in range(6)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert sorted(taken) == list(range(30))
+def test_settings_that_are_the_studys_business_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[trainer]\nmax_epochs = 3\n")
+    with pytest.raises(SpecError, match=r"a\.toml: trainer must have only accelerator, .*, got 'max_epochs'"):
+        resolve(file, {})

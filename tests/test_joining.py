@@ -1,0 +1,259 @@
+"""Studies that several commands share, on a real PostgreSQL: who joins and waits, what is done once, where files go."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pandas as pd
+import pytest
+import sqlalchemy
+from conftest import TINY, sca_search
+from moto.server import ThreadedMotoServer
+from postgres import Server, running_server
+
+from sca_search.artifacts import Shelf
+from sca_search.chores import Chores
+from sca_search.errors import RunError, StorageError
+from sca_search.run_folder import RunFolder, joined_run, new_run, resumed_run
+from sca_search.shared_study import Shared, storage_address
+from sca_search.spec import resolve
+
+SECRET = "hunter-2"
+STUDY = ("--target-sparsity", "0.5", "--name", "joint", *TINY, "--trials", "4")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    """With a password, which this server does not ask for."""
+    return server.new_database().replace("postgres:@", f"postgres:{SECRET}@")
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sca_search.cli", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+    )
+
+
+def in_database(address: str) -> str:
+    """All that a study leaves there."""
+    engine = sqlalchemy.create_engine(storage_address(address))
+    tables = ("study_user_attributes", "study_system_attributes", "trial_user_attributes", "trial_system_attributes")
+    with engine.connect() as connection:
+        rows = [row for table in tables for row in connection.execute(sqlalchemy.text(f"select * from {table}"))]
+    engine.dispose()
+    assert len(rows) > 10
+    return repr(rows)
+
+
+def figures(run: Path) -> list[tuple[int, str, float]]:
+    trials = pd.read_csv(run / "trials.csv").sort_values("candidate")
+    return list(trials[["candidate", "state", "accuracy"]].itertuples(index=False, name=None))
+
+
+@pytest.mark.slow
+def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_end(
+    database: str, tmp_path: Path
+) -> None:
+    shared = ("--storage", database, "--artifacts", f"file://{tmp_path / 'store'}")
+    machines = [started(*STUDY, *shared, "--out", name, cwd=tmp_path) for name in ("a", "b")]
+    said = [machine.communicate(timeout=240)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    first, second = (tmp_path / name / "joint" for name in ("a", "b"))
+    assert figures(first) == figures(second)
+    assert [state for _, state, _ in figures(first)] == ["complete"] * 4
+    for name in ("dense.safetensors", "chosen.safetensors", "sensitivity.json", "candidates/003/model.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    chosen = json.loads((first / "summary.json").read_text())["chosen"]
+    assert chosen["seeds"] == 2
+    refit = f"candidates/{chosen['candidate']:03d}/refit-1/model.safetensors"
+    assert (first / refit).read_bytes() == (second / refit).read_bytes()
+    # One of them trained the dense network and the refit; trials of each were trained once.
+    logs = [(run / "log.txt").read_text() for run in (first, second)]
+    assert sum(log.count("dense warm start: dense epoch 4 of 4") for log in logs) == 1
+    assert sum(len(re.findall(r"refit 1: ternary epoch 2 of 2", log)) for log in logs) == 1
+    assert sum(len(re.findall(r"trial \d+: ternary epoch 2 of 2", log)) for log in logs) == 4
+    # The password is nowhere.
+    assert not any(SECRET in text for text in said)
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+    # And a later command does not mistake the folder for a study of this machine alone.
+    refused = sca_search(*STUDY, "--out", "a", "--resume", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "its trials are kept elsewhere, since machines share them; give --storage" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: Path) -> None:
+    shared = ("--storage", database)
+    nobody = sca_search("worker", "joint", *shared, cwd=tmp_path)
+    assert nobody.returncode == 2
+    assert nobody.stderr.strip() == "--storage holds no study named 'joint'"
+    long = (*STUDY, "--epochs", "40", "--refits", "0")
+    leading = started(*long, *shared, cwd=tmp_path)
+    run = tmp_path / "runs" / "joint"
+    while not (run / "sensitivity.json").exists():
+        assert leading.poll() is None, leading.communicate()
+    joined = sca_search("worker", "joint", *shared, "--json", cwd=tmp_path)
+    said, _ = leading.communicate(timeout=240)
+    assert (leading.returncode, joined.returncode) == (0, 0), (said, joined.stderr)
+    told = json.loads(joined.stdout)
+    assert told["study"] == "joint"
+    assert not told["stopped"]
+    assert 1 <= len(told["trials"]) < 4
+    assert [state for _, state, _ in figures(run)] == ["complete"] * 4
+    other = sca_search(*STUDY, *shared, "--target-sparsity", "0.9", "--out", "elsewhere", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "it differs in goal.target_sparsity" in other.stderr
+    near = sca_search("worker", "jonit", *shared, cwd=tmp_path)
+    assert near.stderr.strip() == "--storage holds no study named 'jonit'; did you mean 'joint'?"
+    assert SECRET not in said + joined.stderr + other.stderr + near.stderr
+    in_database = server.inner.psql(
+        f"\\c {database.rpartition('/')[2].partition('?')[0]}\nselect * from study_user_attributes;"
+    )
+    assert SECRET not in in_database
+
+
+@pytest.mark.slow
+def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path: Path) -> None:
+    long = (*STUDY, "--epochs", "40", "--refits", "0", "--storage", database)
+    first = started(*long, cwd=tmp_path)
+    run = tmp_path / "runs" / "joint"
+    while not (run / "sensitivity.json").exists():
+        assert first.poll() is None, first.communicate()
+    second = sca_search(*long, cwd=tmp_path)
+    first.communicate(timeout=240)
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+    assert "another sca-search works in this folder and writes its tables; this one only trains" in second.stdout
+    assert [state for _, state, _ in figures(run)] == ["complete"] * 4
+
+
+def test_folders_of_shared_and_of_other_studies_are_not_mixed_up(tmp_path: Path) -> None:
+    spec = resolve(None, {"out": tmp_path, "name": "x"})
+    shared = Shared(storage_address(f"postgresql://me:{SECRET}@db/x"))
+    run = joined_run(spec, shared)
+    assert SECRET not in run.shared_file.read_text()
+    assert joined_run(spec, shared).path == run.path
+    with pytest.raises(RunError, match="give --storage or choose another --name"):
+        new_run(spec)
+    with pytest.raises(RunError, match="give --storage"):
+        resumed_run(spec)
+    changed = resolve(None, {"out": tmp_path, "name": "x", "seed": 1})
+    with pytest.raises(RunError, match="differs in seed"):
+        joined_run(changed, shared)
+    alone = resolve(None, {"out": tmp_path, "name": "alone"})
+    new_run(alone)
+    with pytest.raises(RunError, match="holds files of no shared study"):
+        joined_run(alone, shared)
+
+
+# Artifacts
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket's server on this machine."""
+    serving = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    serving.start()
+    host, port = serving.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "word",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    boto3.client("s3").create_bucket(Bucket="my-bucket")
+    yield "s3://my-bucket/some/where"
+    serving.stop()
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_files_go_to_the_store_and_come_back(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    place = f"file://{tmp_path / 'store'}" if kind == "folder" else request.getfixturevalue("bucket")
+    here, there = (RunFolder(tmp_path / name / "joint", Shared("x", place)) for name in ("here", "there"))
+    file = here.candidate(7) / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(range(256)) * 1000)
+    kept = Shelf(here).put([file])
+    (name,) = kept.values()
+    assert "joint--" in name
+    Shelf(there).fetch(kept)
+    assert (there.candidate(7) / "model.safetensors").read_bytes() == file.read_bytes()
+    (there.candidate(7) / "model.safetensors").write_bytes(b"mine")
+    Shelf(there).fetch(kept)  # what is there stays
+    assert (there.candidate(7) / "model.safetensors").read_bytes() == b"mine"
+    Shelf(here).drop(name)
+    Shelf(here).drop(name)
+    with pytest.raises(StorageError, match="cannot be fetched from the store of artifacts: it is not there"):
+        Shelf(there).fetch_as(name, there.path / "again")
+    assert not (there.path / "again").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", "a//b", ".hidden", "a\nb", "", "a/.b"])
+def test_files_that_a_study_names_stay_in_the_run_folder(name: str, tmp_path: Path) -> None:
+    shelf = Shelf(RunFolder(tmp_path / "joint", Shared("x", f"file://{tmp_path / 'store'}")))
+    with pytest.raises(RunError, match="names a file that cannot be one of a run"):
+        shelf.fetch({name: "whatever"})
+
+
+# Chores
+
+
+def test_a_chore_of_one_machine_is_simply_done(tmp_path: Path) -> None:
+    done: list[int] = []
+    Chores(RunFolder(tmp_path), heartbeat=1.0).once("x", lambda: done.append(1), list)
+    assert done == [1]
+
+
+def test_a_chore_is_done_once_for_all_and_again_if_it_failed(database: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
+    chores, done = Chores(run, heartbeat=0.2), []
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        chores.once("x", fail, list)
+    for _ in range(3):
+        chores.once("x", lambda: done.append(1), list)
+    assert done == [1]
+    chores.once("y", lambda: done.append(2), list)
+    assert done == [1, 2]
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+from sca_search.chores import Chores
+from sca_search.run_folder import RunFolder
+from sca_search.shared_study import Shared
+
+Chores(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), heartbeat=0.2).once("x", lambda: os._exit(9), list)
+"""
+
+
+def test_a_chore_whose_doer_died_is_done_by_another(database: str, tmp_path: Path) -> None:
+    address = storage_address(database)
+    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "joint"), address], check=False)
+    assert died.returncode == 9
+    waited: list[str] = []
+    done: list[int] = []
+    chores = Chores(RunFolder(tmp_path / "joint", Shared(address)), heartbeat=0.2, on_wait=waited.append)
+    chores.once("x", lambda: done.append(1), list)
+    assert (done, waited) == ([1], ["x"])
