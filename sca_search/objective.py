@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial
 
 from sca_search.artifacts import shelf_of
@@ -315,6 +315,11 @@ def work(
 def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna.Study, FrozenTrial], None]) -> None:
     try:
         study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError, LimitError), callbacks=[on_end])
+    except (UnboundLocalError, AssertionError) as error:
+        # Optuna's own, where a storage fails in the middle of a trial's end: they hide what happened.
+        if isinstance(error.__context__, StorageInternalError):
+            raise error.__context__ from error.__context__.__cause__
+        raise
     except (UpdateFinishedTrialError, ValueError) as error:
         # Optuna has two ways to say that a trial has ended, which another worker did that took ours for dead.
         if isinstance(error, ValueError) and not str(error).startswith("Cannot tell a"):

@@ -18,11 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import optuna
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    PendingRollbackError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 
 from sca_search.errors import SpecError, StorageError
 from sca_search.run_folder import RunFolder
@@ -54,7 +62,7 @@ class Patience:
             try:
                 done = None if is_first else carried_out()
                 return attempt() if done is None else done
-            except (StorageInternalError, DBAPIError) as error:
+            except (StorageInternalError, SQLAlchemyError) as error:
                 if not is_passing(error) or time.monotonic() - began > self.seconds or self.stop_requested():
                     raise
                 if is_first:
@@ -68,7 +76,8 @@ def is_passing(error: Exception) -> bool:
     """Whether the same call may succeed later: the server is gone, starting, or full."""
     cause = error.__cause__ if isinstance(error, StorageInternalError) else error
     is_lost = isinstance(cause, DBAPIError) and bool(cause.connection_invalidated)
-    return is_lost or isinstance(cause, OperationalError | InterfaceError)
+    # The last one is raised where a connection was lost in the middle of a transaction.
+    return is_lost or isinstance(cause, OperationalError | InterfaceError | PendingRollbackError)
 
 
 def _cause(error: Exception) -> str:
@@ -127,9 +136,10 @@ class SharedStorage(QueueStorage):
         try:
             yield
         finally:
-            with contextlib.suppress(DBAPIError):  # a connection that is gone has let go of it
+            with contextlib.suppress(SQLAlchemyError):  # a connection that is gone has let go of it
                 connection.execute(text("select pg_advisory_unlock(:key)"), {"key": self._key})
-            connection.close()
+            with contextlib.suppress(SQLAlchemyError):
+                connection.close()
 
     def _connect_locked(self) -> Any:
         connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -234,9 +244,7 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
     """A database that cannot be written (a full disk, mostly) is the machine's fault, in one sentence."""
     try:
         yield
-    except UpdateFinishedTrialError:
-        raise
-    except (StorageInternalError, DBAPIError) as error:
+    except (StorageInternalError, SQLAlchemyError) as error:
         place = _shown(run.shared.storage) if run.shared else run.path / "study.db"
         # The error itself may quote the address with its password, so that it does not come along.
         raise StorageError(f"{place} cannot be written: {_cause(error)}") from None

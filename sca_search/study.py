@@ -24,6 +24,7 @@ from sca_search.run_folder import RunFolder
 from sca_search.run_log import logged, logger
 from sca_search.shortening import told
 from sca_search.spec import StudySpec
+from sca_search.storage import storage_errors
 from sca_search.task import Task
 from sca_search.trials import observations, open_study, rows
 from sca_search.versions import __version__
@@ -48,7 +49,7 @@ def run_study(
     A shared study whose run folder somebody else here works in is joined instead.
     """
     try:
-        with run.locked():
+        with run.locked(), storage_errors(run):
             return _led(run, spec, task, audience, calibration)
     except TakenError:
         if run.shared is None:
@@ -103,7 +104,7 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
 def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
     """Trains trials of a shared study as long as there are any, and leaves tables and the choice to others."""
     torch.set_num_threads(threads_of(spec, task))
-    with logged(run, f"{owner_name()}: "):
+    with storage_errors(run), logged(run, f"{owner_name()}: "):
         logger.info("sca-search %s joins %s", __version__, run.study_name)
         try:
             start, space = prepare(run, spec, task, audience)

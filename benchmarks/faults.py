@@ -1,0 +1,87 @@
+"""Injects every fault many times into real studies and counts: `python benchmarks/faults.py` writes its table.
+
+    python benchmarks/faults.py --times 20
+    python benchmarks/faults.py --times 2 --only "two commands"
+
+What is done is in tests/faults.py; PostgreSQL is a real one, started here. A fault's count that is there already
+(--cells) is not taken again.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import report
+from faults import FAULTS, Injected
+from postgres import running_server
+
+from sca_search.files import write_json_atomic
+
+# A study is done with after so many faults, and another is begun.
+_MOST_IN_A_STUDY = 10
+
+
+def main() -> None:
+    arguments = _arguments()
+    arguments.cells.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Injected] = {}
+    with running_server() as server:
+        for name, inject in FAULTS.items():
+            if arguments.only not in name:
+                continue
+            total = found[name] = _known(arguments.cells, name)
+            while total.times < arguments.times:
+                with tempfile.TemporaryDirectory(prefix="sca-search-faults-") as folder:
+                    total.add(
+                        inject(Path(folder) / "case", min(_MOST_IN_A_STUDY, arguments.times - total.times), server)
+                    )
+                write_json_atomic(_cell(arguments.cells, name), asdict(total))
+            print(" · ".join(_row(name, total)), flush=True)
+    if not arguments.only:
+        report.write_section(report.RESULTS, "faults", text_of(found))
+    sys.exit(0 if all(each.lost == each.twice == 0 for each in found.values()) else 1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--only", default="", help="only faults with this in their names")
+    parser.add_argument("--cells", type=Path, default=Path("faults-cells"), help="where counts are kept on the way")
+    return parser.parse_args()
+
+
+def _cell(folder: Path, name: str) -> Path:
+    return folder / f"{list(FAULTS).index(name):02d}.json"
+
+
+def _known(folder: Path, name: str) -> Injected:
+    path = _cell(folder, name)
+    return Injected(**json.loads(path.read_text())) if path.exists() else Injected()
+
+
+def _row(name: str, found: Injected) -> list[str]:
+    middle, worst = statistics.median(found.seconds), max(found.seconds)
+    return [name, str(found.times), str(found.lost), str(found.twice), f"{middle:.1f} ({worst:.1f})"]
+
+
+def text_of(found: dict[str, Injected]) -> str:
+    headings = ["fault", "times", "candidates lost", "counted twice", "seconds to recover, median (worst)"]
+    rows = [_row(name, each) for name, each in found.items()]
+    return (
+        f"## Faults\n\n{report.table(headings, rows)}\n\n"
+        "Real studies of digits, whose trials take seconds; a heart that beats every half second, and a checkpoint an "
+        "epoch. Recovered: another worker has taken a dead one's place; what a lost machine trained is trained "
+        "elsewhere; a stopped or refused command has ended in order; a trial has ended after the database came back "
+        "or the clock was moved; a candidate with a damaged checkpoint has begun again; a trial beyond its limits has "
+        f"been ended. Processes import torch on the way, which takes seconds.\n\n{report.provenance()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

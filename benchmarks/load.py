@@ -1,0 +1,140 @@
+"""Many workers and thousands of short trials against one PostgreSQL: `python benchmarks/load.py` writes its table.
+
+    python benchmarks/load.py --workers 16 --trials 2000
+
+The queue, the storage, hearts, sampling and the prior are the study's own; only the training is a stand-in that sleeps
+for a moment. Some workers are killed on the way, and others start in their places.
+"""
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import optuna
+import report
+import torch
+from optuna.trial import TrialState
+from postgres import running_server
+
+from sca_search.allocation import LayerShape
+from sca_search.heartbeat import beating
+from sca_search.objective import Listener, work
+from sca_search.run_folder import RunFolder
+from sca_search.shared_study import Shared, storage_address
+from sca_search.space import Space
+from sca_search.spec import StudySpec, resolve
+from sca_search.trials import fill_queue, is_surplus, open_study
+
+LAYERS = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
+TRAINING_SECONDS = 0.05
+HEARTBEAT = 5.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    with running_server() as server, tempfile.TemporaryDirectory(prefix="sca-search-load-") as folder:
+        run = RunFolder(Path(folder) / "load", Shared(storage_address(server.new_database())))
+        run.path.mkdir()
+        study = open_study(run, _space(arguments.trials))
+        fill_queue(study, _space(arguments.trials), is_alone=False)
+        began = time.monotonic()
+        killed = _run(run, arguments)
+        seconds = time.monotonic() - began
+        text = _text(study, arguments, killed, seconds)
+    print(text)
+    report.write_section(report.RESULTS, "load", text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--kills", type=int, default=20, help="workers killed on the way")
+    return parser.parse_args()
+
+
+def _spec(trials: int) -> StudySpec:
+    spec = resolve(None, {"target_sparsity": 0.9, "trials": trials})
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"heartbeat": HEARTBEAT})})
+
+
+def _space(trials: int) -> Space:
+    return Space(_spec(trials), LAYERS)
+
+
+class StandIn:
+    """An objective that samples as ours does, and trains nothing."""
+
+    def __init__(self, run: RunFolder, space: Space) -> None:
+        self.run, self.space, self.spec, self.listener = run, space, space.spec, Listener()
+
+    def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
+        assert not is_surplus(trial.study, trial)
+        with beating(trial.study, trial._trial_id, HEARTBEAT):
+            sparsity = float(trial.user_attrs["planned_sparsity"])
+            candidate = self.space.sample(trial, sparsity, seed=trial.number)
+            time.sleep(TRAINING_SECONDS)
+            trial.set_user_attr("loss", random.random())
+            return candidate.learning_rate, sparsity
+
+
+def _worker(run: RunFolder, trials: int) -> None:
+    torch.set_num_threads(1)
+    space = _space(trials)
+    objective: Any = StandIn(run, space)
+    work(open_study(run, space), objective, is_alone=False)
+
+
+def _run(run: RunFolder, arguments: argparse.Namespace) -> int:
+    """All workers to their end; how many were killed."""
+    context = multiprocessing.get_context("spawn")
+    chance, killed = random.Random(0), 0
+
+    def started() -> Any:
+        process = context.Process(target=_worker, args=(run, arguments.trials))
+        process.start()
+        return process
+
+    workers = [started() for _ in range(arguments.workers)]
+    while any(worker.is_alive() for worker in workers):
+        time.sleep(chance.uniform(3.0, 9.0))
+        victim = chance.randrange(len(workers))
+        if killed < arguments.kills and workers[victim].is_alive():
+            workers[victim].kill()
+            workers[victim].join()
+            workers[victim] = started()
+            killed += 1
+    assert all(worker.exitcode == 0 for worker in workers)
+    return killed
+
+
+def _text(study: optuna.Study, arguments: argparse.Namespace, killed: int, seconds: float) -> str:
+    trials = study.get_trials(deepcopy=False)
+    complete = [trial.user_attrs["candidate"] for trial in trials if trial.state == TrialState.COMPLETE]
+    lost = arguments.trials - len(set(complete))
+    stuck = sum(not trial.state.is_finished() for trial in trials)
+    lengths = [trial.duration.total_seconds() for trial in trials if trial.duration and trial.values]
+    rows = [
+        ["workers, of one process each", str(arguments.workers)],
+        ["workers killed on the way", str(killed)],
+        ["candidates", f"{arguments.trials:,}"],
+        ["lost", str(lost)],
+        ["counted twice", str(len(complete) - len(set(complete)))],
+        ["stuck (waiting or running in the end)", str(stuck)],
+        ["seconds in all", f"{seconds:.0f}"],
+        ["trials a second", f"{len(complete) / seconds:.1f}"],
+        [f"seconds of a trial, {TRAINING_SECONDS:g} of them training: median", f"{statistics.median(lengths):.2f}"],
+    ]
+    return f"## Load\n\n{report.table(['PostgreSQL on this machine', ''], rows)}\n\n{report.provenance()}"
+
+
+if __name__ == "__main__":
+    main()
