@@ -275,14 +275,15 @@ def _search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     from sca_search.goal import unmet
     from sca_search.provenance import note_command
     from sca_search.results import read_csv
-    from sca_search.run_folder import joined_run, new_run, resumed_run
+    from sca_search.run_folder import new_run, resumed_run
     from sca_search.study import Audience, make_task, prepare_budgets, run_study
+    from sca_search.trials import join
     from sca_search.workers import threads_of
 
     task = make_task(spec)
     _print_notes(task)
     _print_recipe(spec)
-    known = joined_run(spec, shared) if shared else resumed_run(spec) if resume else None
+    known = join(spec, shared) if shared else resumed_run(spec) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)

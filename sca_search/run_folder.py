@@ -191,20 +191,24 @@ class RunFolder:
             ) from error
 
 
+def require_joinable(run: RunFolder, spec: StudySpec) -> None:
+    """Raises RunError where a shared study's folder holds something else."""
+    if not run.path.exists() or (run.path.is_dir() and not any(run.path.iterdir())):
+        return
+    if not run.spec_file.is_file() or not run.shared_file.is_file():
+        raise RunError(f"{run.path}: holds files of no shared study; choose another --name or --out")
+    if changed := differences(spec, run.spec()):
+        raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name")
+
+
 def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
     """This machine's folder of a shared study, which it takes part in by its name; made where it does not exist."""
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
-    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-        if not run.spec_file.is_file() or not run.shared_file.is_file():
-            raise RunError(f"{run.path}: holds files of no shared study; choose another --name or --out")
-        if changed := differences(spec, run.spec()):
-            raise RunError(
-                f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name"
-            )
-        return run
-    _make(run.path, exist_ok=True)
-    write_json_atomic(run.shared_file, {"storage": without_passwords(shared.storage)})
-    write_text_atomic(run.spec_file, spec.to_toml())
+    require_joinable(run, spec)
+    if not run.spec_file.is_file():
+        _make(run.path, exist_ok=True)
+        write_json_atomic(run.shared_file, {"storage": without_passwords(shared.storage)})
+        write_text_atomic(run.spec_file, spec.to_toml())
     return run
 
 

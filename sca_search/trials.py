@@ -5,6 +5,7 @@ that is known ahead: workers take the next, one whose worker died is put back, a
 are queued. A candidate may so have several trials; it counts once, as the one that is complete, else as the newest.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC
@@ -20,9 +21,10 @@ from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
 from sca_search.heartbeat import OWNER
 from sca_search.results import FACTS
-from sca_search.run_folder import RunFolder
+from sca_search.run_folder import RunFolder, joined_run, require_joinable
 from sca_search.run_log import logger
 from sca_search.sampler import INNER, PlannedSampler
+from sca_search.shared_study import Shared
 from sca_search.space import Space
 from sca_search.spec import StudySpec, differences
 from sca_search.storage import open_storage, queue_locked, storage_errors, storage_of
@@ -41,6 +43,20 @@ _FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", 
 _KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "kept"}
 # A candidate whose workers died so often without coming any further is what they die of: of its memory, mostly.
 MOST_DEATHS = 3
+
+
+def join(spec: StudySpec, shared: Shared) -> RunFolder:
+    """This machine's folder of a shared study. That the database can be used and holds no other study of this name is
+    known before anything is written or trained."""
+    run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
+    require_joinable(run, spec)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with contextlib.closing(open_storage(run)) as storage, storage_errors(run):
+        study = optuna.create_study(
+            study_name=run.study_name, storage=storage, directions=["maximize", "maximize"], load_if_exists=True
+        )
+        _agree(study, spec)
+    return joined_run(spec, shared)
 
 
 def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] = lambda: False) -> optuna.Study:

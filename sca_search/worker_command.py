@@ -78,12 +78,12 @@ def _join(spec: "StudySpec", shared: Shared) -> None:
     from sca_search.audience import Audience
     from sca_search.display import StudyDisplay
     from sca_search.provenance import note_command
-    from sca_search.run_folder import joined_run
     from sca_search.study import join_study, make_task
+    from sca_search.trials import join
     from sca_search.workers import threads_of
 
     task = make_task(spec)
-    run = joined_run(spec, shared)
+    run = join(spec, shared)
     note_command(run, sys.argv[1:], threads_of(spec, task))
     trained: list[int] = []
     display = StudyDisplay(spec, remarks(), task.metric.name)

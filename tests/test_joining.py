@@ -22,6 +22,7 @@ from sca_search.errors import RunError, StorageError
 from sca_search.run_folder import RunFolder, joined_run, new_run, resumed_run
 from sca_search.shared_study import Shared, storage_address
 from sca_search.spec import resolve
+from sca_search.trials import join
 
 SECRET = "hunter-2"
 STUDY = ("--target-sparsity", "0.5", "--name", "joint", *TINY, "--trials", "4")
@@ -160,6 +161,42 @@ def test_folders_of_shared_and_of_other_studies_are_not_mixed_up(tmp_path: Path)
     new_run(alone)
     with pytest.raises(RunError, match="holds files of no shared study"):
         joined_run(alone, shared)
+
+
+def test_a_study_of_another_spec_is_refused_before_anything_is_written(database: str, tmp_path: Path) -> None:
+    shared = Shared(storage_address(database))
+    join(resolve(None, {"out": tmp_path / "a", "name": "x"}), shared)
+    other = resolve(None, {"out": tmp_path / "b", "name": "x", "epochs": 3, "data_dir": tmp_path})
+    with pytest.raises(RunError) as caught:
+        join(other, shared)
+    assert str(caught.value) == (
+        "--storage holds another study named 'x', it differs in train.epochs; choose another --name"
+    )
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--storage", "postgresql://me:hunter-2@127.0.0.1:1/x"), "the database cannot be used: "),
+        (("--storage", "sqlite:///x"), "--storage must be the address of a PostgreSQL database"),
+        (("--storage", "postgresql://me:hunter-2@h/x", "--artifacts", "x"), "--artifacts must be file:///FOLDER or s3"),
+        (("--artifacts", "file:///x"), "--artifacts goes with --storage"),
+    ],
+)
+def test_addresses_that_cannot_be_used_are_one_sentence_and_leave_nothing(run, tmp_path: Path, flags, sentence) -> None:
+    done = run("--name", "x", *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert SECRET not in done.stderr + done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_worker_needs_a_storage(run) -> None:
+    done = run("worker", "x")
+    assert done.returncode == 2
+    assert done.stderr.strip().startswith("--storage must be given, or SCA_SEARCH_STORAGE be set")
 
 
 # Artifacts
