@@ -17,8 +17,9 @@ from torch import Tensor
 
 from sca_search.ternary import alpha_of_threshold, threshold_of_alpha
 
-# A quantile of a layer moves by far less than this in a step of training; a few weights in a hundred lie so near to it.
-_NEARBY = 0.05
+# A quantile of a layer mostly moves by far less than the first of these in a step of training, and seldom by more than
+# the second, where a schedule moves it, too; a few weights in a hundred lie so near to it.
+_NEARBY = (0.01, 0.05)
 
 
 def zeros_for_sparsity(sparsity: float, weights: int) -> int:
@@ -32,27 +33,34 @@ def border(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
     0 for no zeros at all and infinity for nothing but zeros, as Propositions 1 and 2 have it. Where it was a step ago
     (`near`) spares most of the work and does not change the answer.
     """
-    magnitudes = latent.detach().abs().flatten()
-    zeros = zeros_for_sparsity(sparsity, magnitudes.numel())
+    zeros = zeros_for_sparsity(sparsity, latent.numel())
     if zeros <= 0:
         return 0.0
-    if zeros >= magnitudes.numel():
+    if zeros >= latent.numel():
         return math.inf
-    below, above = _neighbours(magnitudes.cpu().numpy(), zeros, near)
+    # In the order of memory, whatever the layout: a quantile does not mind, and nothing is copied.
+    magnitudes = latent.detach().abs().cpu().numpy().ravel(order="K")
+    below, above = _neighbours(magnitudes, zeros, near)
     return (below + above) / 2.0
 
 
 def _neighbours(magnitudes: NDArray[np.float32], rank: int, near: float) -> tuple[float, float]:
     """The last magnitude below a rank, and the first from it on."""
-    low, high = (1.0 - _NEARBY) * near, (1.0 + _NEARBY) * near
-    if 0.0 < near < math.inf:
-        around = magnitudes[(magnitudes >= low) & (magnitudes <= high)]
-        place = rank - int(np.count_nonzero(magnitudes < low))
-        if 0 < place < len(around):
-            magnitudes, rank = around, place
+    some, place = _around(magnitudes, rank, near)
     # A selection, not torch.quantile, which refuses more than 16 M values; numpy's finds both neighbours at once.
-    below, above = np.partition(magnitudes, (rank - 1, rank))[rank - 1 : rank + 1]
+    below, above = np.partition(some, (place - 1, place))[place - 1 : place + 1]
     return float(below), float(above)
+
+
+def _around(magnitudes: NDArray[np.float32], rank: int, near: float) -> tuple[NDArray[np.float32], int]:
+    """The magnitudes close to where a rank was, and its place among them; all of them where it has moved away."""
+    for nearby in _NEARBY if 0.0 < near < math.inf else ():
+        below = magnitudes < (1.0 - nearby) * near
+        close = (magnitudes <= (1.0 + nearby) * near) != below
+        place = rank - int(np.count_nonzero(below))
+        if 0 < place < np.count_nonzero(close):
+            return magnitudes[np.flatnonzero(close)], place  # by number: faster than by mask where few are taken
+    return magnitudes, rank
 
 
 def alpha_for_sparsity(latent: Tensor, sparsity: float, near: float = 0.0) -> float:

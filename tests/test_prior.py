@@ -59,7 +59,7 @@ def test_border_against_a_sort(values, sparsity):
 
 
 # Near, at the edge of what is looked at, far off, and where nothing was known.
-@pytest.mark.parametrize("near", [1.001, 0.99, 0.951, 1.049, 0.5, 2.0, 0.0, math.inf])
+@pytest.mark.parametrize("near", [1.001, 0.991, 0.989, 0.951, 1.049, 0.949, 0.5, 2.0, 0.0, math.inf])
 @pytest.mark.parametrize("sparsity", [0.001, 0.3, 0.9, 0.999])
 def test_border_does_not_depend_on_where_it_was(near: float, sparsity: float) -> None:
     latent = torch.randn(4000, generator=torch.Generator().manual_seed(5))
@@ -76,6 +76,12 @@ def test_border_does_not_depend_on_where_it_was(near: float, sparsity: float) ->
 def test_border_has_just_the_wanted_weights_below_it(values, sparsity):
     below = np.abs(np.array(values, dtype=np.float64)) < border(torch.tensor(values), sparsity)
     assert below.sum() == rounded_half_up(sparsity * len(values))
+
+
+def test_border_does_not_depend_on_the_layout():
+    latent = torch.randn(8, 6, 3, 3, generator=torch.Generator().manual_seed(5))
+    assert border(latent.to(memory_format=torch.channels_last), 0.7) == border(latent, 0.7)
+    assert border(latent[:, ::2], 0.7) == border(latent[:, ::2].contiguous(), 0.7)
 
 
 def test_border_leaves_the_latent_alone():

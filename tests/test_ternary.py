@@ -21,6 +21,7 @@ from sca_search.ternary import (
     ZeroCount,
     alpha_of_threshold,
     bake,
+    held,
     latent_of_dense,
     latents,
     rounded,
@@ -397,6 +398,20 @@ def test_held_weights_by_hand():
     soft.sum().backward()
     slope = [0, 0, 1 - math.tanh(0.3) ** 2, 1 - math.tanh(0.7) ** 2, 0, 0]
     assert latents(model)["0"].grad.numpy().ravel().tolist() == pytest.approx(slope)
+
+
+def test_held_weights_of_a_real_layer_are_those_of_a_choice_by_mask():
+    generator = torch.Generator().manual_seed(0)
+    latent = torch.randn(8, 4, 3, 3, generator=generator).to(memory_format=torch.channels_last)
+    soft = torch.tanh(latent)
+    chosen = np.where(latent.abs() > 1.2, latent.sign(), np.where(latent.abs() < 0.4, 0.0, soft))
+    assert held(latent, soft, 0.4, 1.2).numpy().tolist() == chosen.tolist()
+
+
+def test_a_weight_that_both_borders_hold_is_a_trit():
+    """Two roundings of one count may put the upper border a weight below the lower one."""
+    latent = torch.tensor([0.1, 0.5, -0.5, 0.9])
+    assert held(latent, torch.tanh(latent), below=0.6, above=0.4).tolist() == [0, 1, -1, 1]
 
 
 # Θ from a dense weight

@@ -13,7 +13,19 @@ from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import Floor
-from sca_search.fit import FitPlan, StopRequestedError, Watch, fit, parameter_groups
+from sca_search.fit import (
+    WHOLE,
+    FitPlan,
+    Learner,
+    StopRequestedError,
+    Watch,
+    _Conductor,
+    fit,
+    is_plain,
+    lightning,
+    parameter_groups,
+)
+from sca_search.loss import cross_entropy
 from sca_search.methods import Method
 from sca_search.prepare import prepared
 from sca_search.schedule import Ramp, Tracked
@@ -287,6 +299,73 @@ def test_penalty_is_part_of_what_is_minimized():
     plan = FitPlan(1, 0.01, learning_rate_steps=((1, 1.0),))
     fit(model, split.batches(2, seed=0), plan, Watch(), Pull(), loss=lambda logits, _labels: 0.0 * logits.sum())
     assert float(model[1].weight.detach()) == pytest.approx(before - 2 * 0.01, abs=1e-6)
+
+
+def plain_trainer(**settings):
+    """A Trainer as `fit` makes it, but for what is given."""
+    ours = {
+        "max_epochs": 2,
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "callbacks": [_Conductor(Watch(), None, WHOLE)],
+    }
+    return lightning.Trainer(**ours | settings)
+
+
+class Doubled(Recorder):
+    """Changes the gradients, and has a term of its own in the loss."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def penalty(self):
+        return 0.1 * self.model.fc1.weight.square().sum()
+
+    def after_backward(self):
+        self.model.fc1.weight.grad.mul_(2.0)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice, which `fit` keeps to itself
+@pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
+def test_a_plain_step_is_lightnings_own_to_the_bit(task, start, steps):
+    trained = []
+    for automatic in (True, False):
+        model = task.model_with(start.state)
+        plan = FitPlan(2, 0.01, learning_rate_steps=steps, weight_decay=0.01)
+        batches = task.data.train.batches(64, seed=0)
+        learner = Learner(model, plan, WHOLE, len(batches), Doubled(model), cross_entropy)
+        learner.automatic_optimization = automatic
+        plain_trainer().fit(learner, batches)
+        trained.append(model.state_dict() | learner.memory)
+    assert states_equal(*trained)
+    assert not torch.equal(trained[0]["fc1.weight"], start.state["fc1.weight"])
+
+
+def test_a_trainer_of_ours_is_plain():
+    assert is_plain(plain_trainer())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_clip_val": 1.0},
+        {"accumulate_grad_batches": 2},
+        {"precision": "bf16-mixed"},
+        {"max_steps": 10},
+        {"callbacks": [lightning.Callback()]},
+        {"enable_checkpointing": True},
+        {"logger": lightning.loggers.CSVLogger("unused")},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_trainer_that_does_more_in_a_step_or_counts_them_is_not_plain(settings):
+    assert not is_plain(plain_trainer(**settings))
 
 
 def test_no_epochs_change_nothing(task, start):
