@@ -1,0 +1,261 @@
+"""What a study costs between its trainings when it is long: ask, the prior's fit, tell, and what is written then.
+
+    python benchmarks/long_study.py
+    python benchmarks/long_study.py --storage postgresql://user@host/database
+
+A study's storage is filled with trials that look like real ones (values of the real space of a real network, what the
+objective leaves at a trial, a tenth of them paused, some failed), and then some more are asked for and told as the
+objective does it, without the training. One storage grows from size to size; both samplers are asked at each.
+"""
+
+import argparse
+import contextlib
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from report import RESULTS, provenance, table, write_section
+
+from sca_search.goal import planned_ahead
+from sca_search.objective import Listener, Objective, make_objective
+from sca_search.outcome import write_tables
+from sca_search.prior_file import write_prior
+from sca_search.results import trial_frame
+from sca_search.run_folder import RunFolder
+from sca_search.sampler import INNER, PlannedSampler
+from sca_search.space import Space, is_logarithmic
+from sca_search.spec import StudySpec, resolve
+from sca_search.task import Progress, Task
+from sca_search.trials import observations, rows
+from sca_search.workshop import make_space, make_task, warm_start
+
+# What must be quick, and what is written beside it.
+ASKED = ("ask", "values", "prior's fit", "tell")
+WRITTEN = ("rows", "tables", "prior file")
+# Seconds at so many stored trials: 5 % of a trial of one minute, and a limit of its own.
+LIMITS = {1_000: 0.05 * 60.0, 10_000: 2.0}
+
+Seconds = dict[str, float]
+Shown = dict[tuple[int, str], list[Seconds]]
+"""What each part of some trials took, by stored trials and sampler."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One study that grows."""
+
+    run: RunFolder
+    space: Space
+    task: Task
+    objective: Objective
+    study: optuna.Study
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.space.spec
+
+
+def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
+    run, task = RunFolder(folder), make_task(spec)
+    start = warm_start(run, spec, task, Progress())
+    space = make_space(run, spec, task, start)
+    study = optuna.create_study(
+        study_name=f"long-study-{time.time_ns()}",
+        storage=RDBStorage(storage or run.storage_url),
+        directions=["maximize", "maximize"],
+    )
+    return Bench(run, space, task, make_objective(run, space, task, start, Listener()), study)
+
+
+# Trials that were never trained --------------------------------------------------------------------------------------
+
+
+def distributions_of(space: Space) -> dict[str, BaseDistribution]:
+    numbers = {name: FloatDistribution(*ends, log=is_logarithmic(name)) for name, ends in space.ranges().items()}
+    return numbers | {name: CategoricalDistribution(options) for name, options in space.choices().items()}
+
+
+def drawn(distribution: Any, random: np.random.Generator) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(random.integers(len(distribution.choices)))]
+    if distribution.log:
+        low, high = math.log(distribution.low), math.log(distribution.high)
+        return min(max(math.exp(random.uniform(low, high)), distribution.low), distribution.high)
+    return float(random.uniform(distribution.low, distribution.high))
+
+
+def planned(space: Space, candidate: int) -> float:
+    ahead = planned_ahead(space.spec.goal, candidate)
+    assert ahead is not None
+    return space.possible(ahead)
+
+
+def synthetic(space: Space, candidate: int) -> FrozenTrial:
+    """A trial as the objective leaves it; of twenty, two are paused at a rung and one failed."""
+    random = np.random.default_rng(candidate)
+    distributions = distributions_of(space)
+    params = {name: drawn(distribution, random) for name, distribution in distributions.items()}
+    sparsity = planned(space, candidate)
+    loss = float(0.1 / (1.0 - sparsity) ** 0.3 * math.exp(random.normal(0.0, 0.3)))
+    told: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
+    told["asked"] = {layer.name: beside(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
+    told["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
+    told["rung_accuracy"] = 0.9
+    state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
+    values = None
+    if state == TrialState.COMPLETE:
+        values = [float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01)), sparsity]
+        told |= finished(space, loss, params, told["asked"], random)
+    return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=told)
+
+
+def finished(
+    space: Space, loss: float, params: dict[str, Any], asked: dict[str, float], random: np.random.Generator
+) -> dict[str, Any]:
+    """What a finished trial tells beside: a layer reaches less than was asked for, and not always the same."""
+    strength = float(params.get("strength", 0.0))
+    observed = [
+        {"layer": layer.name, "asked": share, "reached": beside(share, random.normal(-0.3, 0.2)), "strength": strength}
+        for layer, share in zip(space.layers, asked.values(), strict=True)
+    ]
+    figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
+    return figures | {"sparsity_before": 0.5, "packed_bytes": 4000, "images": 360, "observed": observed}
+
+
+def beside(share: float, by: float) -> float:
+    """A share moved in log-odds."""
+    inside = min(max(share, 1e-3), 1.0 - 1e-3)
+    return 1.0 / (1.0 + (1.0 - inside) / inside * math.exp(-by))
+
+
+def grow(bench: Bench, size: int) -> None:
+    """Stores synthetic trials until there are so many."""
+    storage, study = bench.study._storage, bench.study._study_id
+    for candidate in range(len(bench.study.get_trials(deepcopy=False)), size):
+        storage.create_new_trial(study, template_trial=synthetic(bench.space, candidate))
+
+
+# What is timed -------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
+def one_trial(bench: Bench) -> Seconds:
+    """What happens around one training: in the worker before and after it, then in the process that writes."""
+    study, space, watch = bench.study, bench.space, Watch()
+    number = len(study.get_trials(deepcopy=False))
+    study.enqueue_trial({}, user_attrs={"candidate": number, "planned_sparsity": planned(space, number)})
+    with watch("ask"):
+        trial = study.ask()
+    with watch("values"):
+        candidate = space.sample(trial, float(trial.user_attrs["planned_sparsity"]), seed=number)
+    with watch("prior's fit"):
+        trial.set_user_attr("asked", bench.objective.asked(study, candidate))
+    left = finished(space, 0.1, trial.params, trial.user_attrs["asked"], np.random.default_rng(number))
+    with watch("tell"):
+        for name, value in (left | {"worker": 1, "epochs": 25}).items():
+            trial.set_user_attr(name, value)
+        study.tell(trial, (0.98, candidate.sparsity))
+    write(bench, watch)
+    return watch.seconds
+
+
+def write(bench: Bench, watch: Watch) -> None:
+    with watch("rows"):
+        told = rows(bench.study)
+    with watch("tables"):
+        write_tables(bench.run, bench.spec, trial_frame(told))
+    with watch("prior file"):
+        seen = observations(bench.study)
+        write_prior(bench.run.prior_file, bench.spec.search.form, bench.task.layer_shapes, seen)
+
+
+def measured(bench: Bench, sizes: list[int], samplers: list[str], trials: int) -> Shown:
+    found: Shown = {}
+    for size in sizes:
+        grow(bench, size)
+        for name in samplers:
+            bench.study.sampler = PlannedSampler(bench.spec.seed, bench.space.first_guess(), INNER[name])
+            one_trial(bench)  # warms up: imports, and the storage's cache of finished trials
+            found[size, name] = [one_trial(bench) for _ in range(trials)]
+            print(size, name, {part: f"{span(found[size, name], (part,))}" for part in (*ASKED, *WRITTEN)}, flush=True)
+    return found
+
+
+# What is told --------------------------------------------------------------------------------------------------------
+
+
+def span(trials: list[Seconds], parts: tuple[str, ...]) -> str:
+    """Best and worst of the sum of some parts."""
+    sums = [math.fsum(trial[part] for part in parts) for trial in trials]
+    return f"{min(sums):.3f} to {max(sums):.3f}"
+
+
+def verdicts(found: Shown) -> list[str]:
+    """The worst trial of each size that has a limit, beside it."""
+    told = []
+    for (size, name), trials in found.items():
+        if size in LIMITS:
+            worst = max(math.fsum(trial[part] for part in ASKED) for trial in trials)
+            is_met = "met" if worst < LIMITS[size] else "not met"
+            told.append(f"- {size:,} trials, {name}: {worst:.2f} s at worst, below {LIMITS[size]:g} s: {is_met}.")
+    return told
+
+
+def text_of(found: Shown, about: str) -> str:
+    headings = ["stored trials", "sampler", *ASKED, "together", *WRITTEN, "everything"]
+    lines = [
+        [f"{size:,}", name, *(span(trials, (part,)) for part in ASKED), span(trials, ASKED)]
+        + [*(span(trials, (part,)) for part in WRITTEN), span(trials, (*ASKED, *WRITTEN))]
+        for (size, name), trials in found.items()
+    ]
+    return "\n\n".join(
+        [f"Seconds a trial, best to worst of {about}.", table(headings, lines), "\n".join(verdicts(found))]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000])
+    parser.add_argument("--samplers", nargs="+", choices=list(INNER), default=["tpe", "gp"])
+    parser.add_argument("--trials", type=int, default=5, help="timed at each size")
+    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--form", default="paper")
+    parser.add_argument("--storage", help="a database's URL; a SQLite file otherwise")
+    arguments = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    settings = {"model": arguments.model, "form": arguments.form, "front": True}
+    spec = resolve(None, settings | {"dense_epochs": 1, "train_limit": 100})
+    with tempfile.TemporaryDirectory() as folder:
+        bench = made(Path(folder), spec, arguments.storage)
+        found = measured(bench, arguments.sizes, arguments.samplers, arguments.trials)
+    database = "SQLite" if arguments.storage is None else arguments.storage.partition(":")[0]
+    layers, values = len(bench.space.layers), len(distributions_of(bench.space))
+    about = f"{arguments.trials}; {arguments.model}, {layers} ternary layers, {values} searched values, {database}"
+    text = f"## Cost of a long study: {database}\n\n{text_of(found, about)}\n\n{provenance()}"
+    print(text)
+    write_section(RESULTS, f"long study on {database}", text)
+
+
+if __name__ == "__main__":
+    main()
