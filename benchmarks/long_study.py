@@ -5,34 +5,34 @@
 
 A study's storage is filled with trials that look like real ones (values of the real space of a real network, what the
 objective leaves at a trial, a tenth of them paused, some failed), and then some more are asked for and told as the
-objective does it, without the training. One storage grows from size to size; both samplers are asked at each.
+objective does it, without the training. One storage grows from size to size; both samplers are asked at each. At last
+it is made anew with as many trials, of which most are still in the queue.
 """
 
 import argparse
 import contextlib
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState
 from report import RESULTS, provenance, table, write_section
+from synthetic_trials import distributions_of, finished, planned, store, synthetic, waiting
 
-from sca_search.goal import planned_ahead
 from sca_search.objective import Listener, Objective, make_objective
 from sca_search.outcome import write_tables
 from sca_search.prior_file import write_prior
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
-from sca_search.space import Space, is_logarithmic
+from sca_search.space import Space
 from sca_search.spec import StudySpec, resolve
 from sca_search.task import Progress, Task
 from sca_search.trials import observations, rows
@@ -45,8 +45,8 @@ WRITTEN = ("rows", "tables", "prior file")
 LIMITS = {1_000: 0.05 * 60.0, 10_000: 2.0}
 
 Seconds = dict[str, float]
-Shown = dict[tuple[int, str], list[Seconds]]
-"""What each part of some trials took, by stored trials and sampler."""
+Shown = dict[tuple[int, int, str], list[Seconds]]
+"""What each part of some trials took, by stored trials, how many of these wait, and sampler."""
 
 
 @dataclass(frozen=True)
@@ -68,80 +68,14 @@ def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
     run, task = RunFolder(folder), make_task(spec)
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)
-    study = optuna.create_study(
-        study_name=f"long-study-{time.time_ns()}",
-        storage=RDBStorage(storage or run.storage_url),
-        directions=["maximize", "maximize"],
+    objective = make_objective(run, space, task, start, Listener())
+    return Bench(run, space, task, objective, new_study(storage or run.storage_url))
+
+
+def new_study(storage: str) -> optuna.Study:
+    return optuna.create_study(
+        study_name=f"long-study-{time.time_ns()}", storage=RDBStorage(storage), directions=["maximize", "maximize"]
     )
-    return Bench(run, space, task, make_objective(run, space, task, start, Listener()), study)
-
-
-# Trials that were never trained --------------------------------------------------------------------------------------
-
-
-def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    numbers = {name: FloatDistribution(*ends, log=is_logarithmic(name)) for name, ends in space.ranges().items()}
-    return numbers | {name: CategoricalDistribution(options) for name, options in space.choices().items()}
-
-
-def drawn(distribution: Any, random: np.random.Generator) -> Any:
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[int(random.integers(len(distribution.choices)))]
-    if distribution.log:
-        low, high = math.log(distribution.low), math.log(distribution.high)
-        return min(max(math.exp(random.uniform(low, high)), distribution.low), distribution.high)
-    return float(random.uniform(distribution.low, distribution.high))
-
-
-def planned(space: Space, candidate: int) -> float:
-    ahead = planned_ahead(space.spec.goal, candidate)
-    assert ahead is not None
-    return space.possible(ahead)
-
-
-def synthetic(space: Space, candidate: int) -> FrozenTrial:
-    """A trial as the objective leaves it; of twenty, two are paused at a rung and one failed."""
-    random = np.random.default_rng(candidate)
-    distributions = distributions_of(space)
-    params = {name: drawn(distribution, random) for name, distribution in distributions.items()}
-    sparsity = planned(space, candidate)
-    loss = float(0.1 / (1.0 - sparsity) ** 0.3 * math.exp(random.normal(0.0, 0.3)))
-    told: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
-    told["asked"] = {layer.name: beside(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
-    told["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
-    told["rung_accuracy"] = 0.9
-    state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
-    values = None
-    if state == TrialState.COMPLETE:
-        values = [float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01)), sparsity]
-        told |= finished(space, loss, params, told["asked"], random)
-    return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=told)
-
-
-def finished(
-    space: Space, loss: float, params: dict[str, Any], asked: dict[str, float], random: np.random.Generator
-) -> dict[str, Any]:
-    """What a finished trial tells beside: a layer reaches less than was asked for, and not always the same."""
-    strength = float(params.get("strength", 0.0))
-    observed = [
-        {"layer": layer.name, "asked": share, "reached": beside(share, random.normal(-0.3, 0.2)), "strength": strength}
-        for layer, share in zip(space.layers, asked.values(), strict=True)
-    ]
-    figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
-    return figures | {"sparsity_before": 0.5, "packed_bytes": 4000, "images": 360, "observed": observed}
-
-
-def beside(share: float, by: float) -> float:
-    """A share moved in log-odds."""
-    inside = min(max(share, 1e-3), 1.0 - 1e-3)
-    return 1.0 / (1.0 + (1.0 - inside) / inside * math.exp(-by))
-
-
-def grow(bench: Bench, size: int) -> None:
-    """Stores synthetic trials until there are so many."""
-    storage, study = bench.study._storage, bench.study._study_id
-    for candidate in range(len(bench.study.get_trials(deepcopy=False)), size):
-        storage.create_new_trial(study, template_trial=synthetic(bench.space, candidate))
 
 
 # What is timed -------------------------------------------------------------------------------------------------------
@@ -164,7 +98,8 @@ def one_trial(bench: Bench) -> Seconds:
     """What happens around one training: in the worker before and after it, then in the process that writes."""
     study, space, watch = bench.study, bench.space, Watch()
     number = len(study.get_trials(deepcopy=False))
-    study.enqueue_trial({}, user_attrs={"candidate": number, "planned_sparsity": planned(space, number)})
+    if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        study.enqueue_trial({}, user_attrs={"candidate": number, "planned_sparsity": planned(space, number)})
     with watch("ask"):
         trial = study.ask()
     with watch("values"):
@@ -193,13 +128,26 @@ def write(bench: Bench, watch: Watch) -> None:
 def measured(bench: Bench, sizes: list[int], samplers: list[str], trials: int) -> Shown:
     found: Shown = {}
     for size in sizes:
-        grow(bench, size)
+        stored = range(len(bench.study.get_trials(deepcopy=False)), size)
+        store(bench.study, [synthetic(bench.space, candidate) for candidate in stored])
         for name in samplers:
-            bench.study.sampler = PlannedSampler(bench.spec.seed, bench.space.first_guess(), INNER[name])
-            one_trial(bench)  # warms up: imports, and the storage's cache of finished trials
-            found[size, name] = [one_trial(bench) for _ in range(trials)]
-            print(size, name, {part: f"{span(found[size, name], (part,))}" for part in (*ASKED, *WRITTEN)}, flush=True)
+            found[size, 0, name] = some_trials(bench, name, trials)
     return found
+
+
+def with_queue(bench: Bench, size: int, finished: int, samplers: list[str], trials: int) -> Shown:
+    """A study of so many trials, the first of which are finished."""
+    store(bench.study, [synthetic(bench.space, candidate) for candidate in range(finished)])
+    store(bench.study, [waiting(bench.space, candidate) for candidate in range(finished, size)])
+    return {(size, size - finished, name): some_trials(bench, name, trials) for name in samplers}
+
+
+def some_trials(bench: Bench, sampler: str, trials: int) -> list[Seconds]:
+    bench.study.sampler = PlannedSampler(bench.spec.seed, bench.space.first_guess(), INNER[sampler])
+    one_trial(bench)  # warms up: imports, and the storage's cache of finished trials
+    taken = [one_trial(bench) for _ in range(trials)]
+    print(sampler, {part: span(taken, (part,)) for part in (*ASKED, *WRITTEN)}, file=sys.stderr, flush=True)
+    return taken
 
 
 # What is told --------------------------------------------------------------------------------------------------------
@@ -214,20 +162,23 @@ def span(trials: list[Seconds], parts: tuple[str, ...]) -> str:
 def verdicts(found: Shown) -> list[str]:
     """The worst trial of each size that has a limit, beside it."""
     told = []
-    for (size, name), trials in found.items():
+    for (size, queued, name), trials in found.items():
         if size in LIMITS:
             worst = max(math.fsum(trial[part] for part in ASKED) for trial in trials)
             is_met = "met" if worst < LIMITS[size] else "not met"
-            told.append(f"- {size:,} trials, {name}: {worst:.2f} s at worst, below {LIMITS[size]:g} s: {is_met}.")
+            of_these = f", {queued:,} of them in the queue" if queued else ""
+            told.append(
+                f"- {size:,} trials{of_these}, {name}: {worst:.2f} s at worst, below {LIMITS[size]:g} s: {is_met}."
+            )
     return told
 
 
 def text_of(found: Shown, about: str) -> str:
-    headings = ["stored trials", "sampler", *ASKED, "together", *WRITTEN, "everything"]
+    headings = ["stored trials", "in the queue", "sampler", *ASKED, "together", *WRITTEN, "everything"]
     lines = [
-        [f"{size:,}", name, *(span(trials, (part,)) for part in ASKED), span(trials, ASKED)]
+        [f"{size:,}", f"{queued:,}", name, *(span(trials, (part,)) for part in ASKED), span(trials, ASKED)]
         + [*(span(trials, (part,)) for part in WRITTEN), span(trials, (*ASKED, *WRITTEN))]
-        for (size, name), trials in found.items()
+        for (size, queued, name), trials in found.items()
     ]
     return "\n\n".join(
         [f"Seconds a trial, best to worst of {about}.", table(headings, lines), "\n".join(verdicts(found))]
@@ -239,6 +190,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--samplers", nargs="+", choices=list(INNER), default=["tpe", "gp"])
     parser.add_argument("--trials", type=int, default=5, help="timed at each size")
+    parser.add_argument("--queued", type=int, default=9_000, help="of the largest size, once more; 0: not again")
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--form", default="paper")
     parser.add_argument("--storage", help="a database's URL; a SQLite file otherwise")
@@ -249,6 +201,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = made(Path(folder), spec, arguments.storage)
         found = measured(bench, arguments.sizes, arguments.samplers, arguments.trials)
+        if arguments.queued:
+            size, again = (
+                max(arguments.sizes),
+                replace(bench, study=new_study(arguments.storage or bench.run.storage_url)),
+            )
+            found |= with_queue(again, size, size - arguments.queued, arguments.samplers, arguments.trials)
     database = "SQLite" if arguments.storage is None else arguments.storage.partition(":")[0]
     layers, values = len(bench.space.layers), len(distributions_of(bench.space))
     about = f"{arguments.trials}; {arguments.model}, {layers} ternary layers, {values} searched values, {database}"
