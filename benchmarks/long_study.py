@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from report import RESULTS, provenance, table, write_section
 from synthetic_trials import distributions_of, finished, planned, store, synthetic, waiting
@@ -29,6 +28,7 @@ from synthetic_trials import distributions_of, finished, planned, store, synthet
 from sca_search.objective import Listener, Objective, make_objective
 from sca_search.outcome import write_tables
 from sca_search.prior_file import write_prior
+from sca_search.quiet_queue import QuietQueue
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
@@ -74,7 +74,7 @@ def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
 
 def new_study(storage: str) -> optuna.Study:
     return optuna.create_study(
-        study_name=f"long-study-{time.time_ns()}", storage=RDBStorage(storage), directions=["maximize", "maximize"]
+        study_name=f"long-study-{time.time_ns()}", storage=QuietQueue(storage), directions=["maximize", "maximize"]
     )
 
 

@@ -7,7 +7,7 @@ observations that it has not seen better than the closed form does.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ _REACH_OF_STRENGTH = math.log(4.0)
 _WEIGHT_OF_CLOSED_FORM = 0.05
 # A fit takes in so many observations at most, else a long study would spend its time on fits: to leave each out in turn
 # costs the square of their number. These many near ones outweigh the closed form's own weight by far.
-MOST_OBSERVATIONS = 300
+MOST_OBSERVATIONS = 200
 # Nearer than by this share of the reach, observations weigh about alike (exp(-0.5²/2) = 0.88): of these the newest are
 # taken, since later trials resemble the next one in all else that is searched.
 _ALIKE = 0.5
@@ -42,6 +42,14 @@ class Observation:
     asked: float
     reached: float
     strength: float
+
+
+def by_layer(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
+    """The observations of each layer, in their order."""
+    found: dict[str, list[Observation]] = {}
+    for each in observations:
+        found.setdefault(each.layer, []).append(each)
+    return found
 
 
 def reached_for(observations: Sequence[Observation], strength: float) -> NDArray[np.float64]:

@@ -27,7 +27,7 @@ STARTUP = 8
 # Of a long study, so many are shown to the inner sampler: a Gaussian process takes the cube of their number, and each one
 # is copied. What is good is told by the best, more than the 25 that TPE looks at; what is not by the newest others,
 # which lie where the sampler looks now.
-BEST_SHOWN, NEWEST_SHOWN = 100, 200
+BEST_SHOWN, NEWEST_SHOWN = 50, 150
 # How far: the standard deviation, in shares of a value's range.
 _WIDTH = 0.2
 

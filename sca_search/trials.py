@@ -7,10 +7,10 @@ that is known ahead: workers take the next, a killed one is put back, and a fini
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC
+from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.exceptions import StorageInternalError
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.budget import PREDICTED
@@ -18,13 +18,16 @@ from sca_search.correction import Observation
 from sca_search.errors import StorageError
 from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.quiet_queue import QuietQueue
 from sca_search.results import FACTS
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
+from sca_search.seen import Seen
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 
 STUDY_NAME = "sca-search"
+_SEEN: WeakKeyDictionary[optuna.Study, Seen] = WeakKeyDictionary()
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -51,7 +54,7 @@ def open_study(run: RunFolder, space: Space) -> optuna.Study:
         )
 
 
-class QueueStorage(RDBStorage):
+class QueueStorage(QuietQueue):
     """A waiting trial is taken by one worker: SQLite cannot lock a row, and two that look at the same moment would both
     find it waiting."""
 
@@ -175,7 +178,8 @@ def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
 def observations(study: optuna.Study) -> list[Observation]:
     """What the finished trials leave for the prior's correction."""
     finished = _in_state(study, TrialState.COMPLETE)
-    return [Observation(**each) for trial in finished for each in trial.user_attrs.get("observed", ())]
+    left = ((trial.number, trial.user_attrs.get("observed", ())) for trial in finished)
+    return _SEEN.setdefault(study, Seen()).read(left)
 
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:

@@ -201,13 +201,13 @@ def test_while_they_are_few_all_observations_count():
 
 
 def test_near_is_a_plan_that_was_asked_for_or_reached_at_about_the_strength():
-    """Beside 300 far ones: at the plan itself, reaching it from elsewhere, and at a strength that is 1.1 times ours."""
+    """Beside 200 far ones: at the plan itself, reaching it from elsewhere, and at a strength that is 1.1 times ours."""
     near = [
         Observation("conv2", 0.9, 0.5, 10.0),
         Observation("conv2", 0.5, 0.9, 10.0),
         Observation("conv2", 0.9, 0.9, 11.0),
     ]
-    far = [*repeated(0.5, count=100), *repeated(0.9, 1e4, count=100), *repeated(0.999, count=100)]
+    far = [*repeated(0.5, count=60), *repeated(0.9, 1e4, count=70), *repeated(0.999, count=70)]
     found = nearest([*near, *far], [0.9], 10.0)
     assert len(found) == MOST_OBSERVATIONS == len(far)
     assert found[:3] == near
@@ -219,7 +219,7 @@ def test_of_equally_near_ones_the_newest_count_in_their_order():
 
 
 def test_for_several_plans_an_observation_is_near_if_it_is_near_one():
-    seen = [*repeated(0.5, count=150), *repeated(0.97, count=150), *repeated(0.8, count=150)]
+    seen = [*repeated(0.5, count=100), *repeated(0.97, count=100), *repeated(0.8, count=100)]
     found = nearest(seen, [0.97, 0.5], 10.0)
     assert {each.asked for each in found} == {0.5, 0.97}
 
