@@ -1,4 +1,4 @@
-"""Trains the paper's LeNet on random images by a loop as short as it can be written: python bare_worker.py IMAGES EPOCHS
+"""Trains the paper's LeNet on random images by a loop as short as it can be: python bare_worker.py IMAGES EPOCHS
 
 Started by memory.py; imports torch and nothing else of any size. Prints as JSON what was in memory after the imports,
 and the most since.

@@ -1,4 +1,4 @@
-"""Memory of this process as the kernel counts it; nothing but the standard library, for programs that must stay bare."""
+"""Memory of this process as the kernel counts it; by the standard library alone, for programs that must stay bare."""
 
 import ctypes
 import ctypes.util

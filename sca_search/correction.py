@@ -24,6 +24,8 @@ _WEIGHT_OF_CLOSED_FORM = 0.05
 # A fit takes in so many observations at most, else a long study would spend its time on fits: to leave each out in turn
 # costs the square of their number. These many near ones outweigh the closed form's own weight by far.
 MOST_OBSERVATIONS = 200
+# They are looked for among the newest: in as many trials, every plan comes up again and again.
+_LOOKED_AT = 2_000
 # Nearer than by this share of the reach, observations weigh about alike (exp(-0.5²/2) = 0.88): of these the newest are
 # taken, since later trials resemble the next one in all else that is searched.
 _ALIKE = 0.5
@@ -87,6 +89,7 @@ def nearest(observations: Sequence[Observation], sparsities: Sequence[float], st
     """
     if len(observations) <= MOST_OBSERVATIONS:
         return observations
+    observations = observations[-_LOOKED_AT:]
     plans = _log_odds(np.asarray(sparsities, dtype=np.float64))
     asked, drift, pull = _columns(observations)
     apart = np.minimum(_distance(asked, plans), _distance(asked + drift, plans)) / _REACH_OF_SPARSITY

@@ -24,7 +24,7 @@ from sca_search.halving import relative_losses
 
 # So many trials are drawn around the first guess before the inner sampler has enough to learn from.
 STARTUP = 8
-# Of a long study, so many are shown to the inner sampler: a Gaussian process takes the cube of their number, and each one
+# Of a long study, so many are shown to the inner sampler: a Gaussian process takes the cube of their number, and each
 # is copied. What is good is told by the best, more than the 25 that TPE looks at; what is not by the newest others,
 # which lie where the sampler looks now.
 BEST_SHOWN, NEWEST_SHOWN = 50, 150

@@ -13,6 +13,7 @@ from sca_search.correction import (
     MOST_OBSERVATIONS,
     Observation,
     asked_for,
+    by_layer,
     leave_one_out_error,
     nearest,
     reached_for,
@@ -218,6 +219,18 @@ def test_of_equally_near_ones_the_newest_count_in_their_order():
     assert nearest(seen, [0.9], 10.0) == seen[MOST_OBSERVATIONS:]
 
 
+def test_what_is_long_past_is_not_looked_at():
+    past, newer = repeated(0.9, count=1), repeated(0.5, count=2000)
+    assert past[0] in nearest([*past, *newer[1:]], [0.9], 10.0)
+    assert past[0] not in nearest([*past, *newer], [0.9], 10.0)
+
+
+def test_observations_by_layer_keep_their_order():
+    seen = [Observation(layer, share, share, 1.0) for share in (0.1, 0.2) for layer in ("fc1", "conv2")]
+    assert by_layer(seen) == {"fc1": [seen[0], seen[2]], "conv2": [seen[1], seen[3]]}
+    assert by_layer([]) == {}
+
+
 def test_for_several_plans_an_observation_is_near_if_it_is_near_one():
     seen = [*repeated(0.5, count=100), *repeated(0.97, count=100), *repeated(0.8, count=100)]
     found = nearest(seen, [0.97, 0.5], 10.0)
@@ -225,9 +238,9 @@ def test_for_several_plans_an_observation_is_near_if_it_is_near_one():
 
 
 def test_a_long_study_learns_its_drift_from_the_near_ones():
-    """Ten thousand of another strength say the opposite, and come later."""
+    """Nine times as many of another strength say the opposite, and come later."""
     near = seen_with(lambda _: 0.8, 0.1, 0, count=200)
     near = [Observation("conv2", each.asked, each.reached, 10.0) for each in near]
     opposite = [Observation("conv2", each.asked, shifted(each.asked, -0.8), 1e5) for each in near]
-    asked = asked_for([*near, *opposite * 50], 0.9, 10.0)
+    asked = asked_for([*near, *opposite * 9], 0.9, 10.0)
     assert shifted(asked, 0.8) == pytest.approx(0.9, abs=0.01)
