@@ -17,9 +17,8 @@ _ABOVE_ALL = 2**31 - 1
 
 
 class QuietQueue(RDBStorage):
-    """Made for one reader that keeps what it is given, as Optuna's cache in front of every database does."""
-
-    _waiting: frozenset[int] = frozenset()  # the ids that the reader knows to wait
+    """For Optuna's cache, which stands in front of every database: it keeps finished trials, asks for those with higher
+    ids than these, and includes the ids of trials that it has and that were not finished when it read them."""
 
     def _get_trials(
         self,
@@ -28,26 +27,22 @@ class QuietQueue(RDBStorage):
         included_trial_ids: set[int],
         trial_id_greater_than: int,
     ) -> list[FrozenTrial]:
-        asked_for = (study_id, states, included_trial_ids, trial_id_greater_than)
-        if not self._waiting or states is not None:
-            trials: list[FrozenTrial] = super()._get_trials(*asked_for)
-            still: frozenset[int] = self._waiting
-        else:
-            found = self._states(*asked_for)
-            still = frozenset(each for each in self._waiting if found.get(each) == TrialState.WAITING)
-            changed = found.keys() - still
-            trials = super()._get_trials(study_id, None, changed, _ABOVE_ALL) if changed else []
-        if states is None:
-            # What was taken between the two queries came as it is now, and is not said to wait.
-            self._waiting = still | {trial._trial_id for trial in trials if trial.state == TrialState.WAITING}
+        if states is not None or not included_trial_ids:
+            some: list[FrozenTrial] = super()._get_trials(study_id, states, included_trial_ids, trial_id_greater_than)
+            return some
+        first = min(trial_id_greater_than + 1, *included_trial_ids)
+        changed = {
+            trial
+            for trial, state in self._states(study_id, first).items()
+            # One that waits now has waited when it was read: nothing turns back.
+            if (state != TrialState.WAITING if trial in included_trial_ids else trial > trial_id_greater_than)
+        }
+        trials: list[FrozenTrial] = super()._get_trials(study_id, None, changed, _ABOVE_ALL) if changed else []
         return trials
 
-    def _states(
-        self, study_id: int, _states: object, included_trial_ids: set[int], trial_id_greater_than: int
-    ) -> dict[int, TrialState]:
-        """The state that each trial asked for has now, by its id."""
-        first = min([trial_id_greater_than + 1, *included_trial_ids])
+    def _states(self, study_id: int, first: int) -> dict[int, TrialState]:
+        """The state of each trial from an id on."""
         with _create_scoped_session(self.scoped_session) as session:
             query = session.query(TrialModel.trial_id, TrialModel.state)
             found = query.filter(TrialModel.study_id == study_id, TrialModel.trial_id >= first).all()
-        return {trial: state for trial, state in found if trial > trial_id_greater_than or trial in included_trial_ids}
+        return {trial: state for trial, state in found}  # noqa: C416 - rows are tuples by behaviour, not by type

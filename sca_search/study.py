@@ -19,6 +19,7 @@ from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
 from sca_search.objective import Clock, Listener, make_objective, work
 from sca_search.outcome import refit, summarize, write_tables
+from sca_search.pacing import Pace
 from sca_search.prior_file import write_prior
 from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
@@ -43,6 +44,8 @@ from sca_search.workshop import (
 
 # Trials beyond those asked for, where none of these was measured to be within the budgets.
 _MOST_MORE = 3
+# Of ten thousand trials, tables and prior take seconds to write: they may lag behind the trials a little.
+_SHARE_OF_TABLES = 0.05
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,22 @@ def run_study(
             _run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
-        frame = trial_frame(rows(study))
-        write_tables(run, spec, frame)
+        ended = rows(study)
+        _write_trials(run, spec, task, study, ended)
+        frame = trial_frame(ended)
         summary = summarize(run, spec, frame, task, start, time.monotonic() - began)
         progress.close()
         pages.write()
         logger.info(_last_word(summary, stopped))
         return Finished(summary, stopped)
+
+
+def _write_trials(
+    run: RunFolder, spec: StudySpec, task: Task, study: optuna.Study, told: list[dict[str, object]]
+) -> None:
+    """The study so far, for those who read files."""
+    write_tables(run, spec, trial_frame(told))
+    write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
 
 
 def _last_word(summary: dict[str, Any], stopped: bool) -> str:
@@ -182,10 +194,11 @@ def _run_trials(
     audience.on_queue(waiting, len(rows(study)) - waiting)
     clock = Clock(spec.search.time_budget, spec.search.refits)
 
+    tables = Pace(_SHARE_OF_TABLES)
+
     def on_end(number: int) -> None:
         told = rows(study)
-        write_tables(run, spec, trial_frame(told))
-        write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
+        tables.run_if_due(lambda: _write_trials(run, spec, task, study, told))
         pages.write_if_due()
         audience.on_trial_end(next(row for row in told if row["trial"] == number))
 
