@@ -103,7 +103,7 @@ def store(study: optuna.Study, trials: list[FrozenTrial]) -> None:
         found = connection.execute(
             sqlalchemy.select(table.c.number, table.c.trial_id).where(table.c.study_id == study._study_id)
         )
-        ids = dict(found.tuples().all())
+        ids = {number: trial for number, trial in found}  # noqa: C416 - rows are tuples by behaviour, not by type
         for model, rows_of in _PARTS.items():
             rows = [
                 row | {"trial_id": ids[number]}
