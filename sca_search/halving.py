@@ -5,8 +5,11 @@ training is only compared with those of comparable sparsity.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from scipy.stats import spearmanr
@@ -48,7 +51,12 @@ def comparable(one: RungScore, other: RungScore) -> bool:
 
 
 def _alike(sparsity: float, other: float) -> bool:
-    return 1.0 / COMPARABLE <= (1.0 - sparsity) / (1.0 - other) <= COMPARABLE
+    return 1.0 / COMPARABLE <= _ratio(sparsity, other) <= COMPARABLE
+
+
+def _ratio(sparsity: float, other: float) -> float:
+    """Of two densities; it rises with the other sparsity."""
+    return (1.0 - sparsity) / (1.0 - other)
 
 
 def promoted(paused: Sequence[RungScore], seen: Sequence[RungScore], keep: float) -> list[int]:
@@ -67,16 +75,57 @@ def relative_losses(told: Sequence[Mapping[str, Any]]) -> list[float]:
     A training is compared where it is now, at its end or its last rung, with all that have come there. NaN where it
     tells nothing.
     """
-    return [_relative_loss(each, told) for each in told]
+    places = [_place(each) for each in told]
+    means = {place: _Means(told, place) for place in {*places} - {""}}
+    return [means[place].beside(each) if place else math.nan for each, place in zip(told, places, strict=True)]
 
 
-def _relative_loss(mine: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> float:
-    rungs = sorted((name for name in mine if name.startswith(RUNG)), key=lambda name: int(name.removeprefix(RUNG)))
-    where = "loss" if mine.get("loss") is not None else (rungs[-1] if rungs else "")
-    if not where or mine.get("planned_sparsity") is None:
-        return math.nan
-    peers = [each for each in told if each.get(where) is not None and _comparable(mine, each)]
-    return _above_mean(mine, peers, where)
+def _place(mine: Mapping[str, Any]) -> str:
+    """Where a training is now: the name of its last loss."""
+    if mine.get("planned_sparsity") is None:
+        return ""
+    if mine.get("loss") is not None:
+        return "loss"
+    return max((name for name in mine if name.startswith(RUNG)), key=_epoch_of, default="")
+
+
+def _epoch_of(rung: str) -> int:
+    return int(rung.removeprefix(RUNG))
+
+
+class _Means:
+    """The mean logarithm of the losses at one place, around any sparsity.
+
+    Sorted by sparsity, comparable trainings stand together, and running sums give the sum of any stretch: a study of
+    ten thousand trials would wait for each of them to be compared with each. Fractions keep the sums exact.
+    """
+
+    def __init__(self, told: Sequence[Mapping[str, Any]], place: str) -> None:
+        seen = [each for each in told if each.get(place) is not None and each.get("planned_sparsity") is not None]
+        pairs = sorted((float(each["planned_sparsity"]), _log_loss(each, place)) for each in seen)
+        finite = [(sparsity, log) for sparsity, log in pairs if math.isfinite(log)]  # else they would hide all others
+        self._place = place
+        self._sparsities = [sparsity for sparsity, _ in finite]
+        self._sums = list(accumulate((Fraction(log) for _, log in finite), initial=Fraction()))
+        self._known: dict[float, float] = {}
+
+    def beside(self, mine: Mapping[str, Any]) -> float:
+        """The logarithm of a training's loss less that of the comparable ones; not finite where its own is not."""
+        sparsity, log = float(mine["planned_sparsity"]), _log_loss(mine, self._place)
+        if not math.isfinite(log):
+            return log
+        if sparsity not in self._known:
+            self._known[sparsity] = self._around(sparsity)
+        return log - self._known[sparsity]
+
+    def _around(self, sparsity: float) -> float:
+        first = bisect_left(self._sparsities, 1.0 / COMPARABLE, key=lambda other: _ratio(sparsity, other))
+        last = bisect_right(self._sparsities, COMPARABLE, key=lambda other: _ratio(sparsity, other))
+        return float(self._sums[last] - self._sums[first]) / (last - first)
+
+
+def _log_loss(row: Mapping[str, Any], place: str) -> float:
+    return math.log(max(float(row[place]), 1e-12))
 
 
 def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[float, int] | None:
@@ -104,5 +153,4 @@ def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _above_mean(row: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], name: str) -> float:
-    logs = [math.log(max(float(peer[name]), 1e-12)) for peer in peers]
-    return math.log(max(float(row[name]), 1e-12)) - math.fsum(logs) / len(logs)
+    return _log_loss(row, name) - math.fsum(_log_loss(peer, name) for peer in peers) / len(peers)

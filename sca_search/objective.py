@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from sca_search.artifacts import shelf_of
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
-from sca_search.correction import Observation, asked_for
+from sca_search.correction import Observation, asked_for, by_layer
 from sca_search.errors import CodeError, DivergenceError, LimitError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.gauge import Gauge, Taken
@@ -218,10 +218,10 @@ class Objective:
 
     def asked(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
         """The sparsity to ask the prior for, a layer."""
-        seen = [*self.given, *observations(study)] if self.spec.search.correction else []
+        seen = by_layer([*self.given, *observations(study)] if self.spec.search.correction else [])
         return {
             layer.name: asked_for(
-                [each for each in seen if each.layer == layer.name],
+                seen.get(layer.name, []),
                 candidate.sparsity_of(layer.name),
                 candidate.strength_of(layer.name, candidate.epochs),
             )

@@ -33,6 +33,7 @@ from sqlalchemy.exc import (
 )
 
 from sca_search.errors import SpecError, StorageError
+from sca_search.quiet_queue import QuietQueue
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logger
 from sca_search.shared_study import without_passwords
@@ -86,7 +87,7 @@ def _cause(error: Exception) -> str:
     return without_passwords((str(cause).splitlines() or [repr(cause)])[0])
 
 
-class QueueStorage(RDBStorage):
+class QueueStorage(QuietQueue):
     """A waiting trial is taken by one worker, and trials are only those that were queued."""
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -201,7 +202,7 @@ for _name in (
     "_get_trials",
     "get_trial_id_from_study_id_trial_number",
 ):
-    setattr(SharedStorage, _name, _steadily(getattr(RDBStorage, _name)))
+    setattr(SharedStorage, _name, _steadily(getattr(QueueStorage, _name)))
 
 
 def open_storage(run: RunFolder, stop_requested: Callable[[], bool] = lambda: False) -> QueueStorage:

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 
 from sca_search.audience import Audience, with_progress
@@ -16,6 +17,7 @@ from sca_search.goal import described
 from sca_search.heartbeat import owner_name
 from sca_search.latency import Calibration
 from sca_search.outcome import summarize, write_tables
+from sca_search.pacing import Pace
 from sca_search.prior_file import write_prior
 from sca_search.progress_file import ProgressFile
 from sca_search.results import trial_frame
@@ -30,6 +32,9 @@ from sca_search.trials import observations, open_study, rows
 from sca_search.versions import __version__
 from sca_search.workers import threads_of
 from sca_search.workshop import make_task, prepare_budgets
+
+# Of ten thousand trials, tables and prior take seconds to write: they may lag behind the trials a little.
+_SHARE_OF_TABLES = 0.05
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,17 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
             return Finished({}, stopped=True)
         study = open_study(run, space, audience.stop_requested)
 
-        def on_row() -> None:
+        tables = Pace(_SHARE_OF_TABLES)
+
+        def write_trials() -> pd.DataFrame:
             fetch_candidates(run, study)
-            write_tables(run, spec, trial_frame(rows(study)))
+            frame = trial_frame(rows(study))
+            write_tables(run, spec, frame)
             write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
+            return frame
+
+        def on_row() -> None:
+            tables.run_if_due(write_trials)
             pages.write_if_due()
 
         stopped = False
@@ -91,10 +103,7 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
             run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
-        fetch_candidates(run, study)
-        frame = trial_frame(rows(study))
-        write_tables(run, spec, frame)
-        summary = summarize(run, spec, frame, task, start, time.monotonic() - began)
+        summary = summarize(run, spec, write_trials(), task, start, time.monotonic() - began)
         progress.close()
         pages.write()
         logger.info(_last_word(summary, stopped))

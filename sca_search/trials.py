@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -24,12 +25,14 @@ from sca_search.results import FACTS
 from sca_search.run_folder import RunFolder, joined_run, require_joinable
 from sca_search.run_log import logger
 from sca_search.sampler import INNER, PlannedSampler
+from sca_search.seen import Seen
 from sca_search.shared_study import Shared
 from sca_search.space import Space
 from sca_search.spec import StudySpec, differences
 from sca_search.storage import open_storage, queue_locked, storage_errors, storage_of
 
 SPEC = "spec"
+_SEEN: WeakKeyDictionary[optuna.Study, Seen] = WeakKeyDictionary()
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -266,7 +269,8 @@ def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 def observations(study: optuna.Study) -> list[Observation]:
     """What the finished trials leave for the prior's correction."""
-    return [Observation(**each) for trial in complete_trials(study) for each in trial.user_attrs.get("observed", ())]
+    left = ((trial.number, trial.user_attrs.get("observed", ())) for trial in complete_trials(study))
+    return _SEEN.setdefault(study, Seen()).read(left)
 
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:

@@ -8,15 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
+import optuna
 import pytest
 
+from sca_search.allocation import LayerShape
 from sca_search.paper.cells import cells_of
 from sca_search.paper.comparison import Row, rows_of
 from sca_search.paper.result import CellResult
 from sca_search.paper_figures import figures_of
+from sca_search.quiet_queue import QuietQueue
+from sca_search.space import Space
+from sca_search.spec import resolve
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("claims", "paper", "report", "throughput_report", "turns")
+NAMES = (
+    *("bare_worker", "claims", "long_study", "memory", "paper", "report", "resident", "synthetic_trials"),
+    *("throughput_report", "turns"),
+)
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="benchmarks are in a checkout only")
 
@@ -222,3 +230,76 @@ def test_turns_leave_out_the_first_round_and_keep_the_order(modules) -> None:
     taken = modules["turns"].in_turns({"a": work("a"), "b": work("b")}, rounds=2)
     assert done == ["a ready", "a", "b ready", "b"] * 3
     assert {name: len(rounds) for name, rounds in taken.items()} == {"a": 2, "b": 2}
+
+
+# Long studies ---------------------------------------------------------------------------------------------------------
+
+
+def timed(modules, ask: float, tell: float, tables: float) -> dict[str, float]:
+    """A trial whose other parts took no time; the processor had half of it."""
+    page = modules["long_study"]
+    wall = dict.fromkeys((*page.ASKED, *page.WRITTEN), 0.0) | {"ask": ask, "tell": tell, "tables": tables}
+    return wall | {page.processor(part): seconds / 2 for part, seconds in wall.items()}
+
+
+def test_long_studies_are_judged_by_their_worst_trial_without_what_is_written(modules) -> None:
+    slow, quick = timed(modules, 1.5, 0.5, 9.0), timed(modules, 1.0, 0.25, 9.0)
+    found = {(10_000, 0, "gp"): [quick, slow], (10_000, 9_000, "tpe"): [quick, quick], (100, 0, "gp"): [slow, slow]}
+    assert modules["long_study"].verdicts(found) == [
+        "- 10,000 trials, gp: 2.00 s at worst (1.00 s of the processor), below 2 s: not met.",
+        "- 10,000 trials, 9,000 of them in the queue, tpe: 1.25 s at worst (0.62 s of the processor), below 2 s: met.",
+    ]
+
+
+def test_long_studies_table_has_best_and_worst_of_each_part(modules) -> None:
+    found = {(100, 0, "gp"): [timed(modules, 1.5, 0.5, 9.0), timed(modules, 1.0, 0.25, 8.0)]}
+    text = modules["long_study"].text_of(found, "2")
+    none = "0.000 to 0.000"
+    parts = ["1.000 to 1.500", none, none, "0.250 to 0.500", "1.250 to 2.000", "0.625 to 1.000"]
+    assert f"| 100 | 0 | gp | {' | '.join(parts)} | {none} | 8.000 to 9.000 | {none} |" in text
+
+
+def test_synthetic_trials_are_stored_as_optuna_stores_them(modules, tmp_path: Path) -> None:
+    made = modules["synthetic_trials"]
+    space = Space(
+        resolve(None, {"front": True}), (LayerShape("conv2", (32, 16, 5, 5), 1), LayerShape("fc1", (64, 128), 1))
+    )
+    trials = [*(made.synthetic(space, candidate) for candidate in range(20)), made.waiting(space, 20)]
+    studies = [
+        optuna.create_study(storage=QuietQueue(f"sqlite:///{tmp_path / name}"), directions=["maximize"] * 2)
+        for name in ("at-once.db", "one-by-one.db")
+    ]
+    made.store(studies[0], trials)
+    studies[1].add_trials(trials)
+    told = [
+        [
+            (each.number, each.state, each.values, each.params, each.distributions, each.user_attrs)
+            for each in study.trials
+        ]
+        for study in studies
+    ]
+    assert told[0] == told[1]
+    assert studies[0].ask().number == 20
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(105, "5.0%, at most 5%: met"), (106, "6.0%, at most 5%: not met")])
+def test_growth_is_counted_from_the_twentieth_trial(modules, last: int, verdict: str) -> None:
+    text = modules["memory"].growth_text([2**20 * each for each in [*range(19), 100, 400, last]])
+    assert "| 1 | 0.0 |\n| 20 | 100.0 |" in text
+    assert f"From trial 20 to trial 22 a study grows by {verdict}." in text
+
+
+def test_peaks_are_compared_with_and_without_the_imports(modules) -> None:
+    ours, bare = ({"base": base * 2**20, "peak": peak * 2**20} for base, peak in ((300, 390), (200, 300)))
+    text = modules["memory"].peak_text(ours, bare)
+    assert "| one trial | 300.0 | 390.0 | 90.0 |" in text
+    assert "| ratio | 1.50 | 1.30 | 0.90 |" in text
+    assert "1.30 times the bare loop's, at most 1.3: met." in text
+
+
+def test_resident_memory_is_a_part_of_its_peak(modules) -> None:
+    resident = modules["resident"]
+    assert 0 < resident.resident_bytes() <= resident.peak_bytes()

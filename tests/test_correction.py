@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from sca_search.correction import (
     LEAST_OBSERVATIONS,
+    MOST_OBSERVATIONS,
     Observation,
     asked_for,
+    by_layer,
     leave_one_out_error,
+    nearest,
     reached_for,
     trusted,
 )
@@ -174,3 +177,70 @@ def test_a_drift_seen_where_it_is_needed_is_nearly_undone():
         asked = asked_for(seen, plan, 10.0)
         assert asked < plan
         assert shifted(asked, 0.8) == pytest.approx(plan, abs=0.005)
+
+
+@quick
+@given(st.lists(st.builds(Observation, st.just("conv2"), shares, shares, strengths), min_size=1, max_size=8))
+def test_leaving_out_all_at_once_is_leaving_out_one_after_the_other(observations):
+    errors = []
+    for index, left_out in enumerate(observations):
+        others = observations[:index] + observations[index + 1 :]
+        errors.append(abs(at(left_out.asked, reached_for(others, left_out.strength)) - left_out.reached))
+    assert leave_one_out_error(observations) == pytest.approx(np.mean(errors), rel=1e-9, abs=1e-12)
+
+
+# Of many, the nearest
+
+
+def repeated(asked, strength=10.0, reached=None, count=MOST_OBSERVATIONS):
+    return [Observation("conv2", asked, asked if reached is None else reached, strength) for _ in range(count)]
+
+
+def test_while_they_are_few_all_observations_count():
+    seen = [*repeated(0.1, count=MOST_OBSERVATIONS - 1), *repeated(0.99, count=1)]
+    assert nearest(seen, [0.5], 10.0) == seen
+
+
+def test_near_is_a_plan_that_was_asked_for_or_reached_at_about_the_strength():
+    """Beside 200 far ones: at the plan itself, reaching it from elsewhere, and at a strength that is 1.1 times ours."""
+    near = [
+        Observation("conv2", 0.9, 0.5, 10.0),
+        Observation("conv2", 0.5, 0.9, 10.0),
+        Observation("conv2", 0.9, 0.9, 11.0),
+    ]
+    far = [*repeated(0.5, count=60), *repeated(0.9, 1e4, count=70), *repeated(0.999, count=70)]
+    found = nearest([*near, *far], [0.9], 10.0)
+    assert len(found) == MOST_OBSERVATIONS == len(far)
+    assert found[:3] == near
+
+
+def test_of_equally_near_ones_the_newest_count_in_their_order():
+    seen = [Observation("conv2", 0.9, 0.9 + number * 1e-6, 10.0) for number in range(2 * MOST_OBSERVATIONS)]
+    assert nearest(seen, [0.9], 10.0) == seen[MOST_OBSERVATIONS:]
+
+
+def test_what_is_long_past_is_not_looked_at():
+    past, newer = repeated(0.9, count=1), repeated(0.5, count=2000)
+    assert past[0] in nearest([*past, *newer[1:]], [0.9], 10.0)
+    assert past[0] not in nearest([*past, *newer], [0.9], 10.0)
+
+
+def test_observations_by_layer_keep_their_order():
+    seen = [Observation(layer, share, share, 1.0) for share in (0.1, 0.2) for layer in ("fc1", "conv2")]
+    assert by_layer(seen) == {"fc1": [seen[0], seen[2]], "conv2": [seen[1], seen[3]]}
+    assert by_layer([]) == {}
+
+
+def test_for_several_plans_an_observation_is_near_if_it_is_near_one():
+    seen = [*repeated(0.5, count=100), *repeated(0.97, count=100), *repeated(0.8, count=100)]
+    found = nearest(seen, [0.97, 0.5], 10.0)
+    assert {each.asked for each in found} == {0.5, 0.97}
+
+
+def test_a_long_study_learns_its_drift_from_the_near_ones():
+    """Nine times as many of another strength say the opposite, and come later."""
+    near = seen_with(lambda _: 0.8, 0.1, 0, count=200)
+    near = [Observation("conv2", each.asked, each.reached, 10.0) for each in near]
+    opposite = [Observation("conv2", each.asked, shifted(each.asked, -0.8), 1e5) for each in near]
+    asked = asked_for([*near, *opposite * 9], 0.9, 10.0)
+    assert shifted(asked, 0.8) == pytest.approx(0.9, abs=0.01)

@@ -217,6 +217,43 @@ def test_relative_losses_of_one_sparsity_sum_to_0_and_keep_their_order(losses):
     assert [relative[each] for each in by_loss] == sorted(relative)
 
 
+def compared_one_by_one(told):
+    """The definition: each beside all that came to where it is, one pair at a time."""
+    found = []
+    for mine in told:
+        epochs = [int(name[5:]) for name in mine if name.startswith("rung.")]
+        place = "loss" if "loss" in mine else f"rung.{max(epochs, default=0)}"
+        logs = [
+            math.log(max(each[place], 1e-12))
+            for each in told
+            if place in each and 2 / 3 <= (1 - mine["planned_sparsity"]) / (1 - each["planned_sparsity"]) <= 1.5
+        ]
+        found.append(math.log(max(mine[place], 1e-12)) - math.fsum(logs) / len(logs) if place in mine else math.nan)
+    return found
+
+
+losses = st.floats(0, 1e6)
+trainings = st.fixed_dictionaries(
+    {"planned_sparsity": st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.97]), st.floats(0, 0.999))},
+    optional={"loss": losses, "rung.5": losses, "rung.10": losses},
+)
+
+
+@quick
+@given(st.lists(trainings, max_size=30))
+def test_relative_losses_are_to_the_last_bit_those_of_comparing_one_by_one(told):
+    expected = compared_one_by_one(told)
+    assert [str(each) for each in relative_losses(told)] == [str(each) for each in expected]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_leaves_the_others_theirs(broken):
+    told = [{"planned_sparsity": 0.9, "loss": loss} for loss in (math.e, broken, math.e**3)]
+    first, gone, last = relative_losses(told)
+    assert (first, last) == pytest.approx((-1, 1))
+    assert not math.isfinite(gone)
+
+
 # How well rungs foretell
 
 

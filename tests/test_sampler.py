@@ -19,7 +19,17 @@ from optuna.testing.pytest_samplers import (
 )
 from optuna.trial import TrialState, create_trial
 
-from sca_search.sampler import INNER, STARTUP, PlannedSampler, around, derived_seed, view_of
+from sca_search.sampler import (
+    BEST_SHOWN,
+    INNER,
+    NEWEST_SHOWN,
+    STARTUP,
+    PlannedSampler,
+    around,
+    derived_seed,
+    shown,
+    view_of,
+)
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 X, Y = FloatDistribution(0, 1), FloatDistribution(1e-3, 1, log=True)
@@ -232,6 +242,48 @@ def test_view_keeps_params_and_their_distributions():
     told(study, {"x": 0.25, "y": 0.5}, planned_sparsity=0.9, loss=1.0)
     (trial,) = view_of(study).get_trials(states=(TrialState.COMPLETE,))
     assert (trial.params, trial.distributions) == ({"x": 0.25, "y": 0.5}, {"x": X, "y": Y})
+
+
+# Of a long study, a part
+
+
+def test_all_that_tell_are_shown_while_they_are_few():
+    values = [math.nan, *range(BEST_SHOWN + NEWEST_SHOWN), math.inf]
+    assert shown(values) == list(range(1, BEST_SHOWN + NEWEST_SHOWN + 1))
+
+
+def test_of_many_the_best_and_the_newest_are_shown_oldest_first():
+    """Values fall from the oldest on: 1000, 999, …; but two of the first are the best of all."""
+    values = [1000.0 - index for index in range(1000)]
+    values[3], values[7] = -5.0, -7.0
+    # The best are these two and the last ones; of the others the newest come right before.
+    first = 1000 - (BEST_SHOWN - 2) - NEWEST_SHOWN
+    assert shown(values) == [3, 7, *range(first, 1000)]
+
+
+@quick
+@given(st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), max_size=600), st.integers(0, 10))
+def test_shown_are_no_more_than_allowed_with_all_of_the_best(values, seed):
+    finite = [value for value in values if math.isfinite(value)]
+    seen = shown(values)
+    assert seen == sorted(set(seen))
+    assert len(seen) == min(len(finite), BEST_SHOWN + NEWEST_SHOWN)
+    assert sorted(values[index] for index in seen)[:BEST_SHOWN] == sorted(finite)[:BEST_SHOWN]
+    newest = [index for index in range(len(values)) if math.isfinite(values[index])][-NEWEST_SHOWN:]
+    assert set(newest) <= set(seen)
+
+
+def test_the_view_of_a_long_study_is_bounded_and_knows_the_best():
+    study = two_objectives()
+    many = BEST_SHOWN + NEWEST_SHOWN + 50
+    for number in range(many):
+        told(study, {"x": number / many}, planned_sparsity=0.9, loss=1.0 + number)  # the first is the best
+    seen = seen_values(view_of(study))
+    assert len(seen) == BEST_SHOWN + NEWEST_SHOWN
+    assert min(seen, key=seen.get) == 0.0
+    # Values are beside the mean of all, shown or not.
+    mean = np.mean(np.log(np.arange(1, many + 1)))
+    assert seen[0.0] == pytest.approx(-mean)
 
 
 class Noting(BaseSampler):

@@ -13,6 +13,7 @@ from sca_search.dashboard.page import render_page
 from sca_search.dashboard.reading import read_run
 from sca_search.dashboard.study_data import study_document
 from sca_search.files import write_text_atomic
+from sca_search.pacing import Pace
 from sca_search.run_folder import RunFolder
 
 # A page of a thousand trials takes a second to make; a study should not spend its time on that.
@@ -42,16 +43,14 @@ class PageWriter:
 
     def __init__(self, run: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
-        self._clock = clock
-        self._due = 0.0
+        self._pace = Pace(_SHARE_OF_TIME, clock)
 
     def write(self) -> None:
-        began = self._clock()
-        write_page(self._run.dashboard_file, [self._run.path])
-        ended = self._clock()
-        self._due = ended + (ended - began) * (1.0 / _SHARE_OF_TIME - 1.0)
+        self._pace.run(self._write)
 
     def write_if_due(self) -> None:
         """Leaves it be where the last one was so long to make that another would slow the study down."""
-        if self._clock() >= self._due:
-            self.write()
+        self._pace.run_if_due(self._write)
+
+    def _write(self) -> None:
+        write_page(self._run.dashboard_file, [self._run.path])

@@ -1,0 +1,143 @@
+"""Trials as the objective leaves them, without the training: for studies of thousands, stored within seconds."""
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import optuna
+import sqlalchemy
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, distribution_to_json
+from optuna.storages._rdb import models
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from sca_search.goal import planned_ahead
+from sca_search.space import Space, is_logarithmic
+
+
+def distributions_of(space: Space) -> dict[str, BaseDistribution]:
+    numbers = {name: FloatDistribution(*ends, log=is_logarithmic(name)) for name, ends in space.ranges().items()}
+    return numbers | {name: CategoricalDistribution(options) for name, options in space.choices().items()}
+
+
+def drawn(distribution: Any, random: np.random.Generator) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(random.integers(len(distribution.choices)))]
+    if distribution.log:
+        low, high = math.log(distribution.low), math.log(distribution.high)
+        return min(max(math.exp(random.uniform(low, high)), distribution.low), distribution.high)
+    return float(random.uniform(distribution.low, distribution.high))
+
+
+def planned(space: Space, candidate: int) -> float:
+    ahead = planned_ahead(space.spec.goal, candidate)
+    assert ahead is not None
+    return space.possible(ahead)
+
+
+def synthetic(space: Space, candidate: int) -> FrozenTrial:
+    """A trial as the objective leaves it; of twenty, two are paused at a rung and one failed."""
+    random = np.random.default_rng(candidate)
+    distributions = distributions_of(space)
+    params = {name: drawn(distribution, random) for name, distribution in distributions.items()}
+    sparsity = planned(space, candidate)
+    loss = float(0.1 / (1.0 - sparsity) ** 0.3 * math.exp(random.normal(0.0, 0.3)))
+    told: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
+    told["asked"] = {layer.name: beside(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
+    told["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
+    told["rung_accuracy"] = 0.9
+    state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
+    values = None
+    if state == TrialState.COMPLETE:
+        values = [float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01)), sparsity]
+        told |= finished(space, loss, params, told["asked"], random)
+    return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=told)
+
+
+def finished(
+    space: Space, loss: float, params: dict[str, Any], asked: dict[str, float], random: np.random.Generator
+) -> dict[str, Any]:
+    """What a finished trial tells beside: a layer reaches less than was asked for, and not always the same."""
+    strength = float(params.get("strength", 0.0))
+    observed = [
+        {"layer": layer.name, "asked": share, "reached": beside(share, random.normal(-0.3, 0.2)), "strength": strength}
+        for layer, share in zip(space.layers, asked.values(), strict=True)
+    ]
+    figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
+    return figures | {"sparsity_before": 0.5, "packed_bytes": 4000, "images": 360, "observed": observed}
+
+
+def beside(share: float, by: float) -> float:
+    """A share moved in log-odds."""
+    inside = min(max(share, 1e-3), 1.0 - 1e-3)
+    return 1.0 / (1.0 + (1.0 - inside) / inside * math.exp(-by))
+
+
+def waiting(space: Space, candidate: int) -> FrozenTrial:
+    """A trial of the queue."""
+    told = {"candidate": candidate, "planned_sparsity": planned(space, candidate)}
+    return create_trial(state=TrialState.WAITING, user_attrs=told)
+
+
+def store(study: optuna.Study, trials: list[FrozenTrial]) -> None:
+    """Adds trials in one go: Optuna's own way takes 30 ms for each.
+
+    The rows are those that Optuna would write; a study made anew reads them as its own.
+    """
+    engine = study._storage._backend.engine
+    first = len(study.get_trials(deepcopy=False))
+    now = datetime.now(UTC).replace(tzinfo=None)
+    numbers = range(first, first + len(trials))
+    with engine.begin() as connection:
+        made = [
+            {"number": number, "study_id": study._study_id, "state": trial.state}
+            | ({} if trial.state == TrialState.WAITING else {"datetime_start": now, "datetime_complete": now})
+            for number, trial in zip(numbers, trials, strict=True)
+        ]
+        table = models.TrialModel.__table__
+        for is_waiting in (False, True):
+            rows = [row for row in made if (row["state"] == TrialState.WAITING) is is_waiting]
+            if rows:
+                connection.execute(table.insert(), rows)
+        found = connection.execute(
+            sqlalchemy.select(table.c.number, table.c.trial_id).where(table.c.study_id == study._study_id)
+        )
+        ids = {number: trial for number, trial in found}  # noqa: C416 - rows are tuples by behaviour, not by type
+        for model, rows_of in _PARTS.items():
+            rows = [
+                row | {"trial_id": ids[number]}
+                for number, trial in zip(numbers, trials, strict=True)
+                for row in rows_of(trial)
+            ]
+            if rows:
+                connection.execute(model.__table__.insert(), rows)
+
+
+def _values(trial: FrozenTrial) -> list[dict[str, Any]]:
+    finite = models.TrialValueModel.TrialValueType.FINITE
+    return [
+        {"objective": index, "value": value, "value_type": finite} for index, value in enumerate(trial.values or ())
+    ]
+
+
+def _params(trial: FrozenTrial) -> list[dict[str, Any]]:
+    return [
+        {
+            "param_name": name,
+            "param_value": distribution.to_internal_repr(trial.params[name]),
+            "distribution_json": distribution_to_json(distribution),
+        }
+        for name, distribution in trial.distributions.items()
+    ]
+
+
+def _attributes(trial: FrozenTrial) -> list[dict[str, Any]]:
+    return [{"key": key, "value_json": json.dumps(value)} for key, value in trial.user_attrs.items()]
+
+
+_PARTS = {
+    models.TrialValueModel: _values,
+    models.TrialParamModel: _params,
+    models.TrialUserAttributeModel: _attributes,
+}
