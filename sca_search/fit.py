@@ -22,6 +22,9 @@ from sca_search.wheels import heal_torchvision
 heal_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
 
+# What Adam knows of a parameter. The fused one reads them without a look at their sizes.
+_REMEMBERED = {"step", "exp_avg", "exp_avg_sq"}
+
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its greeting would tear the progress display
 
 
@@ -122,7 +125,14 @@ def remember(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
         number, _, name = key.partition(".")
         if not number.isdecimal() or int(number) >= len(parameters):
             raise RunError(f"a checkpoint's memory must be of this network's {len(parameters)} parameters, got {key!r}")
-        optimizer.state[parameters[int(number)]][name] = _laid_out_as(parameters[int(number)], value)
+        parameter = parameters[int(number)]
+        expected = torch.zeros(()) if name == "step" else parameter
+        if name not in _REMEMBERED or (value.shape, value.dtype) != (expected.shape, expected.dtype):
+            raise RunError(f"a checkpoint's memory must fit this network's parameters, {key!r} does not")
+        optimizer.state[parameter][name] = _laid_out_as(parameter, value)
+    for state in optimizer.state.values():
+        if state.keys() != _REMEMBERED:
+            raise RunError(f"a checkpoint's memory of a parameter must be whole, got {', '.join(sorted(state))} alone")
 
 
 def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:

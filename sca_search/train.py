@@ -5,6 +5,7 @@
 re-estimated; the network is measured.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
@@ -105,6 +106,15 @@ def _require_finite(values: Mapping[str, Tensor]) -> None:
             raise DivergenceError(f"{name} is not finite after the last step")
 
 
+def _require_possible(where: Path, kept: Checkpoint, epochs: int) -> None:
+    """A run folder may come from somebody else: numbers that no training of this length leaves are refused."""
+    if not 0 < kept.epoch < epochs:
+        raise RunError(f"{where}: must be of an epoch from 1 to {epochs - 1}, got {str(kept.epoch)[:20]}")
+    for name, value in {"λ's unit": kept.unit, **{f"α of {layer}": alpha for layer, alpha in kept.alphas.items()}}.items():
+        if not 0.0 <= value < math.inf:
+            raise RunError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
+
+
 class _Training:
     """One candidate on its way from the warm start to its trits."""
 
@@ -149,6 +159,7 @@ class _Training:
         if checkpoint is None or not checkpoint.exists():
             return 0, {}
         kept = load_checkpoint(checkpoint)
+        _require_possible(checkpoint, kept, self.candidate.epochs)
         steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
         try:
             self.model.load_state_dict(kept.model)

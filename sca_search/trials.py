@@ -15,14 +15,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.budget import PREDICTED
 from sca_search.correction import Observation
+from sca_search.damage import damage_refused
 from sca_search.errors import StorageError
 from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
-from sca_search.results import FACTS
+from sca_search.results import FACTS, trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
 from sca_search.space import Space
 from sca_search.spec import StudySpec
+from sca_search.study_database import require_sound
 
 STUDY_NAME = "sca-search"
 _STATES = {
@@ -41,14 +43,17 @@ def open_study(run: RunFolder, space: Space) -> optuna.Study:
     spec = space.spec
     sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with storage_errors(run):
-        return optuna.create_study(
+    require_sound(run.path / "study.db")
+    with storage_errors(run), damage_refused(run.path, "opened"):
+        study = optuna.create_study(
             study_name=STUDY_NAME,
             storage=QueueStorage(run),
             directions=["maximize", "maximize"],
             sampler=sampler,
             load_if_exists=True,
         )
+        trial_frame(rows(study))  # what is wrong with a trial shows before another is trained
+    return study
 
 
 class QueueStorage(RDBStorage):

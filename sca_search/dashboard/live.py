@@ -23,12 +23,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from sca_search.damage import damage_refused
 from sca_search.dashboard.page import embedded, render_page
 from sca_search.dashboard.reading import read_run
 from sca_search.dashboard.study_data import one_detail
 from sca_search.dashboard.words import status
 from sca_search.dashboard.writing import document_of
 from sca_search.errors import RunError, ScaError
+from sca_search.files import stamp_of
 
 Export = Callable[[Path, int], dict[str, Any]]
 _FRESH = {"Cache-Control": "no-store"}
@@ -63,8 +65,7 @@ class LiveStudies:
 
     def status(self) -> dict[str, Any]:
         """What is asked for all the time, and so must be cheap: whether to fetch anew, and what is under way."""
-        files = [read_run(run) for run in self.runs]
-        return {"version": self.version(), "status": [status(each, each.rows) for each in files]}
+        return {"version": self.version(), "status": [_status(run) for run in self.runs]}
 
     def data(self) -> bytes:
         """The documents, made when they have changed."""
@@ -75,7 +76,10 @@ class LiveStudies:
         return self._seen.body
 
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
-        return one_detail(read_run(self.runs[study]), trial) if 0 <= study < len(self.runs) else None
+        if not 0 <= study < len(self.runs):
+            return None
+        with damage_refused(self.runs[study], "shown"):
+            return one_detail(read_run(self.runs[study]), trial)
 
     def exported(self, study: int, trial: int) -> dict[str, Any]:
         """One at a time: an export takes all cores and the folder for itself."""
@@ -88,11 +92,17 @@ class LiveStudies:
             self._is_exporting = False
 
 
-def _stamps(run: Path) -> list[tuple[str, int]]:
+def _status(run: Path) -> dict[str, str]:
+    with damage_refused(run, "shown"):
+        files = read_run(run)
+        return status(files, files.rows)
+
+
+def _stamps(run: Path) -> list[tuple[str, tuple[int, ...]]]:
     """Whatever changes when a trial ends, or when maps are made of one."""
     names = ("trials.csv", "summary.json", "dense.json", "prior.json", "study.toml", "about.json")
     files = [*(run / name for name in names), *sorted(run.glob("candidates/*/features.json"))]
-    return [(str(file), file.stat().st_mtime_ns) for file in files if file.exists()]
+    return [(str(file), stamp_of(file)) for file in files]
 
 
 def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
@@ -115,7 +125,7 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
     async def export(request: Request) -> Response:
         if not secrets.compare_digest(request.headers.get("x-token", "").encode(), studies.token.encode()):
             return JSONResponse({"error": "the token must be that of the page"}, 403)
-        study, trial = _asked(await request.body(), len(studies.runs))
+        study, trial = asked_for(await request.body(), len(studies.runs))
         return JSONResponse(await run_in_threadpool(studies.exported, study, trial))
 
     routes = [
@@ -129,7 +139,7 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
     return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _refused})
 
 
-def _asked(body: bytes, studies: int) -> tuple[int, int]:
+def asked_for(body: bytes, studies: int) -> tuple[int, int]:
     """Which study and trial a request names."""
     try:
         asked = json.loads(body)
