@@ -5,9 +5,11 @@ given a fiftieth of the cases: each file that they read has a reader of its own,
 """
 
 import argparse
+import json
 import multiprocessing
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -26,17 +28,36 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", default="", help="only readers whose names begin so")
+    parser.add_argument("--kept", type=Path, help="a file of finished readers: the same command goes on after them")
     arguments = parser.parse_args()
     names = [name for name in _names() if name.startswith(arguments.only)]
     context = multiprocessing.get_context("spawn")
+    known = _known(arguments.kept)
     found = []
     for name in names:
+        if name in known:
+            found.append(known[name])
+            continue
         with context.Pool(1) as pool:
             found.append(pool.apply(_one, (name, arguments.cases, arguments.first)))
+        _keep(arguments.kept, found[-1])
         print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
     if not arguments.only:
         report.write_section(report.RESULTS, "fuzz", _text(found))
     sys.exit(0 if all(each.sound for each in found) else 1)
+
+
+def _known(kept: Path | None) -> dict[str, Outcomes]:
+    if kept is None or not kept.exists():
+        return {}
+    outcomes = [Outcomes(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
+    return {each.reader: each for each in outcomes}
+
+
+def _keep(kept: Path | None, outcomes: Outcomes) -> None:
+    if kept is not None:
+        with kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(outcomes)) + "\n")
 
 
 def _names() -> list[str]:
@@ -65,7 +86,9 @@ def _text(found: list[Outcomes]) -> str:
     return (
         "## Files that accidents and attackers changed\n\n"
         "A reader answers or refuses in one sentence; anything else is a crash, more than "
-        f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most {MOST_MEGABYTES} MB.\n\n"
+        f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most "
+        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study have a fiftieth of the cases: each of their files "
+        "has a reader of its own, too.\n\n"
         f"{report.table(headings, [_row(each) for each in found])}\n\n{report.provenance()}"
     )
 

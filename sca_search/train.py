@@ -110,7 +110,10 @@ def _require_possible(where: Path, kept: Checkpoint, epochs: int) -> None:
     """A run folder may come from somebody else: numbers that no training of this length leaves are refused."""
     if not 0 < kept.epoch < epochs:
         raise RunError(f"{where}: must be of an epoch from 1 to {epochs - 1}, got {str(kept.epoch)[:20]}")
-    for name, value in {"λ's unit": kept.unit, **{f"α of {layer}": alpha for layer, alpha in kept.alphas.items()}}.items():
+    for name, value in {
+        "λ's unit": kept.unit,
+        **{f"α of {layer}": alpha for layer, alpha in kept.alphas.items()},
+    }.items():
         if not 0.0 <= value < math.inf:
             raise RunError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
 

@@ -11,8 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from fuzzing import ODD_VALUES, Mutator, Reader, altered, altered_header, damaged, reworded, shuffled_lines, spliced
-from fuzzing import through
+from fuzzing import (
+    ODD_VALUES,
+    Mutator,
+    Reader,
+    altered,
+    altered_header,
+    damaged,
+    reworded,
+    shuffled_lines,
+    spliced,
+    through,
+)
 from kept_answers import KeptAnswers
 from torch import nn
 
@@ -47,7 +57,7 @@ JSON: tuple[Mutator, ...] = (altered, altered, altered, reworded, damaged, splic
 TEXT: tuple[Mutator, ...] = (reworded, reworded, shuffled_lines, damaged, spliced)
 TENSORS: tuple[Mutator, ...] = (altered_header, altered_header, damaged, spliced)
 
-# Files of a run folder that its page shows; those of which nothing else depends on the table of trials come first.
+# Files of a run folder that its page shows; of the last three, others are made anew with each of their changes.
 PAGE_FILES = (
     "summary.json",
     "about.json",
@@ -55,9 +65,8 @@ PAGE_FILES = (
     "closed-form.json",
     "sensitivity.json",
     "study.toml",
-    "candidates/000/candidate.json",
 )
-WHOLE_PAGE_FILES = ("trials.csv", "dense.json")
+WHOLE_PAGE_FILES = ("trials.csv", "dense.json", "candidates/000/candidate.json")
 # Those of one trial, as a live page asks for them.
 DETAIL_FILES = ("candidate.json", "history.csv", "distribution.json", "features.json")
 
@@ -101,9 +110,12 @@ def _pages(place: Path) -> list[Reader]:
     live = LiveStudies([place], lambda _run, _trial: {})
     return [
         *(_of_run(f"page: {Path(name).name}", place, name, page) for name in PAGE_FILES),
-        *(_of_run(f"page: {name}", place, name, page, is_slow=True) for name in WHOLE_PAGE_FILES),
+        *(_of_run(f"page: {Path(name).name}", place, name, page, is_slow=True) for name in WHOLE_PAGE_FILES),
         *(_of_run(f"live: {name}", place, name, live.status) for name in ("progress.json", "dense.json")),
-        *(_of_run(f"live: {name}", place, f"candidates/000/{name}", lambda: live.detail(0, 0)) for name in DETAIL_FILES),
+        *(
+            _of_run(f"live: {name}", place, f"candidates/000/{name}", lambda: live.detail(0, 0))
+            for name in DETAIL_FILES
+        ),
         Reader("live: request to export", b'{"study": 0, "trial": 1}', lambda body: asked_for(body, 2), JSON),
     ]
 
@@ -115,7 +127,8 @@ def _page(place: Path) -> object:
 def _shown(place: Path) -> list[Reader]:
     show = partial(_show, place)
     return [
-        _of_run(f"show: {name}", place, name, show, is_slow=True) for name in ("trials.csv", "summary.json", "dense.json")
+        _of_run(f"show: {name}", place, name, show, is_slow=True)
+        for name in ("trials.csv", "summary.json", "dense.json")
     ]
 
 

@@ -5,10 +5,9 @@ file, would take half an hour for every kind of file, and ask the same of the sa
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 
@@ -39,20 +38,26 @@ class KeptAnswers:
         self._study, self._spec = files.run.spec_file.read_bytes(), files.spec
         self._read, self._table, self._made_rows = results.read_csv, study_data._table, RunFiles.rows.func
         self._resolved, self._pictured = run_folder.resolve, study_data.page_features
+        self._instead: list[tuple[Any, str, Any]] = [
+            *((room, "read_csv", self._read_csv) for room in _READERS),
+            *((room, name, self._asking(getattr(room, name))) for room, name in _OF_TABLES),
+            (run_folder, "resolve", self._resolve),
+            (study_data, "_table", self._page_table),
+            (study_data, "page_features", self._features),
+            (RunFiles, "rows", property(self._rows_of)),
+        ]
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Within it, what was asked of the table before is not worked out again."""
-        with ExitStack() as patches:
-            for room in _READERS:
-                patches.enter_context(patch.object(room, "read_csv", self._read_csv))
-            for room, name in _OF_TABLES:
-                patches.enter_context(patch.object(room, name, self._asking(getattr(room, name))))
-            patches.enter_context(patch.object(run_folder, "resolve", self._resolve))
-            patches.enter_context(patch.object(study_data, "_table", self._page_table))
-            patches.enter_context(patch.object(study_data, "page_features", self._features))
-            patches.enter_context(patch.object(RunFiles, "rows", property(self._rows_of)))
+        """Within it, what was asked of them before is not worked out again."""
+        before = [(room, name, vars(room)[name]) for room, name, _ in self._instead]
+        for room, name, own in self._instead:
+            setattr(room, name, own)
+        try:
             yield
+        finally:
+            for room, name, usual in before:
+                setattr(room, name, usual)
 
     def _resolve(self, study_file: Path, flags: dict[str, object]) -> StudySpec:
         return self._spec if study_file.read_bytes() == self._study and not flags else self._resolved(study_file, flags)

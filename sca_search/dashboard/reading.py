@@ -10,7 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from sca_search.candidate_record import DISTRIBUTION, FEATURES, HISTORY, RECORD, read_history, read_json, read_table, records_of
+from sca_search.candidate_record import (
+    DISTRIBUTION,
+    FEATURES,
+    HISTORY,
+    RECORD,
+    read_history,
+    read_json,
+    read_table,
+    records_of,
+)
 from sca_search.errors import RunError
 from sca_search.files import stamp_of
 from sca_search.goal import chosen_trial
@@ -98,7 +107,9 @@ def read_candidate(run: RunFolder, number: int) -> CandidateFiles | None:
 
 
 @lru_cache(maxsize=4096)
-def _read_candidate(run: RunFolder, number: int, _stamps: tuple[tuple[str, tuple[int, ...]], ...]) -> CandidateFiles | None:
+def _read_candidate(
+    run: RunFolder, number: int, _stamps: tuple[tuple[str, tuple[int, ...]], ...]
+) -> CandidateFiles | None:
     """The stamps are only there so that a folder that changed is read again."""
     folder = run.candidate(number)
     try:

@@ -95,7 +95,7 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
     """Zeros and weights of each ternary layer, counted in the written file."""
     try:
         model = onnx.load_model_from_string(path.read_bytes())
-    except (OSError, DecodeError) as error:
+    except (OSError, DecodeError, TypeError, ValueError) as error:
         raise ExportError(f"{path} cannot be read as an ONNX model: {error}") from error
     constants = {constant.name: constant for constant in model.graph.initializer}
     counts = {}
