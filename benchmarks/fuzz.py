@@ -87,8 +87,8 @@ def _text(found: list[Outcomes]) -> str:
         "## Files that accidents and attackers changed\n\n"
         "A reader answers or refuses in one sentence; anything else is a crash, more than "
         f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most "
-        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study have a fiftieth of the cases: each of their files "
-        "has a reader of its own, too.\n\n"
+        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study have a fiftieth of the cases: each of their "
+        "files has a reader of its own, too.\n\n"
         f"{report.table(headings, [_row(each) for each in found])}\n\n{report.provenance()}"
     )
 

@@ -377,6 +377,11 @@ class StudySpec(_Table):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @property
+    def own_names(self) -> tuple[str | None, ...]:
+        """What may name functions of a user's own."""
+        return self.data.name, self.model.name, self.train.loss, self.train.metric
+
+    @property
     def base_name(self) -> str:
         """A run folder's name where the user gave none: data, network, target."""
         data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
