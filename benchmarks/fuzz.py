@@ -9,13 +9,14 @@ import json
 import multiprocessing
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import report
-from fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, fuzzed
+from fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, Reader, fuzzed
 from hostile_files import readers
 
 _FEWER = 50
@@ -33,15 +34,12 @@ def main() -> None:
     names = [name for name in _names() if name.startswith(arguments.only)]
     context = multiprocessing.get_context("spawn")
     known = _known(arguments.kept)
-    found = []
-    for name in names:
-        if name in known:
-            found.append(known[name])
-            continue
+    for name in [name for name in names if name not in known]:
         with context.Pool(1) as pool:
-            found.append(pool.apply(_one, (name, arguments.cases, arguments.first)))
-        _keep(arguments.kept, found[-1])
-        print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
+            known[name] = pool.apply(_one, (name, arguments.cases, arguments.first))
+        _keep(arguments.kept, known[name])
+        print(_row(known[name]), *known[name].crashes[:5], sep="\n  ", flush=True)
+    found = [known[name] for name in sorted(names)]
     if not arguments.only:
         report.write_section(report.RESULTS, "fuzz", _text(found))
     sys.exit(0 if all(each.sound for each in found) else 1)
@@ -61,8 +59,17 @@ def _keep(kept: Path | None, outcomes: Outcomes) -> None:
 
 
 def _names() -> list[str]:
+    """The quickest first: a run that is cut short has most of them."""
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
-        return [reader.name for reader in readers(Path(folder))]
+        return [reader.name for reader in sorted(readers(Path(folder)), key=_seconds)]
+
+
+def _seconds(reader: Reader) -> float:
+    reader.read(reader.good)  # what is made once is not counted
+    began = time.process_time()
+    for _ in range(5):
+        reader.read(reader.good)
+    return time.process_time() - began
 
 
 def _one(name: str, cases: int, first: int) -> Outcomes:
