@@ -63,7 +63,7 @@ def _usage(sentence: str) -> str:
 
 
 def _refuse(sentences: str, error: Exception) -> int:
-    sentences = "\n".join(map(_short, sentences.splitlines()))
+    sentences = "\n".join(map(_short, sentences.split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(sentences, style="red")
@@ -83,7 +83,7 @@ def _fault(error: Exception) -> int:
 
 
 def _print(text: str, style: str | None) -> None:
-    for line in text.splitlines():
+    for line in text.rstrip("\n").split("\n"):  # a name may hold other ends of lines, which are none here
         errors().print(line, style=style, highlight=False, soft_wrap=True, markup=False)
 
 

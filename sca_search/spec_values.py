@@ -33,7 +33,7 @@ def _seconds(given: object) -> object:
         return given
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", given)
     if match is None:
-        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {given!r}")
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {shown(given)}")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
