@@ -56,6 +56,14 @@ def read_json(path: Path, default: Any) -> Any:
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one where there is no such file."""
+    content = read_json(path, {})
+    if not isinstance(content, dict):
+        raise RunError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
 def _record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:

@@ -269,7 +269,7 @@ def run_command(
 
 
 def _search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
-    remarks().print("[dim]loading torch, data and network …[/dim]") if remarks().is_terminal else None
+    remarks().print("loading torch, data and network …", style="dim") if remarks().is_terminal else None
     from sca_search.answers import study_answer
     from sca_search.display import StudyDisplay
     from sca_search.goal import unmet

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from sca_search.calibrate import graph_of, sampler_of
 from sca_search.errors import ExportError, RunError, SpecError, unknown_name
 from sca_search.export.packed import payload_bytes
@@ -76,6 +78,9 @@ class Entry:
     file_bytes: int | None = None
 
 
+_ENTRY = TypeAdapter(Entry)
+
+
 def chosen_methods(given: str) -> tuple[str, ...]:
     """'all', or names with commas between them; SpecError for one that is not there."""
     if given.strip() == "all":
@@ -125,9 +130,14 @@ def _read_entry(contest: Contest, method: str, seed: int) -> Entry | None:
     if not path.exists():
         return None
     _refuse_other(contest.spec_of(method, seed))
+    return read_entry(path)
+
+
+def read_entry(path: Path) -> Entry:
+    """What a method gave, as an earlier command wrote it."""
     try:
-        return Entry(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        return _ENTRY.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
         raise RunError(f"{path}: is not the result of a method; remove it to train it again") from error
 
 

@@ -274,7 +274,7 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
         table.add_column(heading, justify="left" if heading == "layer" else "right", overflow="fold")
     ranked = sorted(layers, key=lambda layer: -losses[layer, told[-1]]) if told else layers
     for layer in ranked[:_SHOWN_LAYERS]:
-        table.add_row(layer, *(f"{losses[layer, sparsity]:+.4f}" for sparsity in told))
+        table.add_row(str(layer), *(f"{losses[layer, sparsity]:+.4f}" for sparsity in told))
     if len(ranked) > _SHOWN_LAYERS:
         table.add_row(f"… {len(ranked) - _SHOWN_LAYERS} more in sensitivity.json")
     return table
@@ -328,7 +328,7 @@ def bench_lines(bench: "Bench") -> list[str]:
 
 def check_table(report: "CheckReport") -> Table:
     """What became of the self-test on each target."""
-    words = {"ran": "[green]ran, agrees[/green]", "compiled": "only compiled", "failed": "[red]FAILED[/red]"}
+    words = {"ran": Text("ran, agrees", "green"), "compiled": Text("only compiled"), "failed": Text("FAILED", "red")}
     table = Table("target", "instructions", "self-test", "said", title="Other machines", title_justify="left")
     for check in report.checks:
         table.add_row(check.target, check.instructions, words[check.outcome], Text(check.said))

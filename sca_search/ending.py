@@ -25,6 +25,10 @@ from sca_search.screen import LOGGER, PIPE_CLOSED, answer, errors, manner
 DONE, NO, REFUSED, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
 # A disk that is full or may not be written, wherever it shows.
 _MACHINES_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+# A name that no file can have, or that leads in a circle.
+_IMPOSSIBLE_NAMES = {errno.ENAMETOOLONG, errno.ELOOP}
+# A sentence may quote what was given; of what is longer, its end tells the rule.
+_LONGEST, _TAIL = 1500, 300
 
 
 def ended(command: Callable[[], Any]) -> int:
@@ -48,6 +52,8 @@ def _sentences(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.errno in _MACHINES_FAULTS:
         return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _IMPOSSIBLE_NAMES:
+        return f"{error.filename}: {error.strerror}"
     # Typer's own errors about flags have no public class in common, but all know their sentence.
     told = getattr(error, "format_message", None)
     return _usage(told()) if told else None
@@ -58,11 +64,16 @@ def _usage(sentence: str) -> str:
 
 
 def _refuse(sentences: str, error: Exception) -> int:
+    sentences = "\n".join(map(_short, sentences.split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(sentences, style="red")
     _tell(sentences, REFUSED)
     return REFUSED
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - _TAIL]} … {line[-_TAIL:]}"
 
 
 def _fault(error: Exception) -> int:
@@ -73,7 +84,7 @@ def _fault(error: Exception) -> int:
 
 
 def _print(text: str, style: str | None) -> None:
-    for line in text.splitlines():
+    for line in text.rstrip("\n").split("\n"):  # a name may hold other ends of lines, which are none here
         errors().print(line, style=style, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -192,7 +192,7 @@ def calibrate_command(
 
 
 def _print_checks(verification: "Verification") -> None:
-    verdicts = {True: "[green]yes[/green]", False: "[red]NO[/red]", None: "not checked"}
+    verdicts = {True: Text("yes", "green"), False: Text("NO", "red"), None: Text("not checked")}
     table = Table("file", "check", "found", "holds", title="Verification", title_justify="left")
     shown = ""
     for check in verification.checks:

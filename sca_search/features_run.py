@@ -28,7 +28,7 @@ def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> t
     number = int(row["candidate"])
     best = best_of(records_of(run, number), limits_of(spec.goal))
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
-    dense = _dense_state(run)
+    dense = dense_state(run)
     say("reading the data")
     data = BY_NAME.load(spec)
     if not data.has_images:
@@ -45,7 +45,8 @@ def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> t
     return int(row["trial"]), found
 
 
-def _dense_state(run: RunFolder) -> dict[str, Any]:
+def dense_state(run: RunFolder) -> dict[str, Any]:
+    """The dense network's weights, as the study left them."""
     try:
         state = load_file(run.dense_file)
     except (OSError, SafetensorError) as error:

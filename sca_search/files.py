@@ -48,6 +48,19 @@ def write_json_atomic(path: str | os.PathLike[str], value: object) -> None:
     write_text_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Another one whenever the file is; empty where there is none.
+
+    Its time alone does not tell: a clock moves back, or stands still between two writes. A file that was renamed into
+    place has another number.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""

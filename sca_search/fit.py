@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.data import Batch, Batches
-from sca_search.errors import DivergenceError, RunError, SpecError
+from sca_search.errors import CheckpointError, DivergenceError, SpecError
 from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.methods import Method
 from sca_search.output_scale import output_scales
@@ -23,6 +23,9 @@ heal_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
 from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
 from pytorch_lightning.utilities.exceptions import SIGTERMException  # noqa: E402
+
+# What Adam knows of a parameter. The fused one reads them without a look at their sizes.
+_REMEMBERED = {"step", "exp_avg", "exp_avg_sq"}
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its greeting would tear the progress display
 
@@ -138,8 +141,19 @@ def remember(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
     for key, value in memory.items():
         number, _, name = key.partition(".")
         if not number.isdecimal() or int(number) >= len(parameters):
-            raise RunError(f"a checkpoint's memory must be of this network's {len(parameters)} parameters, got {key!r}")
-        optimizer.state[parameters[int(number)]][name] = _laid_out_as(parameters[int(number)], value)
+            raise CheckpointError(
+                f"a checkpoint's memory must be of this network's {len(parameters)} parameters, got {key!r}"
+            )
+        parameter = parameters[int(number)]
+        expected = torch.zeros(()) if name == "step" else parameter
+        if name not in _REMEMBERED or (value.shape, value.dtype) != (expected.shape, expected.dtype):
+            raise CheckpointError(f"a checkpoint's memory must fit this network's parameters, {key!r} does not")
+        optimizer.state[parameter][name] = _laid_out_as(parameter, value)
+    for state in optimizer.state.values():
+        if state.keys() != _REMEMBERED:
+            raise CheckpointError(
+                f"a checkpoint's memory of a parameter must be whole, got {', '.join(sorted(state))} alone"
+            )
 
 
 def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:

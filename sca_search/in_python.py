@@ -7,7 +7,6 @@
 It is the command's study in every respect: the same run folder, page and files.
 """
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from torch import nn
 
+from sca_search.candidate_record import read_table
 from sca_search.display import StudyDisplay
 from sca_search.errors import RunError, SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
@@ -29,6 +28,7 @@ from sca_search.interrupt import stop_on_interrupt
 from sca_search.provenance import note_command
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder, new_run, resumed_run
+from sca_search.screen import Screen
 from sca_search.source import OBJECTS, Source
 from sca_search.spec import FLAGS, StudySpec, resolve
 from sca_search.spec_values import IN_PYTHON
@@ -77,7 +77,7 @@ def _name_of(given: Any) -> str:
 
 
 def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
-    console = Console(quiet=not progress)
+    console = Screen(quiet=not progress)
     task = make_task(spec, source)
     for note in task.data.notes:
         console.print(f"{task.data.name}: {note}", highlight=False, markup=False)
@@ -122,8 +122,7 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What summary.json says."""
-        summary: dict[str, Any] = json.loads(RunFolder(self.path).summary_file.read_text(encoding="utf-8"))
-        return summary
+        return read_table(RunFolder(self.path).summary_file)
 
     @property
     def dashboard(self) -> Path:
@@ -167,7 +166,7 @@ class Found:
     @property
     def test_accuracy(self) -> float | None:
         """The same on the test split, which is read for the chosen one only."""
-        chosen = self.result.summary["chosen"]
+        chosen = self.result.summary.get("chosen")
         return chosen["test_accuracy"] if chosen and chosen["trial"] == self.trial else None
 
     def export(

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sca_search.candidate import Candidate
-from sca_search.candidate_record import read_json, records_of
+from sca_search.candidate_record import read_table, records_of
 from sca_search.errors import RunError
 from sca_search.export.plain import load_plain, save_plain
 from sca_search.export_run import trial_row
@@ -76,9 +76,9 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
     start = read_warm_start(run)
     say("reading data and network")
     task = make_task(_without_prior(spec))
-    about = _about(run)
+    about = about_of(run)
     torch.set_num_threads(about.get("threads") or threads_of(spec, task))
-    changed = _changed(about)
+    changed = changed_since(about)
     say(f"training trial {row['trial']}{f', refit {refit}' if refit else ''} again")
     # A look at a rung ends a leg of the training, so that a trial is looked at where it was; refits never are.
     rungs = Rungs(() if refit else rung_epochs(spec.search.rungs, spec.train.epochs))
@@ -144,17 +144,16 @@ def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:
         return load_plain(path)[0]
 
 
-def _about(run: RunFolder) -> dict[str, Any]:
-    about = read_json(run.about_file, {})
-    if not isinstance(about, dict):
-        raise RunError(f"{run.about_file} must hold a JSON object, got {type(about).__name__}")
+def about_of(run: RunFolder) -> dict[str, Any]:
+    """What a run says of how it was made."""
+    about = read_table(run.about_file)
     threads = about.get("threads")
     if threads is not None and (type(threads) is not int or not 1 <= threads <= _MOST_THREADS):
         raise RunError(f"{run.about_file}: threads must be from 1 to {_MOST_THREADS}, got {str(threads)[:80]}")
     return about
 
 
-def _changed(about: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def changed_since(about: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """What the run says of itself and is not so now; of what it does not say, nothing is known."""
     then: dict[str, Any] = {"threads": about.get("threads")}
     for part in ("machine", "versions"):

@@ -35,6 +35,7 @@ from sca_search.errors import RunError, StorageError, TakenError
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.metric_name import ACCURACY
 from sca_search.run_format import require_known_format
+from sca_search.sent_folder import refuse_links_out, refuse_own_code
 from sca_search.shared_study import Shared, without_passwords
 from sca_search.spec import StudySpec, differences, resolve
 
@@ -150,7 +151,10 @@ class RunFolder:
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
         require_known_format(self.about_file)
-        return resolve(self.spec_file, {})
+        refuse_links_out(self.path)
+        spec = resolve(self.spec_file, {})
+        refuse_own_code(self.path, spec.own_names)
+        return spec
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -8,24 +8,50 @@ import json
 import logging
 import math
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 LOGGER = "sca_search"
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
 
 
-class _Console(Console):
-    """A reader that leaves early (`| head`) is no failure of the study: 1 would say so."""
+# What moves a terminal's cursor, colours it or turns its text around, and halves of characters, which no stream takes.
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+
+def printable(text: str) -> str:
+    """The text with what cannot be seen spelled out: names and files may come from somebody else."""
+    return _HIDDEN.sub(lambda hidden: hidden[0].encode("unicode_escape").decode(), text)
+
+
+class Screen(Console):
+    """A console that shows texts as they are: nothing in them is markup, nothing gives the terminal an order."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control or not _HIDDEN.search(part.text) else Segment(printable(part.text), part.style)
+
+    # A reader that leaves early (`| head`) is no failure of the study: 1 would say so.
     def on_broken_pipe(self) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(PIPE_CLOSED)
+
+
+class PrintableLines(logging.Formatter):
+    """Log lines for a terminal, and for a file that is shown on one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 @dataclass
@@ -38,9 +64,9 @@ class Manner:
 
 
 manner = Manner()
-_out = _Console()
-_err = _Console(stderr=True)
-_nothing = Console(quiet=True)
+_out = Screen()
+_err = Screen(stderr=True)
+_nothing = Screen(quiet=True)
 
 
 def speak(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
@@ -52,7 +78,7 @@ def speak(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> 
     if verbose:
         handler = logging.StreamHandler()
         handler.name = "screen"
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(PrintableLines("%(asctime)s %(message)s", "%H:%M:%S"))
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
 
@@ -92,7 +118,9 @@ def warn(line: str) -> None:
 def answer(document: Mapping[str, Any]) -> None:
     """The one document of a command, where a script asked for it."""
     if manner.json:
-        _out.file.write(json.dumps(strict(document), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        text = json.dumps(strict(document), indent=2, allow_nan=False, ensure_ascii=False)
+        # JSON's own spelling of what a terminal would obey: the values stay the same.
+        _out.file.write(_HIDDEN.sub(lambda hidden: f"\\u{ord(hidden[0]):04x}", text) + "\n")
         _out.file.flush()
 
 

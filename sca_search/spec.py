@@ -23,12 +23,14 @@ from pydantic import (
 from sca_search.errors import SpecError
 from sca_search.method_names import METHODS, SCA
 from sca_search.metric_name import at_most_one, is_share
-from sca_search.recipe import EpochFactors, PositiveFloat, PositiveInt, RecipeSpec
+from sca_search.recipe import EpochFactors, PositiveFloat, RecipeSpec
 from sca_search.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 from sca_search.spec_faults import fault_of, sentence
 from sca_search.spec_values import (
     IN_PYTHON,
     Augmentation,
+    Count,
+    CountOrNone,
     EarlyRange,
     Folder,
     Growths,
@@ -37,14 +39,15 @@ from sca_search.spec_values import (
     LossName,
     MetricName,
     Name,
-    NonNegativeInt,
     OwnName,
     Patterns,
     PositiveRange,
+    Processes,
     Seconds,
     ShareBelowOne,
     ShareRange,
     Spread,
+    Threads,
     TrainerSettings,
     Whole,
     known_augmentation,
@@ -119,6 +122,11 @@ MAY_CHANGE = (
 )
 
 
+# Ten times as much as the longest that makes sense.
+_LARGEST_FILE = 100_000
+_MOST_DOTS = 100
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -165,8 +173,8 @@ class DataSpec(_Table):
 
     name: OwnName = "digits"
     dir: Folder | None = None
-    image_size: PositiveInt | None = None
-    train_limit: Annotated[Whole, Field(ge=10)] | None = None
+    image_size: Count | None = None
+    train_limit: Annotated[Whole, Field(ge=10, lt=2**31)] | None = None
     normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
     columns: Patterns = ()  # of hf-disk: inputs and targets
     augment: Annotated[Augmentation, BeforeValidator(known_augmentation)] = "none"  # of training images alone
@@ -194,11 +202,11 @@ class ModelSpec(_Table):
 class TrainSpec(_Table):
     """What is the same for every candidate."""
 
-    batch: Annotated[Whole, Field(ge=2)] = 64
-    dense_epochs: NonNegativeInt = 30  # 0 where there are weights to start from, and the file names no number
+    batch: Annotated[Whole, Field(ge=2, lt=2**31)] = 64
+    dense_epochs: CountOrNone = 30  # 0 where there are weights to start from, and the file names no number
     dense_learning_rate: PositiveFloat = 0.01
-    epochs: PositiveInt = 20
-    frozen_epochs: NonNegativeInt = 5
+    epochs: Count = 20
+    frozen_epochs: CountOrNone = 5
     learning_rate_steps: EpochFactors = ()
     last_layer_weight_decay: NonNegativeFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0  # of everything that is trained; the last layer's own stands instead
@@ -206,8 +214,8 @@ class TrainSpec(_Table):
     metric: MetricName | None = None  # likewise; what trials are compared by, higher is better
     distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
     temperature: PositiveFloat = 4.0
-    floor_per_layer: NonNegativeInt = 1
-    floor_per_channel: NonNegativeInt = 0
+    floor_per_layer: CountOrNone = 1
+    floor_per_channel: CountOrNone = 0
 
 
 class SpaceSpec(_Table):
@@ -238,7 +246,7 @@ class SpaceSpec(_Table):
 class SearchSpec(_Table):
     """How much is searched, in which form, by whom."""
 
-    trials: PositiveInt = 16
+    trials: Count = 16
     method: Annotated[str, BeforeValidator(known_method)] = SCA
     form: Literal["sharpened", "paper", "straight-through"] = "sharpened"  # of SCA
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = None  # None: by form
@@ -251,10 +259,10 @@ class SearchSpec(_Table):
     # Shares of the training at which a candidate is compared with others of its sparsity; the best `keep` go on.
     rungs: tuple[Share, ...] = (0.25, 0.5)
     keep: KeptShare = 1.0
-    refits: NonNegativeInt = 2
+    refits: CountOrNone = 2
     time_budget: Seconds | None = None
-    workers: PositiveInt = 1
-    threads: NonNegativeInt = 0  # a worker; 0: by the network's size and the machine's cores
+    workers: Processes = 1
+    threads: Threads = 0  # a worker; 0: by the network's size and the machine's cores
     heartbeat: Seconds = 10.0  # how often a worker says that it is alive; three in silence, and its trial is put back
     checkpoint_every: Seconds = 60.0  # so much of a training is lost at most if it is killed, and an epoch
     trial_time: Seconds | None = None  # a trial that takes longer is ended, and counts as failed
@@ -335,7 +343,8 @@ class StudySpec(_Table):
     def _as_the_method_has_it(cls, given: Any) -> Any:
         """A method that cannot choose its sparsity has no goal: all of its networks are of interest."""
         search = given.get("search", {}) if isinstance(given, dict) else {}
-        method = METHODS.get(search.get("method", SCA)) if isinstance(search, dict) else None
+        named = search.get("method", SCA) if isinstance(search, dict) else None
+        method = METHODS.get(named) if isinstance(named, str) else None
         if method is None or method.plans_sparsity:
             return given
         return {"goal": {"front": True}} | given
@@ -390,9 +399,14 @@ class StudySpec(_Table):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @property
+    def own_names(self) -> tuple[str | None, ...]:
+        """What may name functions of a user's own."""
+        return self.data.name, self.model.name, self.train.loss, self.train.metric
+
+    @property
     def base_name(self) -> str:
         """A run folder's name where the user gave none: data, network, target."""
-        data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")
+        data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")[:60].rstrip("-")
         network = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.name.rpartition(":")[2]).strip("-.")[:40].rstrip("-.")
         return f"{data or 'data'}-{network or 'network'}-{self._goal_name}"
 
@@ -439,13 +453,21 @@ def _overruled(flags: Mapping[str, object]) -> tuple[str, ...]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a table."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > _LARGEST_FILE:
+            raise SpecError(f"{path}: a study file must have at most {_LARGEST_FILE:,} bytes, got {size:,}")
+        text = path.read_text(encoding="utf-8")
+        # The time and memory that Python's reader takes for a key grow with the square of its parts.
+        if max(part.count(".") for part in re.split(r"[\n,=\[\]{}]", text)) > _MOST_DOTS:
+            raise SpecError(f"{path}: a key must have at most {_MOST_DOTS} parts between dots")
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         raise SpecError(f"{path}: there is no such study file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read as a study file: {error}") from error
-    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits and of bottomless nesting, too
+    except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path}: is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: a number has thousands of digits, or tables lie too deep within tables") from error
 
 
 def differences(ours: StudySpec, theirs: StudySpec) -> list[str]:

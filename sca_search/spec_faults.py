@@ -1,6 +1,5 @@
 """What pydantic finds wrong with a study, as sentences: where, what, the rule, what was given."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -9,6 +8,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sca_search.errors import unknown_name
 
+_MOST_SHOWN = 200
 # Pydantic's kinds of faults in our words; {…} are filled from the fault's context.
 _RULES = {
     "greater_than": "must be above {gt}",
@@ -73,6 +73,9 @@ def _tables_in(annotation: Any) -> list[Any]:
 
 
 def shown(given: object) -> str:
-    if isinstance(given, float) and not math.isfinite(given):
-        return str(given)
-    return repr(given) if isinstance(given, str) else str(given)
+    """What was given, as far as a sentence can hold it."""
+    try:
+        text = repr(given) if isinstance(given, str) else str(given)
+    except (RecursionError, ValueError):  # tables within tables, and numbers of thousands of digits
+        text = f"a {type(given).__name__} that is too large to be shown"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"

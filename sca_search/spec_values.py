@@ -15,7 +15,13 @@ from sca_search.spec_faults import shown
 
 # Strict, as in a schedule: `true` is no number.
 Whole = Annotated[int, Field(strict=True)]
-NonNegativeInt = Annotated[Whole, Field(ge=0)]
+# Beyond these a number is a slip of the finger, or meant to fill somebody's memory: a plan has an entry a trial.
+_MOST = 1_000_000
+_MOST_PROCESSES = 1024
+Count = Annotated[Whole, Field(ge=1, le=_MOST)]
+CountOrNone = Annotated[Whole, Field(ge=0, le=_MOST)]
+Processes = Annotated[Whole, Field(ge=1, le=_MOST_PROCESSES)]
+Threads = Annotated[Whole, Field(ge=0, le=_MOST_PROCESSES)]
 ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -25,9 +31,9 @@ def _seconds(given: object) -> object:
     """'90', '90s', '10m' and '2h' are numbers of seconds."""
     if not isinstance(given, str):
         return given
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", given)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", given)
     if match is None:
-        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {given!r}")
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {shown(given)}")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
@@ -55,7 +61,19 @@ Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
 ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
-Folder = Annotated[Path, AfterValidator(Path.expanduser)]  # no shell has seen what a study file says
+
+
+def _place(given: Path) -> Path:
+    """No shell has seen what a study file says, and no system call."""
+    if "\0" in str(given):
+        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}")
+    try:
+        return given.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}: {error}") from error
+
+
+Folder = Annotated[Path, AfterValidator(_place)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not tell sparsities apart.
 _SpreadEnd = Annotated[PositiveFloat, Field(le=3)]
 Spread = Annotated[tuple[_SpreadEnd, _SpreadEnd], BeforeValidator(_range), AfterValidator(_rising)]

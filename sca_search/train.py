@@ -5,6 +5,7 @@
 re-estimated; the network is measured.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -89,8 +90,8 @@ def _go_on_dense(model: nn.Module, checkpoint: Path | None, epochs: int) -> Leg:
     if checkpoint is None or not checkpoint.exists():
         return WHOLE
     kept = load_checkpoint(checkpoint)
+    _require_possible(checkpoint, kept, epochs)
     with _of_this_network(checkpoint):
-        require_epoch(kept.epoch, epochs)
         model.load_state_dict(kept.model)
         torch.set_rng_state(kept.random)
     return Leg(kept.epoch, None, kept.memory)
@@ -104,12 +105,6 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         sentence = (str(error).splitlines() or [repr(error)])[0]
         raise CheckpointError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
-
-
-def require_epoch(epoch: int, epochs: int) -> None:
-    """A training cannot go on from beyond its end."""
-    if not 0 <= epoch <= epochs:
-        raise ValueError(f"epoch {str(epoch)[:20]} of {epochs}")
 
 
 def train_candidate(
@@ -148,6 +143,18 @@ def _require_finite(values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
         if not bool(torch.isfinite(value).all()):
             raise DivergenceError(f"{name} is not finite after the last step")
+
+
+def _require_possible(where: Path, kept: Checkpoint, epochs: int) -> None:
+    """A run folder may come from somebody else: numbers that no training of this length leaves are refused."""
+    if not 0 < kept.epoch <= epochs:
+        raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(kept.epoch)[:20]}")
+    for name, value in {
+        "λ's unit": kept.unit,
+        **{f"α of {layer}": alpha for layer, alpha in kept.alphas.items()},
+    }.items():
+        if not 0.0 <= value < math.inf:
+            raise CheckpointError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
 
 
 class _Training:
@@ -201,8 +208,8 @@ class _Training:
         if checkpoint is None or not checkpoint.exists():
             return 0, {}
         kept = load_checkpoint(checkpoint)
+        _require_possible(checkpoint, kept, self.candidate.epochs)
         with _of_this_network(checkpoint):
-            require_epoch(kept.epoch, self.candidate.epochs)
             steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
             self.model.load_state_dict(kept.model)
             self.method.go_on(kept.unit, kept.alphas, steps)

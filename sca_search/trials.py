@@ -17,11 +17,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.budget import PREDICTED
 from sca_search.correction import Observation
+from sca_search.damage import damage_refused
 from sca_search.errors import RunError
 from sca_search.goal import planned_ahead
 from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
 from sca_search.heartbeat import OWNER
-from sca_search.results import FACTS
+from sca_search.results import FACTS, trial_frame
 from sca_search.run_folder import RunFolder, joined_run, require_joinable
 from sca_search.run_log import logger
 from sca_search.sampler import INNER, PlannedSampler
@@ -30,6 +31,7 @@ from sca_search.shared_study import Shared
 from sca_search.space import Space
 from sca_search.spec import StudySpec, differences
 from sca_search.storage import open_storage, queue_locked, storage_errors, storage_of
+from sca_search.study_database import require_sound
 
 SPEC = "spec"
 _SEEN: WeakKeyDictionary[optuna.Study, Seen] = WeakKeyDictionary()
@@ -67,8 +69,10 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
     spec = space.spec
     sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if run.shared is None:
+        require_sound(run.path / "study.db")
     storage = open_storage(run, stop_requested)
-    with storage_errors(run):
+    with storage_errors(run), damage_refused(run.path, "opened"):
         study = optuna.create_study(
             study_name=run.study_name,
             storage=storage,
@@ -78,6 +82,7 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         )
         if run.shared is not None:
             _agree(study, spec)
+        trial_frame(rows(study))  # what is wrong with a trial shows before another is trained
     return study
 
 

@@ -17,6 +17,7 @@ from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of,
 from sca_search.export.vectors import read_vectors
 from sca_search.export.verify import Reference, Verification, verify
 from sca_search.export_run import built, study_images
+from sca_search.sent_folder import refuse_links_out, refuse_own_code
 from sca_search.spec import StudySpec, resolve
 
 _Packed = tuple[Graph, TestVectors]
@@ -27,7 +28,10 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     if not folder.is_dir():
         raise ExportError(f"{folder}: there is no such folder")
     facts = read_facts(folder / FACTS_FILE)
+    refuse_links_out(folder)
     spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
+    if spec is not None:
+        refuse_own_code(folder, spec.own_names)
     images, _, problem = study_images(spec) if spec else (None, None, "the folder names no study")
     trained = _trained(folder, facts, spec, images)
     try:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -14,7 +16,6 @@ from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighti
 from sca_search.budget import Budgets
 from sca_search.calibrate import Say, calibration_graph, calibration_of
 from sca_search.correction import Observation
-from sca_search.damage import damage_refused
 from sca_search.errors import CheckpointError, RunError
 from sca_search.exact import Floor
 from sca_search.files import write_json_atomic
@@ -46,6 +47,7 @@ _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
 ANSWERS = "(answers)"
 # Of a study's passes through the network, those that may tell the layers' sensitivity.
 _SENSITIVITY_SHARE = 0.05
+_COSTS = TypeAdapter(list[LayerCost])
 
 _T = TypeVar("_T")
 Told = Callable[[int, int], None]
@@ -161,8 +163,19 @@ def layer_costs(
         passes = 3 * epochs * len(task.data.train)
         costs = measure_sensitivity(task, start, _SENSITIVITY_SHARE * passes, told)
         write_json_atomic(run.sensitivity_file, [dataclasses.asdict(cost) for cost in costs])
-    with damage_refused(run.path, "used"):
-        return [LayerCost(**cost) for cost in json.loads(run.sensitivity_file.read_text())]
+    return read_costs(run.sensitivity_file)
+
+
+def read_costs(path: Path) -> list[LayerCost]:
+    """The layers' sensitivity as an earlier command left it."""
+    try:
+        costs = _COSTS.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
+        first = str(error).splitlines()[0]
+        raise RunError(f"{path}: the layers' sensitivity cannot be read: {first}") from error
+    if not all(0.0 <= cost.sparsity <= 1.0 and math.isfinite(cost.loss + cost.accuracy) for cost in costs):
+        raise RunError(f"{path}: a layer's sensitivity must be a finite loss at a sparsity from 0 to 1")
+    return costs
 
 
 def needs_costs(spec: StudySpec, task: Task) -> bool:

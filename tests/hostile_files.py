@@ -1,53 +1,39 @@
 """Every reader of a file that somebody may have been sent, with a good file to spoil."""
 
-import contextlib
 import hashlib
 import io
 import json
 import random
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from fuzzing import Mutator, Reader, altered, altered_header, damaged, reworded, shuffled_lines, spliced
+from fuzzing import Mutator, Reader, through
+from hostile_runs import BYTES, JSON, RUN, TENSORS, TEXT, run_readers
 from random_records import Builder, every_operation, random_images
 from safetensors.torch import save
 
 from sca_search.allocation import LayerShape
-from sca_search.candidate import Candidate
-from sca_search.candidate_record import best_of, records_of
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sca_search.cli import show_command
 from sca_search.correction import Observation
-from sca_search.dashboard.page import embedded
-from sca_search.dashboard.writing import document_of
-from sca_search.errors import RunError
+from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_kernels import kernels_hash
-from sca_search.export.c_source import stamped_steps
+from sca_search.export.c_options import COptions
+from sca_search.export.c_source import stamped_steps, write_c
 from sca_search.export.calibration_program import network_hash
 from sca_search.export.evaluate import evaluate
 from sca_search.export.facts import read_facts
+from sca_search.export.onnx import count_zeros_onnx, write_onnx
 from sca_search.export.packed import packed_bytes, read_packed
 from sca_search.export.plain import load_plain
 from sca_search.export.records import INPUT, Graph, TestVectors
 from sca_search.export.vectors import on_grid, read_vectors, write_vectors
-from sca_search.export_run import found_network, trial_row
 from sca_search.latency_file import read_latency_table
 from sca_search.prior_file import read_prior, write_prior
-from sca_search.provenance import note_command
-from sca_search.run_folder import RunFolder
 from sca_search.spec import resolve
 from sca_search.weights_file import read_weights
 
-BYTES: tuple[Mutator, ...] = (damaged, spliced)
-JSON: tuple[Mutator, ...] = (altered, altered, altered, reworded, damaged, spliced)
-TEXT: tuple[Mutator, ...] = (reworded, reworded, shuffled_lines, damaged, spliced)
-TENSORS: tuple[Mutator, ...] = (altered_header, altered_header, damaged, spliced)
-
 LAYERS = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
-RUN = Path(__file__).parent / "run-folder-1"
 
 
 def signed(mutator: Mutator) -> Mutator:
@@ -65,20 +51,12 @@ def signed(mutator: Mutator) -> Mutator:
 
 def readers(folder: Path) -> list[Reader]:
     """All of them; `folder` is for the files that they read."""
-    return [*_models(folder), *_study_files(folder), *_run_files(folder)]
-
-
-def _through(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    def call(content: bytes) -> object:
-        path.write_bytes(content)
-        return read(path)
-
-    return call
+    return [*_models(folder), *_programs(folder), *_study_files(folder), *run_readers(folder)]
 
 
 def _models(folder: Path) -> list[Reader]:
     graph, _ = every_operation((3, 5, 5), 0)
-    images = on_grid(random_images(graph, 2))
+    images = on_grid(random_images(graph, 1))
     vectors = TestVectors(images, evaluate(graph, images))
     write_vectors(folder / "vectors.safetensors", vectors)
     forged = tuple(map(signed, TENSORS))
@@ -87,20 +65,37 @@ def _models(folder: Path) -> list[Reader]:
     torch.save(weights, saved)
     plain = (RUN / "candidates/000/model.safetensors").read_bytes()
     return [
-        Reader("packed model", packed_bytes(graph, vectors), _through(folder / "a.packed", read_packed), TENSORS),
-        Reader("packed model, signed", packed_bytes(graph, vectors), _through(folder / "b", read_packed), forged),
+        Reader("packed model", packed_bytes(graph, vectors), through(folder / "a.packed", read_packed), TENSORS),
+        Reader("packed model, signed", packed_bytes(graph, vectors), through(folder / "b", read_packed), forged),
         Reader(
             "test vectors",
             (folder / "vectors.safetensors").read_bytes(),
-            _through(folder / "v.safetensors", read_vectors),
+            through(folder / "v.safetensors", read_vectors),
             (*TENSORS, *forged),
         ),
-        Reader("plain model", plain, _through(folder / "plain.safetensors", load_plain), TENSORS),
-        Reader("weights, safetensors", save(weights), _through(folder / "w.safetensors", read_weights), TENSORS),
-        Reader("weights, torch", saved.getvalue(), _through(folder / "w.pt", read_weights), BYTES),
-        Reader("checkpoint", _checkpoint(folder), _through(folder / "c.safetensors", load_checkpoint), TENSORS),
-        Reader("facts of an export", _facts(), _through(folder / "export.json", read_facts), JSON),
+        Reader("plain model", plain, through(folder / "plain.safetensors", load_plain), TENSORS),
+        Reader("weights, safetensors", save(weights), through(folder / "w.safetensors", read_weights), TENSORS),
+        Reader("weights, torch", saved.getvalue(), through(folder / "w.pt", read_weights), BYTES),
+        Reader("checkpoint", _checkpoint(folder), through(folder / "c.safetensors", load_checkpoint), TENSORS),
+        Reader("facts of an export", _facts(), through(folder / "export.json", read_facts), JSON),
     ]
+
+
+def _programs(folder: Path) -> list[Reader]:
+    """What an export holds beside data: its C source, and its ONNX model."""
+    graph = _small_graph()
+    images = on_grid(random_images(graph, 1))
+    vectors = TestVectors(images, evaluate(graph, images))
+    found = []
+    for name, options in (("C source", COptions()), ("C source, stored", COptions(stored=True))):
+        place = folder / name
+        place.mkdir()
+        write_c(place, graph, vectors, options)
+        path = place / "model.c"
+        found.append(Reader(name, path.read_bytes(), through(path, lambda path: count_zeros_c(path.parent)), TEXT))
+    write_onnx(folder / "model.onnx", graph)
+    content = (folder / "model.onnx").read_bytes()
+    return [*found, Reader("ONNX model", content, through(folder / "o.onnx", count_zeros_onnx), BYTES)]
 
 
 def _checkpoint(folder: Path) -> bytes:
@@ -141,17 +136,17 @@ def _study_files(folder: Path) -> list[Reader]:
     write_prior(folder / "prior.json", "paper", LAYERS, [Observation("conv2", 0.5, 0.49, 10.0)])
     study = (RUN / "study.toml").read_bytes()
     return [
-        Reader("study file", study, _through(folder / "study.toml", lambda path: resolve(path, {}).to_toml()), TEXT),
+        Reader("study file", study, through(folder / "study.toml", lambda path: resolve(path, {}).to_toml()), TEXT),
         Reader(
             "prior",
             (folder / "prior.json").read_bytes(),
-            _through(folder / "p.json", lambda path: read_prior(path, "paper", LAYERS)),
+            through(folder / "p.json", lambda path: read_prior(path, "paper", LAYERS)),
             JSON,
         ),
         Reader(
             "latency table",
             json.dumps(_latencies(graph)).encode(),
-            _through(folder / "l.json", lambda path: _asked(path, graph)),
+            through(folder / "l.json", lambda path: _asked(path, graph)),
             JSON,
         ),
     ]
@@ -193,96 +188,3 @@ def _latencies(graph: Graph) -> dict[str, object]:
         "noisy_samples": 3,
         "variants": variants,
     }
-
-
-# Files of a run folder that its page shows.
-PAGE_FILES = (
-    "trials.csv",
-    "summary.json",
-    "about.json",
-    "prior.json",
-    "closed-form.json",
-    "sensitivity.json",
-    "dense.json",
-    "study.toml",
-    "candidates/000/candidate.json",
-    "candidates/000/history.csv",
-    "candidates/000/distribution.json",
-)
-
-
-def _run_files(folder: Path) -> list[Reader]:
-    place = folder / "run"
-    shutil.copytree(RUN, place)
-    run = RunFolder(place)
-    number = int(json.loads(run.summary_file.read_text())["chosen"]["candidate"])
-    features = f"candidates/{number:03d}/features.json"
-    page = [_of_run(f"page: {Path(name).name}", place, name, lambda: _page(place)) for name in (*PAGE_FILES, features)]
-    progress = b'{"what": "trial 7", "epoch": 1, "epochs": 20, "at": 1e9, "pause_seconds": 1.5}'
-    return [
-        *page,
-        Reader(
-            "page: progress.json",
-            progress,
-            _through(folder / "progress.json", lambda _path: _with_progress(place, _path)),
-            JSON,
-        ),
-        _of_run("show: trials.csv", place, "trials.csv", lambda: _show(place)),
-        _of_run("show: summary.json", place, "summary.json", lambda: _show(place)),
-        _of_run("resume: about.json", place, "about.json", lambda: note_command(run, ["x"], 1)),
-        _of_run("candidate of a run", place, "candidates/000/candidate.json", lambda: _candidate(run)),
-        _of_run("export: candidate.json", place, "candidates/000/candidate.json", lambda: _network(run, 0)),
-        _of_run("export: trials.csv", place, "trials.csv", lambda: _network(run, 0)),
-        _of_run(
-            "export: model.safetensors", place, "candidates/000/model.safetensors", lambda: _network(run, 0), TENSORS
-        ),
-    ]
-
-
-def _of_run(
-    name: str, place: Path, file: str, read: Callable[[], object], mutators: tuple[Mutator, ...] | None = None
-) -> Reader:
-    """A run with one bad file in it; the file is good again afterwards."""
-    path = place / file
-    good = path.read_bytes()
-
-    def call(content: bytes) -> object:
-        path.write_bytes(content)
-        (place / "candidates/000/candidate.json").touch()  # a page reads a candidate again only where this is newer
-        try:
-            return read()
-        finally:
-            path.write_bytes(good)
-
-    return Reader(name, good, call, mutators or (JSON if file.endswith(".json") else TEXT))
-
-
-def _page(place: Path) -> object:
-    return embedded(document_of(place))
-
-
-def _show(place: Path) -> None:
-    """Without its words."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        show_command(run_folder=place, as_json=False, quiet=False, verbose=False)
-
-
-def _with_progress(place: Path, progress: Path) -> object:
-    shutil.copyfile(progress, place / "progress.json")
-    try:
-        return _page(place)
-    finally:
-        (place / "progress.json").unlink()
-
-
-def _candidate(run: RunFolder) -> Candidate:
-    record = best_of(records_of(run, 0), {})
-    try:
-        return Candidate.model_validate(record["candidate"])
-    except (KeyError, ValueError) as error:
-        raise RunError(str(error)) from error
-
-
-def _network(run: RunFolder, trial: int) -> object:
-    spec = run.spec()
-    return found_network(run, spec, trial_row(run, spec, trial))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -19,7 +19,10 @@ from browser import chromium, drawn, opened, shown, until
 from conftest import sca_search
 from many_trials import lengthened
 
-from sca_search.dashboard.live import is_our_host
+from sca_search.dashboard.live import LiveStudies, is_our_host
+from sca_search.dashboard.reading import read_candidate
+from sca_search.files import write_text_atomic
+from sca_search.run_folder import RunFolder
 
 
 @contextmanager
@@ -138,11 +141,221 @@ def test_bad_exports_are_one_sentence(server: str, study: Path, body: str, sente
     assert not (study / "exports").exists()
 
 
-def test_nothing_else_can_be_read_or_changed(server: str) -> None:
-    for path in ("/study.toml", "/../study.toml", "/%2e%2e/study.toml", "/data.json/../../study.db", "/docs"):
-        assert ask(server, path)[0] == 404
-    for method in ("PUT", "DELETE", "POST", "PATCH"):
-        assert ask(server, "/data.json", method)[0] == 405
+def raw(address: str, request: bytes) -> bytes:
+    """What no well-behaved client would send, as it stands."""
+    host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def status_of(address: str, target: str, method: str = "GET", *headers: str) -> int:
+    """A request with these headers alone."""
+    lines = [f"{method} {target} HTTP/1.1", *headers, "Connection: close", "", ""]
+    return int(raw(address, "\r\n".join(lines).encode("latin-1")).split()[1])
+
+
+TRAVERSALS = (
+    *("/study.toml", "/../study.toml", "/%2e%2e/study.toml", "/data.json/../../study.db", "/docs", "/dashboard.html"),
+    *(
+        "/%2e%2e%2fstudy.toml",
+        "/..%2f..%2f..%2fetc/passwd",
+        "//etc/passwd",
+        "/..\\..\\study.toml",
+        "/%5c..%5cstudy.toml",
+    ),
+    *(
+        "/study.toml%00.json",
+        "/data.json%00",
+        "/%00",
+        "/%ff%fe",
+        "/%c0%ae%c0%ae/study.toml",
+        "*",
+        "http://evil.example/x",
+    ),
+    *("/studies/0/trials/..", "/studies/0/trials/%2e%2e%2f0", "/studies/../trials/0", "/studies/0/trials/0/../../x"),
+    *("/studies/0/trials/-1", "/studies/-1/trials/0", "/studies/0/trials/1e3", "/studies/0/trials/0x0", "/studies/0/"),
+    *(f"/studies/0/trials/{'9' * 5000}", f"/studies/{'9' * 5000}/trials/0", "/studies/0/trials/%D9%A3", "/studies"),
+)
+
+
+@pytest.mark.parametrize("target", TRAVERSALS, ids=range(len(TRAVERSALS)))
+def test_nothing_else_can_be_read(server: str, target: str) -> None:
+    assert status_of(server, target, "GET", "Host: localhost") == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/data.json", "/status.json", "/studies/0/trials/0"])
+def test_only_reading_is_possible(server: str, path: str) -> None:
+    for method in ("PUT", "DELETE", "POST", "PATCH", "OPTIONS", "TRACE", "CONNECT", "NONSENSE"):
+        assert status_of(server, path, method, "Host: localhost") == 405
+    assert raw(server, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()).endswith(
+        b"\r\n\r\n"
+    )
+
+
+def test_a_question_without_end_is_refused_and_a_long_one_ignored(server: str) -> None:
+    assert ask(server, f"/status.json?{'x' * 60_000}")[0] == 200
+    # The server hangs up in the middle, which the system may report before the answer is read.
+    with suppress(ConnectionError):
+        assert raw(server, b"GET /?" + b"x" * 1_000_000).split()[1] == b"400"
+    with suppress(ConnectionError):
+        assert status_of(server, "/", "GET", "Host: localhost", f"X-Long: {'x' * 1_000_000}") == 400
+    assert ask(server, "/status.json")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ("Host: evil.example",),
+        ("Host:",),
+        ("Host: localhost@evil.example",),
+        ("Host: [::1",),
+        ("Host: [::1]evil.example",),
+        ("Host: 127.0.0.1:80:evil.example",),
+        ("Host: 127.0.0.1.",),
+        ("Host: localhost/evil.example",),
+        ("Host: 0.0.0.0",),
+        ("Host: evil.example", "X-Forwarded-Host: localhost"),
+        ("Host: localhost", "Host: evil.example"),
+        (),
+    ],
+)
+def test_a_name_that_is_not_ours_reads_nothing(server: str, hosts: tuple[str, ...]) -> None:
+    """As a foreign page would ask whose name was made to point here."""
+    for target in ("/", "/data.json", "/status.json", "/studies/0/trials/0", "/nowhere"):
+        assert status_of(server, target, "GET", *hosts) in {400, 403}
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("http://evil.example", "null", "", "http://", "file://", "http://localhost:1", "http://127.0.0.1"),
+        *(
+            "https://{host}",
+            "http://{host}.evil.example",
+            "http://evil@{host}",
+            "{host}",
+            "http://{host}/",
+            "HTTP://{host}",
+        ),
+    ],
+)
+def test_no_foreign_origin_exports(server: str, study: Path, origin: str) -> None:
+    host = server.removeprefix("http://").rstrip("/")
+    foreign = origin.format(host=host)
+    body = json.dumps({"study": 0, "trial": 0})
+    assert ask(server, "/export", "POST", body, X_Token=token_of(server), Origin=foreign)[0] == 403
+    assert not (study / "exports").exists()
+
+
+def test_our_own_origin_may_export(server: str) -> None:
+    own = server.rstrip("/")
+    status, answer = ask(server, "/export", "POST", '{"study": 0, "trial": 9}', X_Token=token_of(server), Origin=own)
+    assert (status, "there is no trial 9" in answer) == (400, True)
+
+
+def test_a_token_that_is_nearly_right_is_refused(server: str, study: Path) -> None:
+    token, body = token_of(server), json.dumps({"study": 0, "trial": 0})
+    assert len(token) >= 32
+    for wrong in (token[:-1], f"{token}x", token.swapcase(), f" {token[1:]}", f"{token},{token}", "", "x" * 60_000):
+        assert ask(server, "/export", "POST", body, X_Token=wrong)[0] == 403
+    assert ask(server, f"/export?token={token}", "POST", body, Cookie=f"X-Token={token}")[0] == 403
+    assert not (study / "exports").exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"study": 0, "trial": ' + "9" * 900 + "}",
+        "[" * 900,
+        '{"study": 0, "trial": "' + "x" * 900 + '"}',
+        '{"study": -1}',
+    ],
+)
+def test_bodies_beyond_all_bounds_are_one_short_sentence(server: str, body: str) -> None:
+    status, answer = ask(server, "/export", "POST", body, X_Token=token_of(server))
+    assert status == 400
+    assert len(json.loads(answer)["error"]) < 1200
+
+
+def test_a_body_without_end_is_not_read(server: str) -> None:
+    with suppress(ConnectionError):
+        status, answer = ask(server, "/export", "POST", "x" * 20_000_000, X_Token=token_of(server))
+        assert (status, "in at most 1000 bytes" in answer) == (400, True)
+    assert ask(server, "/status.json")[0] == 200
+
+
+def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
+    for target in (b"/", b"/data.json", b"/status.json", b"/studies/0/trials/0", b"/nowhere"):
+        head = raw(server, b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        told = {line.strip().lower() for line in head.partition(b"\r\n\r\n")[0].splitlines()}
+        assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= told
+        assert b"cross-origin-resource-policy: same-origin" in told
+        assert not any(line.startswith(b"access-control-") for line in told)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return shutil.copytree(Path(__file__).parent / "run-folder-1", tmp_path / "kept")
+
+
+def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text('{"versions": {"secret": "word"}}')
+    with served(kept) as address:
+        assert ask(address, "/data.json")[0] == 200
+        (kept / "about.json").unlink()
+        (kept / "about.json").symlink_to(tmp_path / "secret.json")
+        for target in ("/", "/data.json", "/status.json", "/studies/0/trials/0"):
+            status, answer = ask(address, target)
+            assert (status, "about.json leads out of it" in answer, "word" in answer) == (400, True, False)
+
+
+def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path) -> None:
+    with served(kept) as address:
+        record = kept / "candidates" / "000" / "candidate.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"candidate": 5}))
+        (kept / "summary.json").write_text('{"chosen": [1, 2], "dense": "\\ud800"}')
+        assert ask(address, "/studies/0/trials/0")[0] == 400
+        (kept / "trials.csv").write_bytes(b"\xff\xfe")
+        for target in ("/", "/data.json", "/status.json"):
+            status, answer = ask(address, target)
+            assert (status, "trials.csv" in json.loads(answer)["error"]) == (400, True)
+
+
+def test_half_a_character_is_served_as_json_spells_it(kept: Path) -> None:
+    about = json.loads((kept / "about.json").read_text())
+    about["machine"] = {"proces\ud800sor": "a\udfffb"}
+    (kept / "about.json").write_text(json.dumps(about))
+    with served(kept) as address:
+        assert ask(address, "/")[0] == 200
+        facts = dict(json.loads(ask(address, "/data.json")[1])["studies"][0]["setup"]["facts"])
+        assert facts["Proces\ud800sor"] == "a\udfffb"
+
+
+def test_a_candidate_is_read_again_though_the_clock_stands_still(kept: Path) -> None:
+    run = RunFolder(kept)
+    record = kept / "candidates" / "000" / "candidate.json"
+    then = record.stat().st_mtime_ns
+    first = read_candidate(run, 0)
+    for file, seen in (("candidate.json", "records"), ("history.csv", "history"), ("distribution.json", "snapshots")):
+        path = record.with_name(file)
+        text = path.read_text()
+        write_text_atomic(path, text.replace("0.", "0.1", 1) if file != "distribution.json" else "[]")
+        os.utime(path, ns=(then, then - 10**12))
+        again = read_candidate(run, 0)
+        assert getattr(again, seen) != getattr(first, seen)
+
+
+def test_a_new_table_is_a_new_version_though_the_clock_moves_back(kept: Path) -> None:
+    studies = LiveStudies([kept], lambda _run, _trial: {})
+    path = kept / "trials.csv"
+    os.utime(path, ns=(10**18, 10**18))
+    versions = [studies.version()]
+    for _ in range(2):
+        write_text_atomic(path, path.read_text())
+        os.utime(path, ns=(10**18, 10**18))
+        versions.append(studies.version())
+    assert versions[0] != versions[1] != versions[2]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +371,15 @@ def test_nothing_else_can_be_read_or_changed(server: str) -> None:
         ("[fe80::1]:80", "::", True),
         ("evil.example:80", "0.0.0.0", False),
         ("build-box:80", "build-box", True),
+        ("LOCALHOST:8000", "127.0.0.1", True),
+        ("[::1]:8000", "127.0.0.1", True),
+        ("[::1", "127.0.0.1", False),
+        ("[::1]evil.example", "127.0.0.1", False),
+        ("127.0.0.1:80:80", "127.0.0.1", False),
+        ("127.0.0.1:x", "127.0.0.1", False),
+        ("127.0.0.1.evil.example", "0.0.0.0", False),
+        ("evil.example@127.0.0.1", "0.0.0.0", False),
+        ("127.1", "0.0.0.0", False),
     ],
 )
 def test_host_is_ours_where_no_name_could_be_forged(header: str, address: str, ours: bool) -> None:

@@ -1,6 +1,9 @@
 """Names and numbers that a study file or a model brings: none leads out of a folder, none ends a C string."""
 
 import json
+import shutil
+import time
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +66,182 @@ def test_a_studys_name_that_could_be_a_path_or_more_is_refused(tmp_path: Path, n
         resolve(study, {})
 
 
-NUMBERS = ("9" * 5000, "1e999", "-1e999", "inf", "nan", str(2**64), "1" + "0" * 400, "[" * 20_000)
+NUMBERS = ("9" * 5000, "9" * 4000, "1e999", "-1e999", "inf", "nan", str(2**64), "1" + "0" * 400, "[" * 20_000)
+# What is counted, and of what there can be no more than some.
+COUNTS = (
+    *("seed", "search.trials", "search.workers", "search.threads", "search.refits", "train.batch", "train.epochs"),
+    *("train.dense_epochs", "train.frozen_epochs", "train.floor_per_layer", "data.image_size", "data.train_limit"),
+)
+SHARES = ("goal.target_sparsity", "goal.min_accuracy", "model.dropout", "search.keep", "train.distillation")
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
-@pytest.mark.parametrize("key", ["seed", "search.trials", "goal.target_sparsity", "train.batch", "goal.max_kb"])
-def test_a_number_beyond_all_bounds_is_refused_or_only_large(tmp_path: Path, key: str, number: str) -> None:
+@pytest.mark.parametrize("key", [*COUNTS, *SHARES])
+def test_a_number_beyond_all_bounds_is_refused(tmp_path: Path, key: str, number: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"{key} = {number}\n", encoding="utf-8")
-    sentence = ""
-    try:
-        resolve(study, {}).to_toml()
-    except SpecError as error:
-        sentence = str(error)
-    # A count may be as large as it likes, a budget, too.
-    assert str(study) in sentence or (not sentence and key in ("search.trials", "train.batch", "goal.max_kb"))
+    with pytest.raises(SpecError) as refused:
+        resolve(study, {})
+    assert str(refused.value).startswith(f"{study}: ")
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("key", ["goal.max_kb", "train.temperature", "train.dense_learning_rate"])
+@pytest.mark.parametrize("number", ["1e308", str(2**64), "5e-324"])
+def test_a_measure_may_be_as_large_as_it_likes(tmp_path: Path, key: str, number: str) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(f"{key} = {number}\n", encoding="utf-8")
+    table, name = key.split(".")
+    assert getattr(getattr(resolve(study, {}), table), name) == float(number)
+
+
+@pytest.mark.parametrize("given", ["1979-05-27", "1979-05-27T07:32:00Z", "07:32:00", "{}", "[]", "[[]]", "true", '""'])
+@pytest.mark.parametrize(
+    "key", ["seed", "search.trials", "search.method", "goal.target_sparsity", "search.time_budget"]
+)
+def test_a_value_of_another_kind_is_refused(tmp_path: Path, key: str, given: str) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(f"{key} = {given}\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=f"^{study}: {key} "):
+        resolve(study, {})
+
+
+DEEP = {
+    "dotted key": "name" + ".a" * 20_000 + " = 1\n",
+    "dotted table": "[" + "a." * 20_000 + "b]\nx = 1\n",
+    "table in table": "x = " + "{a=" * 5000 + "1" + "}" * 5000,
+    "list in list": "name = " + "[" * 900 + "]" * 900,
+    "dotted a little": "name" + ".a" * 90 + " = 1\n",
+    "large list": "name = [" + "0," * 45_000 + "]\n",
+    "large text": 'name = "' + "x" * 90_000 + '"\n',
+    "large file": "#" * 100_001,
+    "many keys": "\n".join(f"k{number} = 1" for number in range(9000)),
+    "digits without end": 'search.time_budget = "' + "1" * 90_000 + 'x"\n',
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_study_file_without_measure_is_refused_soon_and_in_few_words(tmp_path: Path, text: str) -> None:
+    """A key of 100,000 parts, 200 KB of text, took Python's reader four minutes and all memory that there was."""
+    study = tmp_path / "study.toml"
+    study.write_text(text, encoding="utf-8")
+    began = time.process_time()
+    with pytest.raises(SpecError) as refused:
+        resolve(study, {})
+    assert time.process_time() - began < 5
+    assert all(len(line) < 600 for line in str(refused.value).splitlines())
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    for key in ("out", "data.dir", "model.weights", "search.prior", "search.latency_table"):
+        study.write_text(f'{key} = "a\\u0000b"\n')
+        with pytest.raises(SpecError, match=f"{key} must be the name of a file or folder, got 'a.x00b'"):
+            resolve(study, {})
+
+
+def test_a_run_folder_named_by_its_data_has_a_name_that_files_can_have(tmp_path: Path) -> None:
+    spec = resolve(None, {"data": f"npz:{tmp_path}/{'x' * 240}.npz", "model": f"{'y' * 240}:net"})
+    assert len(spec.base_name) < 130
+
+
+# As a flag's value or a run's name. No process can be given a NUL.
+ODD = (
+    *("\x1b[31mred", "\x9b31m", "a\rb", "\x07", "\u202eevil", "\u2066a", "e\u0301", "a b", "-rf", "..", "../up"),
+    *(
+        "/",
+        "x" * 256,
+        "x" * 5000,
+        f"{'a' * 300}/b",
+        "[/red]",
+        "[bold]x",
+        ":smile:",
+        "\udcff",
+        "\ud800",
+        "~nobody-here/x",
+    ),
+)
+
+
+def assert_one_sentence(done) -> None:
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert len(done.stderr) < 2000
+    assert_tame(done.stderr)
+
+
+def assert_tame(text: str) -> None:
+    """Nothing that a terminal obeys."""
+    found = {character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Cs"}}
+    assert found <= {"\n"}
+
+
+@pytest.mark.parametrize("odd", [*ODD, ""], ids=range(len(ODD) + 1))
+def test_an_odd_name_of_a_run_is_one_sentence(run, odd: str) -> None:
+    for command in ("show", "export", "dashboard", "rerun", "features", "verify", "check", "bench"):
+        assert_one_sentence(run(command, "--", odd))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_an_odd_value_of_a_flag_is_one_sentence(run, odd: str) -> None:
+    for flag in ("--name", "--form", "--method", "--loss", "--metric", "--time-budget", "--prefer", "--groups"):
+        assert_one_sentence(run(f"{flag}={odd}", "--dry-run"))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31mred", "\u202eevil", "x" * 5000, "[/red]", "\ud800"], ids=range(5))
+def test_an_odd_name_of_a_file_is_one_sentence(run, odd: str) -> None:
+    for flag in ("--model", "--data", "--weights", "--prior"):
+        assert_one_sentence(run(f"{flag}={odd}/x", "--dry-run"))
+    assert list(Path().iterdir()) == []
+
+
+KEPT = Path(__file__).parent / "run-folder-1"
+ORDERS = "\x1b[31m\x9b2J\u202e[/red]\ud800"
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    """A run whose texts are orders to a terminal, and markup."""
+    folder = shutil.copytree(KEPT, tmp_path / "sent")
+    summary = json.loads((folder / "summary.json").read_text())
+    for cost in summary["sensitivity"]:
+        cost["layer"] += ORDERS
+    summary |= {"metric": ORDERS, "examples": ORDERS}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "dense.json").write_text(json.dumps({"accuracy": 0.9, "loss": 0.1, "metric": ORDERS}))
+    lines = (folder / "trials.csv").read_text().splitlines()
+    lines[-1] = lines[-1].replace("complete", "\x1b[31mfailed\u202e[/red]")
+    (folder / "trials.csv").write_text("\r\n".join(lines) + "\r\n")
+    return folder
+
+
+def test_a_sent_runs_texts_are_shown_and_not_obeyed(run, sent: Path) -> None:
+    done = run("show", str(sent))
+    assert done.returncode == 0, done.stderr
+    assert_tame(done.stdout + done.stderr)
+    assert "\\x1b[31m\\x9b2J\\u202e[/red]\\ud800" in done.stdout
+
+
+def test_a_sent_runs_texts_stay_the_same_as_json(run, sent: Path) -> None:
+    done = run("show", str(sent), "--json")
+    assert_tame(done.stdout)
+    assert json.loads(done.stdout)["summary"]["metric"] == ORDERS
+
+
+@pytest.mark.parametrize("command", ["export", "rerun", "features"])
+def test_a_sent_trial_is_named_and_not_obeyed(run, sent: Path, command: str) -> None:
+    done = run(command, str(sent), "--trial", "1")
+    assert done.returncode == 2
+    assert_tame(done.stdout + done.stderr)
+    assert "it is \\x1b[31mfailed" in done.stderr
+
+
+def test_a_folder_of_an_odd_name_is_used_as_any_other(run, tmp_path: Path) -> None:
+    for name in ("a b", "-rf", "\x1b[31m", "\u202eé", "[/red]", "x" * 255, "new\nline"):
+        shutil.copytree(KEPT, name)
+        for command in (("show",), ("dashboard", "--no-open")):
+            done = run(*command, "--", str(tmp_path / name))
+            assert done.returncode == 0, done.stderr
+            assert_tame(done.stdout + done.stderr)

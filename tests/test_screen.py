@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from sca_search.cli import app
-from sca_search.screen import answer, speak, strict
+from sca_search.screen import Screen, answer, printable, speak, strict
 from sca_search.versions import __version__
 
 
@@ -25,6 +26,42 @@ def test_strict_has_no_number_that_json_lacks() -> None:
 
 def test_strict_spells_out_a_path_that_is_no_text() -> None:
     assert strict(Path(b"a\xff".decode("utf-8", "surrogateescape"))) == "a\\xff"
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("half \ud800", "half \\ud800"),
+        ("\x00\x07\r\x7f", "\\x00\\x07\\r\\x7f"),
+        ("é ☃ e\u0301 \t 100 % [bold] :smile:", "é ☃ e\u0301 \t 100 % [bold] :smile:"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_spelled_out(given: str, seen: str) -> None:
+    assert printable(given) == seen
+
+
+def test_a_screen_takes_no_text_for_markup_and_gives_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("\x1b[1m", "[/red]", title="\u202e[b]")
+    table.add_row("[/x]", "\x1b]0;title\x07")
+    screen = Screen(width=80)
+    screen.print(table)
+    screen.print("[/red] :smile: \x1b[2J")
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+    assert "[/red] :smile: \\x1b[2J\n" in printed
+    assert "[/x]" in printed
+
+
+def test_an_answer_says_the_same_without_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    speak(json=True)
+    answer({"name": "\x1b[31m\x9b\u202e\ud800 é"})
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"name": "\x1b[31m\x9b\u202e\ud800 é"}
+    assert not set(printed) & set("\x1b\x9b\u202e\ud800")
 
 
 def test_answer_is_silent_where_nobody_asked(capsys: pytest.CaptureFixture[str]) -> None:

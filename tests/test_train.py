@@ -702,10 +702,25 @@ def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
         {"history": [{"epoch": 1}]},
         {"memory": {"99.step": torch.tensor(1.0)}},
         {"random": torch.zeros(3)},
+        {"epoch": 0},
+        {"epoch": 2},
+        {"epoch": -1},
+        {"epoch": 10**30},
+        {"unit": -1.0},
+        {"unit": math.inf},
+        {"alphas": dict.fromkeys(TERNARY_WEIGHTS, math.nan)},
+        {"memory": {"0.step": torch.tensor(1.0)}},
+        {"memory": {"0.exp_avg": torch.zeros(3)}},
+        {"memory": {"0.step": torch.zeros(3)}},
+        {"memory": {"0.else": torch.tensor(1.0)}},
     ],
-    ids=["α", "history", "memory", "random state"],
+    ids=[
+        *("α", "history", "memory", "random state", "no epoch", "the last epoch", "epoch below 0", "epoch too large"),
+        *("unit below 0", "unit without end", "α not a number", "half of a memory", "memory too small"),
+        *("memory too large", "memory of something else"),
+    ],
 )
-def test_a_checkpoint_that_lacks_something_is_refused(few, few_start, tmp_path, damage):
+def test_a_checkpoint_that_no_training_of_this_study_left_is_refused(few, few_start, tmp_path, damage):
     path, rungs = tmp_path / "checkpoint.safetensors", (1,)
     with pytest.raises(PausedError):
         train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs(rungs, lambda *_: False, path))

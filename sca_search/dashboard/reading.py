@@ -10,8 +10,18 @@ from typing import Any
 
 import pandas as pd
 
-from sca_search.candidate_record import DISTRIBUTION, FEATURES, read_history, read_json, records_of
+from sca_search.candidate_record import (
+    DISTRIBUTION,
+    FEATURES,
+    HISTORY,
+    RECORD,
+    read_history,
+    read_json,
+    read_table,
+    records_of,
+)
 from sca_search.errors import RunError
+from sca_search.files import stamp_of
 from sca_search.goal import chosen_trial
 from sca_search.metric_name import ACCURACY
 from sca_search.progress_file import Now, read_now
@@ -60,12 +70,12 @@ def read_run(path: Path, clock: float | None = None) -> RunFiles:
         run=run,
         spec=run.spec(),
         frame=read_csv(run.trials_file) if run.trials_file.is_file() else trial_frame([]),
-        dense_accuracy=_number(_table(run.dense_scores_file).get("accuracy")),
+        dense_accuracy=_number(read_table(run.dense_scores_file).get("accuracy")),
         metric=run.metric,
-        summary=_table(run.summary_file),
-        about=_table(run.about_file),
-        prior=_table(run.prior_file),
-        closed_form=_table(run.closed_form_file),
+        summary=read_table(run.summary_file),
+        about=read_table(run.about_file),
+        prior=read_table(run.prior_file),
+        closed_form=read_table(run.closed_form_file),
         sensitivity=[entry for entry in read_json(run.sensitivity_file, []) if isinstance(entry, dict)],
         now=now if now is not None and now.is_alive(time.time() if clock is None else clock) else None,
     )
@@ -91,13 +101,15 @@ class CandidateFiles:
 def read_candidate(run: RunFolder, number: int) -> CandidateFiles | None:
     """A candidate's files, None where they are missing or damaged: one bad folder is no reason to show nothing."""
     folder = run.candidate(number)
-    names = [folder / name for name in ("candidate.json", FEATURES)]
-    stamps = [*names, *sorted(folder.glob("refit-*/candidate.json"))]
-    return _read_candidate(run, number, tuple((str(path), _stamp(path)) for path in stamps))
+    names = [folder / name for name in (RECORD, HISTORY, DISTRIBUTION, FEATURES)]
+    stamps = [*names, *sorted(folder.glob(f"refit-*/{RECORD}"))]
+    return _read_candidate(run, number, tuple((str(path), stamp_of(path)) for path in stamps))
 
 
 @lru_cache(maxsize=4096)
-def _read_candidate(run: RunFolder, number: int, _stamps: tuple[tuple[str, int], ...]) -> CandidateFiles | None:
+def _read_candidate(
+    run: RunFolder, number: int, _stamps: tuple[tuple[str, tuple[int, ...]], ...]
+) -> CandidateFiles | None:
     """The stamps are only there so that a folder that changed is read again."""
     folder = run.candidate(number)
     try:
@@ -110,20 +122,6 @@ def _read_candidate(run: RunFolder, number: int, _stamps: tuple[tuple[str, int],
         )
     except RunError:
         return None
-
-
-def _stamp(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _table(path: Path) -> dict[str, Any]:
-    content = read_json(path, {})
-    if not isinstance(content, dict):
-        raise RunError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    return content
 
 
 def _number(value: object) -> float | None:

@@ -95,7 +95,7 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
     """Zeros and weights of each ternary layer, counted in the written file."""
     try:
         model = onnx.load_model_from_string(path.read_bytes())
-    except (OSError, DecodeError) as error:
+    except (OSError, DecodeError, TypeError, ValueError) as error:
         raise ExportError(f"{path} cannot be read as an ONNX model: {error}") from error
     constants = {constant.name: constant for constant in model.graph.initializer}
     counts = {}
@@ -107,7 +107,10 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _stored_trits(path: Path, constant: TensorProto) -> Trits:
-    values = numpy_helper.to_array(constant).astype(np.int8)
+    try:
+        values = numpy_helper.to_array(constant).astype(np.int8)
+    except (ValueError, TypeError) as error:
+        raise ExportError(f"{path}: {constant.name[:80]!r} cannot be read: {error}") from error
     if not ((values >= -1) & (values <= 1)).all():
         raise ExportError(f"{path}: {constant.name} may hold only -1, 0 and 1")
     return values

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from sca_search.data import AnySplit
@@ -39,15 +40,16 @@ class CellResult:
         return len(self.top1) + self.failed
 
 
+_RESULT = TypeAdapter(CellResult)
+
+
 def read_result(path: Path) -> CellResult | None:
     """A finished cell; None where there is none yet."""
     if not path.exists():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        lists = {name: tuple(told[name]) for name in ("top1", "top5", "sparsity")}
-        return CellResult(**(told | lists))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
         raise RunError(f"{path}: is not the result of a cell; remove it to train the cell again") from error
 
 

@@ -1,0 +1,191 @@
+"""A run folder that somebody sent: it does not lead out of itself, brings no code along, and gives no orders."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sca_search.errors import RunError
+from sca_search.run_folder import RunFolder
+from sca_search.study_database import require_sound
+
+KEPT = Path(__file__).parent / "run-folder-1"
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    return shutil.copytree(KEPT, tmp_path / "sent")
+
+
+def put(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["log.txt", "candidates/000/features.json", "candidates/001", "exports"])
+@pytest.mark.parametrize("target", ["../outside", "/etc", "../../../../../../../../etc/passwd", "../sent-too"])
+def test_a_link_that_leads_out_is_refused(sent: Path, name: str, target: str) -> None:
+    link = sent / name
+    if link.is_dir():
+        shutil.rmtree(link)
+    else:
+        link.unlink(missing_ok=True)
+    depth = len(link.parent.relative_to(sent).parts)
+    link.symlink_to(target if target.startswith("/") else "../" * depth + target)
+    with pytest.raises(RunError, match=f"must hold its files itself, {name} leads out of it"):
+        RunFolder(sent).spec()
+
+
+@pytest.mark.parametrize("command", [("show",), ("export",), ("dashboard", "--no-open"), ("rerun",), ("features",)])
+def test_no_command_follows_a_link_out(run, sent: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"versions": {"secret": "word"}}')
+    (sent / "about.json").unlink()
+    (sent / "about.json").symlink_to(secret)
+    done = run(command[0], str(sent), *command[1:])
+    assert done.returncode == 2
+    assert "about.json leads out of it" in done.stderr
+    assert "word" not in done.stderr + done.stdout
+    assert secret.read_text() == '{"versions": {"secret": "word"}}'
+
+
+def test_links_within_the_folder_and_to_the_folder_are_followed(sent: Path) -> None:
+    (sent / "candidates" / "000" / "again.csv").symlink_to("history.csv")
+    (sent / "nowhere").symlink_to("candidates/not-there")
+    (sent.parent / "runs").symlink_to(sent)
+    assert RunFolder(sent.parent / "runs").spec().name == "run-folder-1"
+
+
+EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('name = "lenet-small"', 'name = "sent/evil.py:net"'),
+        ('name = "lenet-small"', 'name = "sent/../sent/evil.py:net"'),
+        ('name = "lenet-small"', 'name = "sent.evil:net"'),
+        ('name = "digits"', 'name = "sent/evil.py:net"'),
+        ("batch = 10", 'batch = 10\nloss = "sent.evil:net"'),
+        ("batch = 10", 'batch = 10\nmetric = "sent/evil.py:net"'),
+    ],
+)
+@pytest.mark.parametrize("command", ["export", "rerun", "features", "show"])
+def test_code_in_the_folder_is_not_run(run, sent: Path, command: str, old: str, new: str) -> None:
+    (sent / "evil.py").write_text(EVIL)
+    put(sent / "study.toml", old, new)
+    done = run(command, "sent")
+    assert done.returncode == 2
+    assert "sent: its study names code in the folder itself, " in done.stderr
+    assert not Path("was-here").exists()
+
+
+def test_code_in_an_export_is_not_run(run, sent: Path) -> None:
+    assert run("export", "sent", "--trial", "0", "--format", "packed", "--out", "model").returncode == 0
+    Path("model/evil.py").write_text(EVIL)
+    put(Path("model/study.toml"), 'name = "lenet-small"', 'name = "model/evil.py:net"')
+    done = run("verify", "model")
+    assert (done.returncode, "names code in the folder itself" in done.stderr) == (2, True)
+    assert not Path("was-here").exists()
+
+
+def test_a_network_of_ones_own_beside_the_runs_is_still_made(run, sent: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from sca_search.models.lenet import lenet_small as net\n")
+    put(sent / "study.toml", 'name = "lenet-small"', f'name = "{tmp_path}/mine.py:net"')
+    assert RunFolder(sent).spec().model.label == "mine.py:net"
+
+
+def changed(sent: Path, *statements: str) -> Path:
+    path = sent / "study.db"
+    database = sqlite3.connect(path)
+    for statement in statements:
+        database.execute(statement)
+    database.commit()
+    database.close()
+    return path
+
+
+def test_the_database_of_an_old_run_is_sound(sent: Path) -> None:
+    require_sound(sent / "study.db")
+    require_sound(sent / "there-is-none.db")
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END", "tables alone, got the trigger 't'"),
+        ("CREATE VIEW v AS SELECT 1", "tables alone, got the view 'v'"),
+        (
+            "UPDATE trial_user_attributes SET value_json = '\"../x\"' WHERE key = 'candidate'",
+            "candidate cannot be used",
+        ),
+        ("UPDATE trial_user_attributes SET value_json = '-1' WHERE key = 'candidate'", "candidate cannot be used"),
+        ("UPDATE trial_user_attributes SET value_json = '1e3' WHERE key = 'candidate'", "candidate cannot be used"),
+        ("UPDATE trial_user_attributes SET value_json = '[' WHERE key = 'loss'", "Expecting value"),
+        ("UPDATE trial_user_attributes SET value_json = '2' WHERE key = 'planned_sparsity'", "planned_sparsity cannot"),
+        ("UPDATE trial_user_attributes SET value_json = '[{}]' WHERE key = 'observed'", "observed.0.layer cannot"),
+        ("DELETE FROM trial_user_attributes WHERE key = 'candidate'", "candidate cannot be used"),
+        ("UPDATE trials SET number = -1 WHERE trial_id = 1", "number must be a whole one from 0, got -1"),
+        ("DROP TABLE trial_user_attributes", "no such table"),
+    ],
+)
+def test_a_database_of_another_kind_is_refused(sent: Path, statement: str, sentence: str) -> None:
+    path = changed(sent, statement)
+    with pytest.raises(RunError) as refused:
+        require_sound(path)
+    assert str(refused.value).startswith(f"{path}: is no database of a study that can be read: ")
+    assert sentence in str(refused.value)
+
+
+def test_a_view_without_end_is_not_waited_for(sent: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS trial_id, i AS number FROM n"
+    path = changed(sent, "DROP TABLE trials", f"CREATE VIEW trials AS {endless}")
+    with pytest.raises(RunError, match="got the view 'trials'"):
+        require_sound(path)
+
+
+STUDY = ("--target-sparsity", "0.5", "--name", "sent", "--refits", "0", "--epochs", "2", "--dense-epochs", "6")
+STUDY += ("--threads", "1", "--train-limit", "100", "--batch", "10", "--out", ".", "--trials", "3", "--resume")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE trial_params SET distribution_json = '{}' WHERE param_id = 1",
+        "UPDATE trials SET state = 'NONE' WHERE trial_id = 1",
+        "UPDATE trial_user_attributes SET value_json = '\"x\"' WHERE key = 'loss'",
+        "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END",
+        "UPDATE study_directions SET direction = 'SIDEWAYS'",
+    ],
+)
+def test_a_study_does_not_go_on_from_a_bad_database(run, sent: Path, statement: str) -> None:
+    changed(sent, statement)
+    put(sent / "study.toml", 'name = "run-folder-1"', 'name = "sent"')
+    before = (sent / "candidates" / "001" / "model.safetensors").read_bytes()
+    done = run(*STUDY)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert (sent / "candidates" / "001" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        (
+            "sensitivity.json",
+            [{"layer": "a", "sparsity": "x", "loss": 0.1, "accuracy": 0.1}],
+            "a file in it is damaged",
+        ),
+        ("sensitivity.json", [{"layer": "a", "sparsity": 2, "loss": 0.1, "accuracy": 0.1}], "must be a finite loss at"),
+        ("dense.json", {"accuracy": [], "loss": 1.0}, "the dense network cannot be read"),
+    ],
+)
+def test_a_study_does_not_go_on_from_bad_figures(run, sent: Path, file: str, content: object, sentence: str) -> None:
+    (sent / file).write_text(json.dumps(content))
+    put(sent / "study.toml", 'name = "run-folder-1"', 'name = "sent"')
+    done = run(*STUDY)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert sentence in done.stderr
