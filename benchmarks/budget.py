@@ -35,7 +35,8 @@ from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sensitivity import GRID
 from sca_search.sparing import sparing_split
-from sca_search.spec import GoalSpec, StudySpec, resolve
+from sca_search.spec import StudySpec, resolve
+from sca_search.spec_tables import GoalSpec
 from sca_search.study import Audience, make_task, prepare_budgets, run_study
 
 NETWORKS = ("ResNet-20", "LeNet")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from sca_search.allocation import LayerShape, Limit, limits_without_zeros, refuse_impossible_limits
 from sca_search.goal import PREFERRED, limits_of, planned_amount, planned_between
-from sca_search.spec import GoalSpec
+from sca_search.spec_tables import GoalSpec
 
 PREDICTED = "predicted_"
 # Trials are planned a little below a limit that a clock decides, so that a noisy one does not break it.

@@ -19,7 +19,8 @@ from rich.text import Text
 from sca_search.goal import KB, chosen_trial
 from sca_search.metric_name import ACCURACY, shown
 from sca_search.results import expected_accuracy, pareto_front, trial_frame
-from sca_search.spec import GoalSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import GoalSpec
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
     from sca_search.bench import Bench, Measured

@@ -16,7 +16,7 @@ from sca_search.export.references import choose_vectors
 from sca_search.export.trace import record_name
 from sca_search.goal import PREFERRED, limits_of
 from sca_search.latency import LatencyModel
-from sca_search.spec import GoalSpec
+from sca_search.spec_tables import GoalSpec
 from sca_search.task import Task
 
 TAKEN = ("latency_ms", "latency_spread_ms", "packed_bytes", "file_bytes")

@@ -18,7 +18,8 @@ import pandas as pd
 
 from sca_search.metric_name import ACCURACY, one, shown
 from sca_search.results import choose, least_of, measured, most_accurate, sparsest
-from sca_search.spec import GoalSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import GoalSpec
 
 # In the order in which they are visited: first where accuracy begins to cost, which users ask about and which decides
 # most of the front's area; of these the one that by itself covers most of it. Then the gaps between.

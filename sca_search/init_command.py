@@ -10,7 +10,8 @@ from sca_search.completion import augmentation_names, data_names, model_names
 from sca_search.errors import SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.screen import answer, manner, remarks, results, say
-from sca_search.spec import BUDGETS, FLAGS, GOALS, StudySpec, resolve
+from sca_search.spec import FLAGS, StudySpec, resolve
+from sca_search.spec_tables import BUDGETS, GOALS
 
 if TYPE_CHECKING:
     from sca_search.time_plan import Amount, Pace

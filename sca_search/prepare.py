@@ -21,7 +21,7 @@ from sca_search.levels import shaped_as
 from sca_search.models import Maker
 from sca_search.named_object import cause_of
 from sca_search.output_scale import put_output_scales, scaled_layers
-from sca_search.spec import ModelSpec
+from sca_search.spec_tables import ModelSpec
 from sca_search.weights_file import load_weights
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from sca_search.data import DataSet, from_objects, load_study_data
 from sca_search.errors import DataError, ModelError
 from sca_search.models import Maker, find_maker, maker_of
-from sca_search.spec import DataSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import DataSpec
 from sca_search.spec_values import IN_PYTHON
 
 # What may be an object instead of a name.

@@ -17,7 +17,7 @@ from sca_search.budget import Budgets, packed_layer_bytes, size_limit, sparsity_
 from sca_search.export.trit_code import encode_trits
 from sca_search.gauge import columns_of
 from sca_search.results import trial_frame
-from sca_search.spec import GoalSpec
+from sca_search.spec_tables import GoalSpec
 
 TWO = (LayerShape("a", (100, 10)), LayerShape("b", (50, 60)))
 # 1 ms of what is not ternary, 4 ms and 6 ms of the layers without zeros.

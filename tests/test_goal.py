@@ -20,7 +20,8 @@ from sca_search.goal import (
     unmet,
 )
 from sca_search.results import trial_frame
-from sca_search.spec import GoalSpec, resolve
+from sca_search.spec import resolve
+from sca_search.spec_tables import GoalSpec
 
 TARGET = GoalSpec(target_sparsity=0.5)
 ENOUGH = GoalSpec(min_accuracy=0.9)

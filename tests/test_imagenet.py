@@ -14,7 +14,7 @@ from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.dataset import DataRequest
 from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.errors import DataError
-from sca_search.spec import DataSpec
+from sca_search.spec_tables import DataSpec
 
 WNIDS = ("n03", "n01", "n02")  # wnids.txt is in no order
 WORDS = "n01\tgoldfish, Carassius auratus\nn02\tcrane\nn03\tcrane, lifting device\nn99\tnobody\n"

@@ -28,7 +28,8 @@ from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import PlannedSampler
 from sca_search.space import Space
-from sca_search.spec import GoalSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import GoalSpec
 from sca_search.task import Progress
 from sca_search.train import train_candidate, train_dense
 from sca_search.trials import (

@@ -19,7 +19,8 @@ from sca_search.models import find_maker
 from sca_search.output_scale import put_output_scales, scaled_layers
 from sca_search.prepare import prepared, rebuilt
 from sca_search.schedule import Ramp, Tracked
-from sca_search.spec import ModelSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import ModelSpec
 from sca_search.task import Progress, Task
 from sca_search.ternary import bake, ternarize
 from sca_search.train import train_candidate, train_dense

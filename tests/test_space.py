@@ -13,7 +13,8 @@ from sca_search.candidate import Candidate
 from sca_search.sampler import PlannedSampler
 from sca_search.schedule import Constant, FromPrior, Ramp, Steps, Tracked
 from sca_search.space import STRENGTH, Space, is_logarithmic
-from sca_search.spec import SpaceSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import SpaceSpec
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 FORMS = ("paper", "sharpened", "straight-through")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sca_search.errors import SpecError
 from sca_search.schedule import FromPrior, Tracked
-from sca_search.spec import FLAGS, MAY_CHANGE, SpaceSpec, StudySpec, differences, read_toml, resolve
+from sca_search.spec import FLAGS, MAY_CHANGE, StudySpec, differences, read_toml, resolve
+from sca_search.spec_tables import SpaceSpec
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -30,7 +30,8 @@ from sca_search.methods import Method
 from sca_search.prepare import prepared
 from sca_search.schedule import Ramp, Tracked
 from sca_search.space import Space
-from sca_search.spec import ModelSpec, StudySpec
+from sca_search.spec import StudySpec
+from sca_search.spec_tables import ModelSpec
 from sca_search.task import Epoch, PausedError, Progress, Rungs, Task
 from sca_search.ternary import bake, latents, ternarize
 from sca_search.train import _Training, train_candidate, train_dense

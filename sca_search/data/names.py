@@ -19,7 +19,7 @@ from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, unknown_name
 from sca_search.named_object import is_reference
-from sca_search.spec import DataSpec
+from sca_search.spec_tables import DataSpec
 
 _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
     "folder": load_folder,

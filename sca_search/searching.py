@@ -1,0 +1,138 @@
+"""What `run` does with a resolved study: searches, or says what it would do; and how results are printed."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+from rich.table import Column, Table
+
+from sca_search.ending import NO
+from sca_search.interrupt import stop_on_interrupt
+from sca_search.screen import answer, errors, remarks, results, say
+from sca_search.shared_study import Shared
+from sca_search.spec import StudySpec
+
+if TYPE_CHECKING:
+    from sca_search.run_folder import RunFolder
+    from sca_search.task import Task
+
+
+def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
+    remarks().print("loading torch, data and network …", style="dim") if remarks().is_terminal else None
+    from sca_search.answers import study_answer
+    from sca_search.display import StudyDisplay
+    from sca_search.goal import unmet
+    from sca_search.provenance import note_command
+    from sca_search.results import read_csv
+    from sca_search.run_folder import new_run, resumed_run
+    from sca_search.study import Audience, make_task, prepare_budgets, run_study
+    from sca_search.trials import join
+    from sca_search.workers import threads_of
+
+    task = make_task(spec)
+    _print_notes(task)
+    _print_recipe(spec)
+    known = join(spec, shared) if shared else resumed_run(spec) if resume else None
+    if known is None:
+        task.start_model()  # weights that do not fit are refused before anything is written
+    prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)
+    for budget in prepared.met_without_zeros:
+        remarks().print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
+    run = known or new_run(spec)
+    note_command(run, sys.argv[1:], threads_of(spec, task))
+    display = StudyDisplay(spec, remarks(), task.metric.name)
+    with stop_on_interrupt() as stop, display.shown():
+        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
+    if finished.is_joined and not finished.stopped:
+        answer({"run": run.path, "joined": True, "stopped": False})
+        return
+    if finished.summary:
+        print_results(run, spec)
+    print_places(run)
+    is_met = bool(finished.summary.get("chosen"))
+    reason = (
+        "stopped" if finished.stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
+    )
+    answer(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
+    if finished.stopped:
+        errors().print("Stopped as asked. The same command with --resume goes on.")
+        raise typer.Exit(stop.exit_code)
+    if reason:
+        errors().print(reason, highlight=False, soft_wrap=True)
+        raise typer.Exit(NO)
+
+
+def dry_run(spec: StudySpec) -> None:
+    from sca_search.answers import plan_answer
+    from sca_search.goal import aim_of, planned_sparsities
+    from sca_search.study import make_task
+    from sca_search.workshop import starting_alphas
+
+    task = make_task(spec)
+    _print_notes(task)
+    task.start_model()  # weights that do not fit are refused here, too
+    _print_recipe(spec)
+    alphas, out = starting_alphas(task, spec), results()
+    out.print(spec.to_toml(), highlight=False, markup=False)
+    longest = max(len(choice.layer.name) for choice in task.choices)  # a name cut short could not be used as a pattern
+    layer_column = Column("layer", min_width=longest)
+    table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
+    for choice in task.choices:
+        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.layer.name in alphas else ""
+        table.add_row(
+            choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
+        )
+    out.print(table)
+    planned = planned_sparsities(spec)
+    shown = " ".join("as found" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
+    out.print(f"goal: {aim_of(spec, task.metric.name)}; planned sparsities: {shown}", highlight=False)
+    each = spec.train.epochs + spec.train.frozen_epochs
+    total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
+    out.print(
+        f"epochs to come: {total} = {spec.train.dense_epochs} dense + ({spec.search.trials} trials + "
+        f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
+        highlight=False,
+    )
+    if spec.recipe is None:
+        note = "α is the prior's on the initial weights; a study takes it anew from its dense warm start."
+        out.print(note, style="dim")
+    answer(plan_answer(spec, task, alphas, total))
+
+
+def print_results(run: "RunFolder", spec: StudySpec) -> None:
+    """With -q the chosen model alone."""
+    from sca_search.candidate_record import read_json
+    from sca_search.display import better_lines, front_table, result_lines, rung_lines, sensitivity_table
+    from sca_search.results import read_csv
+
+    frame = read_csv(run.trials_file)
+    summary = read_json(run.summary_file, {})
+    sensitivity = sensitivity_table(summary.get("sensitivity", []))
+    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
+        remarks().print(table)
+    for line in rung_lines(summary):
+        remarks().print(line, highlight=False)
+    for line in result_lines(summary):
+        results().print(line, highlight=False)
+    for line in better_lines(frame, spec.goal, run.metric):
+        remarks().print(line, highlight=False)
+
+
+def _print_notes(task: "Task") -> None:
+    for note in task.data.notes:
+        remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_recipe(spec: StudySpec) -> None:
+    """What is made of a recipe by the length that was asked for."""
+    from sca_search.shortening import told
+
+    if spec.recipe is not None:
+        remarks().print(told(spec), highlight=False, soft_wrap=True, markup=False)
+
+
+def print_places(run: "RunFolder") -> None:
+    from sca_search.display import closing_lines
+
+    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
+        results().print(line, highlight=False, soft_wrap=True)
