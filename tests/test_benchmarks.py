@@ -285,7 +285,7 @@ def test_synthetic_trials_are_stored_as_optuna_stores_them(modules, tmp_path: Pa
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(105, "5.0%, at most 5%: met"), (106, "6.0%, at most 5%: not met")])
+@pytest.mark.parametrize(("last", "verdict"), [(104, "4.0%, at most 5%: met"), (106, "6.0%, at most 5%: not met")])
 def test_growth_is_counted_from_the_twentieth_trial(modules, last: int, verdict: str) -> None:
     text = modules["memory"].growth_text([2**20 * each for each in [*range(19), 100, 400, last]])
     assert "| 1 | 0.0 |\n| 20 | 100.0 |" in text
