@@ -132,7 +132,9 @@ class Team:
 
     def _hear(self, seconds: float) -> None:
         speaking = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
-        for events in wait(list(speaking), timeout=seconds) if speaking else ():
+        if not speaking:
+            time.sleep(seconds)
+        for events in wait(list(speaking), timeout=seconds):
             assert isinstance(events, Connection)
             try:
                 self._heard(speaking[events], *events.recv())
@@ -231,7 +233,11 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: s
         return bool(line.stop.value) or (parent is not None and not parent.is_alive())
 
     def tell(kind: str) -> Callable[..., None]:
-        return lambda *told: line.events.send((kind, *told))
+        def send(*told: Any) -> None:
+            with contextlib.suppress(OSError):  # nobody listens any more, which `stop_requested` tells as well
+                line.events.send((kind, *told))
+
+        return send
 
     listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested, tell("on_note"))
     try:
@@ -239,8 +245,7 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: s
             _work(run, spec, line, listener, number)
     except ScaError as error:
         tell("failed")(error)
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
-        tell("done")()
+    tell("done")()
 
 
 def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:

@@ -143,6 +143,19 @@ def until(
     return time.monotonic() - began
 
 
+def until_kept_again(case: Case, process: subprocess.Popen[bytes]) -> None:
+    """Waits for a checkpoint that was not there, or was another one, when the process was started."""
+    before = {path: path.stat().st_mtime_ns for path in case.checkpoints()}
+    until(lambda: any(_age(path) not in {None, before.get(path)} for path in case.checkpoints()), process, case)
+
+
+def _age(path: Path) -> int | None:
+    """None where it is gone: a candidate that is finished needs none."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return None
+
+
 def under_way(case: Case, before: set[Path]) -> Callable[[], bool]:
     """Whether a candidate that was not there before is in the middle of its training."""
     return lambda: bool(case.checkpoints() - before)
@@ -218,12 +231,7 @@ def _stopped_and_resumed(folder: Path, times: int, how: signal.Signals, code: in
     case, seconds, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), [], random.Random(times)
     for index in range(times):
         process = case.start(*(["--resume"] if index else []))
-        before = {path: path.stat().st_mtime_ns for path in case.checkpoints()}
-        until(
-            lambda: any(path.stat().st_mtime_ns != before.get(path) for path in case.checkpoints()),  # noqa: B023
-            process,
-            case,
-        )
+        until_kept_again(case, process)
         time.sleep(chance.uniform(0.0, 0.2))
         os.kill(process.pid, how)
         began = time.monotonic()
@@ -356,12 +364,7 @@ def _damaged(folder: Path, times: int, damage: Callable[[bytes, random.Random], 
     case, seconds, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), [], random.Random(times)
     for index in range(times):
         process = case.start(*(["--resume"] if index else []))
-        before = {path: path.stat().st_mtime_ns for path in case.checkpoints()}
-        until(
-            lambda: any(path.stat().st_mtime_ns != before.get(path) for path in case.checkpoints()),  # noqa: B023
-            process,
-            case,
-        )
+        until_kept_again(case, process)
         process.kill()
         process.wait()
         (path,) = case.checkpoints()
