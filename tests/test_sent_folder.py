@@ -1,13 +1,17 @@
 """A run folder that somebody sent: it does not lead out of itself, brings no code along, and gives no orders."""
 
 import json
+import resource
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from sca_search.errors import RunError
+from sca_search.errors import ExportError, RunError
+from sca_search.export.c_count import count_zeros_c
 from sca_search.run_folder import RunFolder
 from sca_search.study_database import require_sound
 
@@ -57,6 +61,28 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(sent: Path) -> N
     (sent / "nowhere").symlink_to("candidates/not-there")
     (sent.parent / "runs").symlink_to(sent)
     assert RunFolder(sent.parent / "runs").spec().name == "run-folder-1"
+
+
+@pytest.mark.parametrize("size", [10**400, 2**40, 10**6, 4000, -8, 0], ids=range(6))
+def test_a_model_that_names_a_gigantic_input_is_refused_in_little_memory(run, sent: Path, size: int) -> None:
+    model = sent / "candidates" / "000" / "model.safetensors"
+    with safe_open(model, framework="pt") as file:
+        metadata = file.metadata()
+    about = json.loads(metadata["about"])
+    metadata["about"] = json.dumps(about | {"input_shape": [1, 8, size]})
+    save_file(load_file(model), model, metadata=metadata)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = run("export", str(sent), "--trial", "0", "--format", "packed", "--out", "out")
+    assert (done.returncode, "Traceback" in done.stderr, Path("out").exists()) == (2, False, False), done.stderr
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_c_source_that_tells_of_columns_without_end_is_refused_soon(tmp_path: Path) -> None:
+    """3 to the power of these columns has billions of digits."""
+    source = "/* conv2: 9 weights in t as 9999999999 columns in 3 vectors, 0 blocks */\nuint16_t t[1] = {};\n"
+    (tmp_path / "model.c").write_text(source.replace("{}", "{0}"))
+    with pytest.raises(ExportError, match="9999999999 columns in 3 cannot be"):
+        count_zeros_c(tmp_path)
 
 
 EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'
