@@ -6,12 +6,15 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from sca_search.errors import ExportError, RunError
 from sca_search.export.c_count import count_zeros_c
+from sca_search.export.onnx import count_zeros_onnx
 from sca_search.run_folder import RunFolder
 from sca_search.study_database import require_sound
 
@@ -83,6 +86,26 @@ def test_c_source_that_tells_of_columns_without_end_is_refused_soon(tmp_path: Pa
     (tmp_path / "model.c").write_text(source.replace("{}", "{0}"))
     with pytest.raises(ExportError, match="9999999999 columns in 3 cannot be"):
         count_zeros_c(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("location", "sentence"),
+    [("", "a node's name is no text"), ("../../etc/passwd", "all weights must be in the file itself")],
+)
+def test_an_onnx_model_that_is_no_text_or_lies_elsewhere_is_refused(
+    tmp_path: Path, location: str, sentence: str
+) -> None:
+    trits = onnx.numpy_helper.from_array(np.array([1, 0], dtype=np.int8), "trits")
+    if location:
+        trits.ClearField("raw_data")
+        trits.data_location = onnx.TensorProto.EXTERNAL
+        trits.external_data.add(key="location", value=location)
+    node = onnx.helper.make_node("DequantizeLinear", ["trits", "trits"], ["out"], name="text")
+    graph = onnx.helper.make_graph([node], "graph", [], [], [trits])
+    content = onnx.helper.make_model(graph).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(content.replace(b"text", b"te\xff\xfe"))
+    with pytest.raises(ExportError, match=sentence):
+        count_zeros_onnx(tmp_path / "model.onnx")
 
 
 EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'
