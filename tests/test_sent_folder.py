@@ -88,6 +88,15 @@ def test_c_source_that_tells_of_columns_without_end_is_refused_soon(tmp_path: Pa
         count_zeros_c(tmp_path)
 
 
+def test_an_onnx_model_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    trits = onnx.TensorProto(name="trits", data_type=123, dims=[1], raw_data=b"0")
+    node = onnx.helper.make_node("DequantizeLinear", ["trits", "trits"], ["out"], name="text")
+    graph = onnx.helper.make_graph([node], "graph", [], [], [trits])
+    (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(ExportError, match="'trits' cannot be read"):
+        count_zeros_onnx(tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize(
     ("location", "sentence"),
     [("", "a node's name is no text"), ("../../etc/passwd", "all weights must be in the file itself")],

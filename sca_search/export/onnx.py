@@ -113,7 +113,7 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
 def _stored_trits(path: Path, constant: TensorProto) -> Trits:
     try:
         values = numpy_helper.to_array(constant).astype(np.int8)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, LookupError) as error:  # an unknown type is a LookupError
         raise ExportError(f"{path}: {constant.name[:80]!r} cannot be read: {error}") from error
     if not ((values >= -1) & (values <= 1)).all():
         raise ExportError(f"{path}: {constant.name} may hold only -1, 0 and 1")
