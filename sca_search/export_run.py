@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,6 +23,7 @@ from sca_search.export.plain import load_plain
 from sca_search.export.records import Floats, Shape
 from sca_search.goal import aim_of, chosen_trial, limits_of, unmet
 from sca_search.measure import EVALUATION_BATCH
+from sca_search.models import MODELS, Maker
 from sca_search.prepare import rebuilt
 from sca_search.results import read_csv
 from sca_search.run_folder import RunFolder
@@ -171,10 +173,25 @@ def built(
     """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
     make = source.maker(spec, classes, shape)
     try:
+        if source.model is None and spec.model.name in MODELS:
+            _refuse_larger(make, state)
         return rebuilt(make, state)
-    except RuntimeError as error:
+    except (RuntimeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise RunError(f"{where}: the state is not that of a {spec.model.label}: {reason}") from error
+
+
+def _refuse_larger(make: Maker, state: dict[str, Any]) -> None:
+    """The shape of a network's input comes from a file: one that makes it much larger than its state would fill the
+    memory before the two are compared. RuntimeError."""
+    try:
+        with torch.device("meta"):
+            wanted = sum(parameter.numel() for parameter in make().parameters())
+    except TypeError as error:  # of sizes beyond 64 bits, with a page of addresses
+        raise RuntimeError("its input has a size that no tensor can have") from error
+    given = sum(value.numel() for value in state.values())
+    if wanted > 2 * given:
+        raise RuntimeError(f"for its input it would have {wanted:,} parameters, the state has {given:,}")
 
 
 def _about(

@@ -1,13 +1,20 @@
 """A run folder that somebody sent: it does not lead out of itself, brings no code along, and gives no orders."""
 
 import json
+import resource
 import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from sca_search.errors import RunError
+from sca_search.errors import ExportError, RunError
+from sca_search.export.c_count import count_zeros_c
+from sca_search.export.onnx import count_zeros_onnx
 from sca_search.run_folder import RunFolder
 from sca_search.study_database import require_sound
 
@@ -57,6 +64,57 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(sent: Path) -> N
     (sent / "nowhere").symlink_to("candidates/not-there")
     (sent.parent / "runs").symlink_to(sent)
     assert RunFolder(sent.parent / "runs").spec().name == "run-folder-1"
+
+
+@pytest.mark.parametrize("size", [10**400, 2**40, 10**6, 4000, -8, 0], ids=range(6))
+def test_a_model_that_names_a_gigantic_input_is_refused_in_little_memory(run, sent: Path, size: int) -> None:
+    model = sent / "candidates" / "000" / "model.safetensors"
+    with safe_open(model, framework="pt") as file:
+        metadata = file.metadata()
+    about = json.loads(metadata["about"])
+    metadata["about"] = json.dumps(about | {"input_shape": [1, 8, size]})
+    save_file(load_file(model), model, metadata=metadata)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = run("export", str(sent), "--trial", "0", "--format", "packed", "--out", "out")
+    assert (done.returncode, "Traceback" in done.stderr, Path("out").exists()) == (2, False, False), done.stderr
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_c_source_that_tells_of_columns_without_end_is_refused_soon(tmp_path: Path) -> None:
+    """3 to the power of these columns has billions of digits."""
+    source = "/* conv2: 9 weights in t as 9999999999 columns in 3 vectors, 0 blocks */\nuint16_t t[1] = {};\n"
+    (tmp_path / "model.c").write_text(source.replace("{}", "{0}"))
+    with pytest.raises(ExportError, match="9999999999 columns in 3 cannot be"):
+        count_zeros_c(tmp_path)
+
+
+def test_an_onnx_model_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    trits = onnx.TensorProto(name="trits", data_type=123, dims=[1], raw_data=b"0")
+    node = onnx.helper.make_node("DequantizeLinear", ["trits", "trits"], ["out"], name="text")
+    graph = onnx.helper.make_graph([node], "graph", [], [], [trits])
+    (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(ExportError, match="'trits' cannot be read"):
+        count_zeros_onnx(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("location", "sentence"),
+    [("", "a node's name is no text"), ("../../etc/passwd", "all weights must be in the file itself")],
+)
+def test_an_onnx_model_that_is_no_text_or_lies_elsewhere_is_refused(
+    tmp_path: Path, location: str, sentence: str
+) -> None:
+    trits = onnx.numpy_helper.from_array(np.array([1, 0], dtype=np.int8), "trits")
+    if location:
+        trits.ClearField("raw_data")
+        trits.data_location = onnx.TensorProto.EXTERNAL
+        trits.external_data.add(key="location", value=location)
+    node = onnx.helper.make_node("DequantizeLinear", ["trits", "trits"], ["out"], name="text")
+    graph = onnx.helper.make_graph([node], "graph", [], [], [trits])
+    content = onnx.helper.make_model(graph).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(content.replace(b"text", b"te\xff\xfe"))
+    with pytest.raises(ExportError, match=sentence):
+        count_zeros_onnx(tmp_path / "model.onnx")
 
 
 EVIL = 'from pathlib import Path\n\nPath("was-here").touch()\n\n\ndef net(*_):\n    raise AssertionError\n'

@@ -20,6 +20,7 @@ _COMMENT = re.compile(
 )
 _CONVOLUTION = re.compile(r"(\d+) columns in (\d+) vectors, (\d+) blocks")
 _INTEGER_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) planes of (\d+) cells, (\d+) blocks")
+_MOST_COLUMNS = 8  # twice what kernels combine
 _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
@@ -53,13 +54,21 @@ def _signs(source: str, place: str, layout: str) -> int:
         return _listed(numbers, int(lists[1]))
     if convolution := _CONVOLUTION.fullmatch(layout):
         columns, vectors, blocks = map(int, convolution.groups())
+        _require_possible(columns, vectors)
         offsets = _offsets(numbers, blocks)
         return len(offsets) if columns == 1 else int(_weights_in(offsets // CELLS % vectors, columns).sum())
     if integers := _INTEGER_CONVOLUTION.fullmatch(layout):
         columns, planes, cells, blocks = map(int, integers.groups())
+        _require_possible(columns, planes, cells)
         offsets = _offsets(numbers, blocks)
         return len(offsets) if columns == 1 else int(_weights_in(offsets // cells % planes, columns).sum())
     raise ValueError(f"{place} has an unknown layout, {layout!r}")
+
+
+def _require_possible(columns: int, *sizes: int) -> None:
+    """A file may say what it likes: combinations grow by the power of their columns."""
+    if not 1 <= columns <= _MOST_COLUMNS or not all(0 < size < 2**31 for size in sizes):
+        raise ValueError(f"{columns} columns in {' by '.join(map(str, sizes))} cannot be")
 
 
 def _numbers(source: str, name: str) -> Numbers:

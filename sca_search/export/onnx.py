@@ -98,9 +98,13 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
     except (OSError, DecodeError, TypeError, ValueError) as error:
         raise ExportError(f"{path} cannot be read as an ONNX model: {error}") from error
     constants = {constant.name: constant for constant in model.graph.initializer}
+    if any(constant.data_location == TensorProto.EXTERNAL for constant in constants.values()):
+        raise ExportError(f"{path}: all weights must be in the file itself, some are said to be in others")
     counts = {}
     for node in model.graph.node:
-        if node.op_type == "DequantizeLinear" and node.input[0] in constants:
+        if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
+            if not isinstance(node.name, str):  # of a name that is no UTF-8, protobuf gives the bytes
+                raise ExportError(f"{path} cannot be read as an ONNX model: a node's name is no text")
             trits = _stored_trits(path, constants[node.input[0]])
             counts[node.name.removesuffix("/weight")] = (int((trits == 0).sum()), trits.size)
     return counts
@@ -109,7 +113,7 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
 def _stored_trits(path: Path, constant: TensorProto) -> Trits:
     try:
         values = numpy_helper.to_array(constant).astype(np.int8)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, LookupError) as error:  # an unknown type is a LookupError
         raise ExportError(f"{path}: {constant.name[:80]!r} cannot be read: {error}") from error
     if not ((values >= -1) & (values <= 1)).all():
         raise ExportError(f"{path}: {constant.name} may hold only -1, 0 and 1")
