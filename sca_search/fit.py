@@ -85,6 +85,7 @@ class Learner(lightning.LightningModule):
         self.loss = loss
         self.memory: dict[str, Tensor] = {}
 
+    @torch.enable_grad()  # a user's data set may have left them off
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         inputs, *wanted = batch
         loss = self.loss(self.model(inputs), *wanted)

@@ -115,7 +115,7 @@ class StudySpec(Table):
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
     recipe: RecipeSpec | None = None  # one point, trained as it stands
-    trainer: TrainerSettings = Field(default_factory=dict)  # settings of Lightning's Trainer, passed on as they are
+    trainer: TrainerSettings | None = None  # settings of Lightning's Trainer, passed on as they are
 
     @model_validator(mode="before")
     @classmethod

@@ -237,7 +237,8 @@ def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -
             reason = f"its workers died {deaths} times: they were killed, for want of memory perhaps"
             storage.set_trial_user_attr(now._trial_id, "reason", reason)
         elif not is_surplus(study, now):
-            _queue_again(study, now, {"deaths": deaths, "kept_then": now.user_attrs.get("kept", 0)})
+            counted = {"deaths": deaths, "kept_then": now.user_attrs.get("kept", 0)}
+            _queue_again(study, now, counted if deaths else {})
         storage.set_trial_state_values(now._trial_id, TrialState.FAIL)
     logger.warning("trial %d was lost with its worker%s", trial.number, "" if deaths >= MOST_DEATHS else ", put back")
 

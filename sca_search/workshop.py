@@ -77,7 +77,7 @@ def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
         floor=Floor(spec.train.floor_per_layer, spec.train.floor_per_channel),
         loss=loss_of(source.loss or spec.train.loss, data),
         metric=metric,
-        trainer=spec.trainer,
+        trainer=spec.trainer or {},
     )
     if spec.trainer:
         make_trainer(spec.trainer)  # what Lightning refuses is refused before anything is written

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,6 +17,10 @@ from sca_search.cli import main
 
 # Two test processes on two cores must not fight over them.
 torch.set_num_threads(1)
+
+# How long an example takes says something of the machine alone.
+hypothesis.settings.register_profile("steady", deadline=None)
+hypothesis.settings.load_profile("steady")
 
 TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4", "--threads", "1")
 

@@ -123,6 +123,8 @@ FLAG_VALUES = {
     "prior": Path("other/prior.json"),
     "latency_table": Path("other/device.json"),
     "workers": 5,
+    "trial_time": "10m",
+    "trial_memory_gb": 2.5,
     "threads": 6,
     "epochs": 7,
     "dense_epochs": 8,
@@ -134,6 +136,7 @@ FLAG_VALUES = {
     "out": Path("else/where"),
 }
 RESOLVED = {
+    "trial_time": 600.0,
     "metric": f"{Path('file.py').resolve()}:mine",  # found again from wherever the run is looked at
     "strength": (30.0, 30.0),
     "skip": ("fc*",),

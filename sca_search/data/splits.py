@@ -126,4 +126,5 @@ class AskedSplit:
         """One batch for each list of rows."""
         for inputs, *rest in self.split.fetch(chunks, moment):
             with torch.no_grad():
-                yield (inputs, *rest, self.teacher(inputs))
+                told = self.teacher(inputs)
+            yield (inputs, *rest, told)  # outside: whoever takes it would train without gradients
