@@ -124,10 +124,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     near = sca_search("worker", "jonit", *shared, cwd=tmp_path)
     assert near.stderr.strip() == "--storage holds no study named 'jonit'; did you mean 'joint'?"
     assert SECRET not in said + joined.stderr + other.stderr + near.stderr
-    in_database = server.inner.psql(
-        f"\\c {database.rpartition('/')[2].partition('?')[0]}\nselect * from study_user_attributes;"
-    )
-    assert SECRET not in in_database
+    assert SECRET not in in_database(database)
 
 
 @pytest.mark.slow
