@@ -66,8 +66,9 @@ def _signs(source: str, place: str, layout: str) -> int:
 
 
 def _require_possible(columns: int, *sizes: int) -> None:
-    """A file may say what it likes: combinations grow by the power of their columns."""
-    if not 1 <= columns <= _MOST_COLUMNS or not all(0 < size < 2**31 for size in sizes):
+    """A file may say what it likes: combinations grow by the power of their columns. A single one has none, and so no
+    size of theirs."""
+    if not 1 <= columns <= _MOST_COLUMNS or (columns > 1 and not all(0 < size < 2**31 for size in sizes)):
         raise ValueError(f"{columns} columns in {' by '.join(map(str, sizes))} cannot be")
 
 
