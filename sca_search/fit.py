@@ -115,7 +115,8 @@ class Learner(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         own = (self.method.latents().values(), self.method.trains_itself()) if self.method else ()
         groups = parameter_groups(self.model, self.plan, *own)
-        optimizer = torch.optim.Adam(groups, fused=True)
+        # Lightning clips no gradients of a fused one, and lets it unscale none.
+        optimizer = torch.optim.Adam(groups, fused=is_plain(self.trainer))
         remember(optimizer, self.leg.memory)
         course = _course(optimizer, self.plan, self.steps * self.plan.epochs)
         for _ in range(self.steps * self.leg.first):

@@ -205,15 +205,20 @@ for _name in (
     setattr(SharedStorage, _name, _steadily(getattr(QueueStorage, _name)))
 
 
-def open_storage(run: RunFolder, stop_requested: Callable[[], bool] = lambda: False) -> QueueStorage:
-    """The storage of a run's study. A database that cannot be reached at the start is said at once."""
+def open_storage(
+    run: RunFolder, stop_requested: Callable[[], bool] = lambda: False, *, at_once: bool = False
+) -> QueueStorage:
+    """The storage of a run's study. A database that cannot be reached is waited for, or said at once: who begins wants
+    to know, who is in the middle of a study has time."""
     if run.shared is None:
         with storage_errors(run):
             return LocalStorage(run)
-    address = run.shared.storage
+    address, patience = run.shared.storage, Patience(stop_requested=stop_requested)
+    opening = Patience(seconds=0.0) if at_once else patience
     for tried in range(1, 1 + _TRIES_AT_TABLES):
         try:
-            return SharedStorage(address, run.study_name, Patience(stop_requested=stop_requested))
+            storage: QueueStorage = opening.retry(lambda: SharedStorage(address, run.study_name, patience))
+            return storage
         except (ProgrammingError, IntegrityError):
             if tried == _TRIES_AT_TABLES:
                 raise

@@ -52,7 +52,7 @@ def require_sound(path: Path) -> None:
             database.set_progress_handler(_give_up_after(_MOST_STEPS), 1000)
             _require_rows_alone(database)
             _require_whole(database)
-            for trial, facts in _facts_by_trial(database):
+            for trial, facts in _facts_by_trial(database) if _has_trials(database) else ():
                 _require_facts(trial, facts)
     except (sqlite3.Error, sqlite3.Warning, OSError, ValueError, OverflowError, RecursionError) as error:
         raise RunError(f"{path}: is no database of a study that can be read: {str(error)[:300]}") from error
@@ -73,6 +73,12 @@ def _require_whole(database: sqlite3.Connection) -> None:
     (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise ValueError(f"it is damaged: {found}")
+
+
+def _has_trials(database: sqlite3.Connection) -> bool:
+    """A process may have been killed before it had made all tables; Optuna then makes the others."""
+    wanted = "SELECT count(*) FROM sqlite_schema WHERE name IN ('trials', 'trial_user_attributes')"
+    return database.execute(wanted).fetchone() == (2,)
 
 
 def _facts_by_trial(database: sqlite3.Connection) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -56,7 +56,7 @@ def join(spec: StudySpec, shared: Shared) -> RunFolder:
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
     require_joinable(run, spec)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with contextlib.closing(open_storage(run)) as storage, storage_errors(run):
+    with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
         study = optuna.create_study(
             study_name=run.study_name, storage=storage, directions=["maximize", "maximize"], load_if_exists=True
         )

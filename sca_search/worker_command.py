@@ -65,7 +65,7 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
     from sca_search.trials import shared_spec
 
     run = RunFolder(out / name, shared)
-    with contextlib.closing(open_storage(run)) as storage, storage_errors(run):
+    with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
         known = [each.study_name for each in storage.get_all_studies()]
         if name not in known:
             raise RunError(f"--storage holds no study named {name!r}{nearest_name(name, known)}")

@@ -105,6 +105,8 @@ class Case:
 
     def states(self) -> list[tuple[int, str, int]]:
         """Number, state and candidate of each trial."""
+        if self.storage is None and not (self.run / "study.db").exists():
+            return []  # to look would make it
         address = self.storage or f"sqlite:///{self.run / 'study.db'}"
         engine = sqlalchemy.create_engine(re.sub(r"^postgresql:", "postgresql+psycopg:", address))
         query = sqlalchemy.text(

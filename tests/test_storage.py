@@ -166,6 +166,15 @@ def test_a_database_that_is_restarted_is_waited_for(run: RunFolder, server: Serv
     assert (told.state, told.value, told.user_attrs["a"]) == (TrialState.COMPLETE, 1.0, 1)
 
 
+def test_a_storage_opened_in_the_middle_of_an_outage_waits(run: RunFolder, server: Server) -> None:
+    a_study(run)
+    server.stop()
+    starting = threading.Timer(1.0, server.start)
+    starting.start()
+    assert a_study(run).get_trials() == []
+    starting.join()
+
+
 class _AnswerLost:
     """Carries a call out and then loses its answer, once."""
 
@@ -237,7 +246,7 @@ def test_a_lock_ends_with_its_holders_connection(run: RunFolder, server: Server)
 def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, Shared(storage_address("postgresql://me:hunter-2@127.0.0.1:1/x")))
     with pytest.raises(StorageError) as caught:
-        open_storage(run)
+        open_storage(run, at_once=True)
     sentence = str(caught.value)
     assert sentence.startswith("postgresql://me:***@127.0.0.1:1/x: the database cannot be used: ")
     assert "hunter-2" not in sentence
