@@ -217,8 +217,7 @@ def open_storage(
     opening = Patience(seconds=0.0) if at_once else patience
     for tried in range(1, 1 + _TRIES_AT_TABLES):
         try:
-            storage: QueueStorage = opening.retry(lambda: SharedStorage(address, run.study_name, patience))
-            return storage
+            return opening.retry(lambda: SharedStorage(address, run.study_name, patience))
         except (ProgrammingError, IntegrityError):
             if tried == _TRIES_AT_TABLES:
                 raise

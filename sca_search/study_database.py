@@ -78,7 +78,7 @@ def _require_whole(database: sqlite3.Connection) -> None:
 def _has_trials(database: sqlite3.Connection) -> bool:
     """A process may have been killed before it had made all tables; Optuna then makes the others."""
     wanted = "SELECT count(*) FROM sqlite_schema WHERE name IN ('trials', 'trial_user_attributes')"
-    return database.execute(wanted).fetchone() == (2,)
+    return bool(database.execute(wanted).fetchone() == (2,))
 
 
 def _facts_by_trial(database: sqlite3.Connection) -> Iterator[tuple[int, dict[str, Any]]]:
