@@ -77,8 +77,8 @@ def _require_whole(database: sqlite3.Connection) -> None:
 
 def _has_trials(database: sqlite3.Connection) -> bool:
     """A process may have been killed before it had made all tables; Optuna then makes the others."""
-    wanted = "SELECT count(*) FROM sqlite_schema WHERE name IN ('trials', 'trial_user_attributes')"
-    return bool(database.execute(wanted).fetchone() == (2,))
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return "trials" in tables and database.execute("SELECT 1 FROM trials LIMIT 1").fetchone() is not None
 
 
 def _facts_by_trial(database: sqlite3.Connection) -> Iterator[tuple[int, dict[str, Any]]]:
