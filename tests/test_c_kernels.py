@@ -118,6 +118,7 @@ def test_every_operation_agrees_at_every_vector_length(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it compiles forty programs
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     shape=st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17, 40]), st.integers(1, 34), st.integers(1, 34)),
