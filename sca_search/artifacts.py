@@ -21,6 +21,8 @@ from sca_search.files import atomic_path
 from sca_search.run_folder import RunFolder
 from sca_search.shared_study import artifact_address
 
+FILES = "files"
+"""Under this name a trial or a chore tells which files it left."""
 Kept = dict[str, str]
 """File names, relative to the run folder, and what the store calls them."""
 
@@ -69,6 +71,11 @@ class Shelf:
         """What is not needed any more; that it is there still does no harm."""
         with contextlib.suppress(Exception):
             self._store.remove(name)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """What a folder holds itself, without the folders in it."""
+    return [path for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def shelf_of(run: RunFolder) -> Shelf | None:

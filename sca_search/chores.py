@@ -14,13 +14,13 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.artifacts import shelf_of
+from sca_search.artifacts import FILES, shelf_of
 from sca_search.fit import StopRequestedError
 from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
 from sca_search.run_folder import RunFolder
 from sca_search.storage import QueueStorage, open_storage, queue_locked, storage_of
 
-_NAME, _FILES = "chore", "files"
+_NAME = "chore"
 _POLL_SECONDS = 0.5
 
 
@@ -44,7 +44,7 @@ class Chores:
         finally:
             storage.close()
         if (shelf := shelf_of(self.run)) is not None:
-            shelf.fetch(done.user_attrs[_FILES])
+            shelf.fetch(done.user_attrs[FILES])
 
     def _done_by_somebody(
         self, study: optuna.Study, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]
@@ -78,7 +78,7 @@ class Chores:
                 storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             raise
         with contextlib.suppress(UpdateFinishedTrialError):  # it was taken away meanwhile, and the other's counts
-            storage.set_trial_user_attr(trial._trial_id, _FILES, kept)
+            storage.set_trial_user_attr(trial._trial_id, FILES, kept)
             storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [0.0])
 
 

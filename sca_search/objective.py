@@ -15,7 +15,7 @@ import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial
 
-from sca_search.artifacts import shelf_of
+from sca_search.artifacts import FILES, files_in, shelf_of
 from sca_search.candidate import Candidate
 from sca_search.candidate_folder import facts, keep
 from sca_search.correction import Observation, asked_for, by_layer
@@ -50,8 +50,8 @@ from sca_search.trials import (
 )
 from sca_search.workshop import given_prior, make_gauge, or_again
 
-# A trial's files, and the training under way, in the store of artifacts.
-FILES, CHECKPOINT = "files", "checkpoint"
+# The training under way, in the store of artifacts.
+CHECKPOINT = "checkpoint"
 # How torch says that there is no memory, on the processor and on others.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _POLL_SECONDS = 0.5
@@ -160,8 +160,7 @@ class Objective:
 
     def _files(self, number: int) -> list[Path]:
         """Of a candidate that is whole."""
-        folder, checkpoint = self.run.candidate(number), self.run.checkpoint(number)
-        return [path for path in sorted(folder.iterdir()) if path.is_file() and path != checkpoint]
+        return [path for path in files_in(self.run.candidate(number)) if path != self.run.checkpoint(number)]
 
     def _fetch_checkpoint(self, trial: optuna.Trial, number: int) -> None:
         """Where another machine left off."""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import optuna
 
-from sca_search.artifacts import shelf_of
+from sca_search.artifacts import FILES, files_in, shelf_of
 from sca_search.audience import Audience
 from sca_search.chores import Chores
 from sca_search.goal import chosen_trial
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
-from sca_search.objective import FILES, Clock, Listener, make_objective, work
+from sca_search.objective import Clock, Listener, make_objective, work
 from sca_search.outcome import refit
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
@@ -131,12 +131,8 @@ def run_refits(
         chores.once(
             f"refit {index} of candidate {number}",
             partial(refit, run, number, task, start, index, progress, make_gauge(run, spec, task)),
-            partial(_files_in, folder),
+            partial(files_in, folder),
         )
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:

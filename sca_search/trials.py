@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
+from pydantic import ValidationError
 
 from sca_search.budget import PREDICTED
 from sca_search.correction import Observation
@@ -104,7 +105,13 @@ def shared_spec(study: optuna.Study) -> StudySpec:
     given = study.user_attrs.get(SPEC)
     if not isinstance(given, dict):
         raise RunError(f"--storage: {study.study_name!r} is no study of sca-search's")
-    return StudySpec.model_validate(given | {"name": study.study_name})
+    try:
+        return StudySpec.model_validate(given | {"name": study.study_name})
+    except ValidationError as error:  # somebody else may have written it
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RunError(
+            f"--storage: the study {study.study_name!r} cannot be used, its {where} is none of ours"
+        ) from error
 
 
 def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> int:

@@ -165,8 +165,19 @@ def under_way(case: Case, before: set[Path]) -> Callable[[], bool]:
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Its worker processes: children that have a thread for their parent's pipe, not Python's own helpers."""
-    children = [int(each) for each in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended just now
+        told = [int(each) for each in children.read_text().split()]
+        return [child for child in told if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return []
+
+
+def _ended(process: subprocess.Popen[bytes], case: Case, seconds: list[float]) -> Injected:
+    """What became of a study that must end well by itself."""
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+    counted = case.counted()
+    counted.times, counted.seconds = len(seconds), seconds
+    return counted
 
 
 # Killed ---------------------------------------------------------------------------------------------------------------
@@ -177,7 +188,7 @@ def worker_killed(folder: Path, times: int, _server: Server | None = None) -> In
     case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
     process = case.start()
     seconds: list[float] = []
-    for _ in range(times):
+    while len(seconds) < times:
         until(lambda: case.checkpoints() and len(workers_of(process)) == 2, process, case)
         time.sleep(chance.uniform(0.0, 0.3))
         victim = chance.choice(workers_of(process) or [0])
@@ -185,16 +196,16 @@ def worker_killed(folder: Path, times: int, _server: Server | None = None) -> In
         if not victim or not running:
             continue
         os.kill(victim, signal.SIGKILL)
-        seconds.append(until(functools.partial(_is_replaced, process, victim), process, case))
-    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
-    counted = case.counted()
-    counted.times, counted.seconds = len(seconds), seconds
-    return counted
+        seconds.append(until(functools.partial(_is_replaced, process, victim), None, case))
+    return _ended(process, case, seconds)
 
 
 def _is_replaced(process: subprocess.Popen[bytes], victim: int) -> bool:
-    """The one that took its place may have nothing left to do, and be gone as well."""
-    return victim not in workers_of(process)
+    """Whether two are at work again, or all of it is done."""
+    if process.poll() is not None:
+        return True
+    working = workers_of(process)
+    return victim not in working and len(working) == 2
 
 
 def machine_lost(folder: Path, times: int, server: Server | None = None) -> Injected:
@@ -276,10 +287,7 @@ def database_restarted(folder: Path, times: int, server: Server | None = None) -
         seconds.append(time.monotonic() - began)
         if process.poll() is not None:
             break
-    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
-    counted = case.counted()
-    counted.times, counted.seconds = len(seconds), seconds
-    return counted
+    return _ended(process, case, seconds)
 
 
 def _finished(case: Case) -> int:
@@ -409,10 +417,7 @@ def two_commands(folder: Path, times: int, _server: Server | None = None) -> Inj
         assert case.screen("second.txt").count("another sca-search is working on this run") == index + 1
         if process.poll() is not None:
             break
-    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
-    counted = case.counted()
-    counted.times, counted.seconds = len(seconds), seconds
-    return counted
+    return _ended(process, case, seconds)
 
 
 # Trials that do not end -----------------------------------------------------------------------------------------------
@@ -497,10 +502,7 @@ def clock_moved_back(folder: Path, times: int, server: Server | None = None) -> 
         seconds.append(until(lambda: _finished(case) > finished or process.poll() is not None, None, case))  # noqa: B023
         if process.poll() is not None:
             break
-    assert process.wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
-    counted = case.counted()
-    counted.times, counted.seconds = len(seconds), seconds
-    return counted
+    return _ended(process, case, seconds)
 
 
 def no_locks(folder: Path, times: int, _server: Server | None = None) -> Injected:

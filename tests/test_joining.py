@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import optuna
 import pandas as pd
 import pytest
 import sqlalchemy
@@ -22,7 +23,7 @@ from sca_search.errors import RunError, StorageError
 from sca_search.run_folder import RunFolder, joined_run, new_run, resumed_run
 from sca_search.shared_study import Shared, storage_address
 from sca_search.spec import resolve
-from sca_search.trials import join
+from sca_search.trials import join, shared_spec
 
 SECRET = "hunter-2"
 STUDY = ("--target-sparsity", "0.5", "--name", "joint", *TINY, "--trials", "4")
@@ -194,6 +195,21 @@ def test_a_worker_needs_a_storage(run) -> None:
     done = run("worker", "x")
     assert done.returncode == 2
     assert done.stderr.strip().startswith("--storage must be given, or SCA_SEARCH_STORAGE be set")
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "sentence"),
+    [
+        ("x", {"seed": "many"}, "the study 'x' cannot be used, its seed is none of ours"),
+        ("../x", {}, "the study '../x' cannot be used, its name is none of ours"),
+        ("x", "text", "'x' is no study of sca-search's"),
+    ],
+)
+def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, told: object, sentence: str) -> None:
+    study = optuna.create_study(study_name=name)
+    study.set_user_attr("spec", told)
+    with pytest.raises(RunError, match=re.escape(sentence)):
+        shared_spec(study)
 
 
 # Artifacts
