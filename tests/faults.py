@@ -6,6 +6,7 @@ that has two was counted twice.
 
 import contextlib
 import functools
+import json
 import os
 import random
 import re
@@ -17,11 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy
 from postgres import Server
 
 from sca_search.checkpoint import load_checkpoint
+from sca_search.heartbeat import OWNER
 
 # Trials of a few seconds, kept after every epoch, with a heart that beats often.
 STUDY = """
@@ -105,17 +108,28 @@ class Case:
 
     def states(self) -> list[tuple[int, str, int]]:
         """Number, state and candidate of each trial."""
+        rows = self._found(
+            "select t.number, t.state, a.value_json from trials t join trial_user_attributes a "
+            "on a.trial_id = t.trial_id and a.key = 'candidate' order by t.number"
+        )
+        return [(number, state, int(candidate)) for number, state, candidate in rows]
+
+    def training_processes(self) -> set[int]:
+        """Those of this machine that have a running trial."""
+        rows = self._found(
+            "select a.value_json from trials t join trial_system_attributes a "
+            f"on a.trial_id = t.trial_id and a.key = '{OWNER}' where t.state = 'RUNNING'"
+        )
+        return {int(json.loads(owner).rpartition(":")[2]) for (owner,) in rows}
+
+    def _found(self, query: str) -> list[Any]:
         if self.storage is None and not (self.run / "study.db").exists():
             return []  # to look would make it
         address = self.storage or f"sqlite:///{self.run / 'study.db'}"
         engine = sqlalchemy.create_engine(re.sub(r"^postgresql:", "postgresql+psycopg:", address))
-        query = sqlalchemy.text(
-            "select t.number, t.state, a.value_json from trials t join trial_user_attributes a "
-            "on a.trial_id = t.trial_id and a.key = 'candidate' order by t.number"
-        )
         try:
             with engine.connect() as connection:
-                return [(number, state, int(candidate)) for number, state, candidate in connection.execute(query)]
+                return list(connection.execute(sqlalchemy.text(query)))
         except sqlalchemy.exc.DBAPIError:  # there is no table yet, or it is being written
             return []
         finally:
@@ -191,10 +205,10 @@ def worker_killed(folder: Path, times: int, _server: Server | None = None) -> In
     while len(seconds) < times:
         until(lambda: case.checkpoints() and len(workers_of(process)) == 2, process, case)
         time.sleep(chance.uniform(0.0, 0.3))
-        victim = chance.choice(workers_of(process) or [0])
-        running = {candidate for _, state, candidate in case.states() if state == "RUNNING"}
-        if not victim or not running:
+        training = case.training_processes() & set(workers_of(process))
+        if not training:
             continue
+        victim = chance.choice(sorted(training))
         os.kill(victim, signal.SIGKILL)
         seconds.append(until(functools.partial(_is_replaced, process, victim), None, case))
     return _ended(process, case, seconds)
