@@ -191,9 +191,11 @@ class Team:
 
     def _replace(self, number: int, worker: _Worker) -> None:
         """Puts back what a worker was training when it died, and starts another."""
-        for trial in trials_of(self.study, owner_name(worker.process.pid)):
+        taken = trials_of(self.study, owner_name(worker.process.pid))
+        for trial in taken:
             take_back(self.study, trial)
-        self._stillborn += not worker.has_begun
+        # One that had taken a trial may have died before it could say so; the trial counts such deaths.
+        self._stillborn = 0 if taken else self._stillborn + (not worker.has_begun)
         if self._stillborn >= _MOST_STILLBORN:
             raise StorageError("workers end without a word: they are killed, for want of memory perhaps")
         logger.warning("worker %d died (exit code %s)", number, worker.process.exitcode)

@@ -114,13 +114,15 @@ class Case:
         )
         return [(number, state, int(candidate)) for number, state, candidate in rows]
 
-    def training_processes(self) -> set[int]:
-        """Those of this machine that have a running trial."""
+    def trained_by(self) -> dict[int, int]:
+        """The candidate that each process of this machine trains."""
         rows = self._found(
-            "select a.value_json from trials t join trial_system_attributes a "
-            f"on a.trial_id = t.trial_id and a.key = '{OWNER}' where t.state = 'RUNNING'"
+            "select o.value_json, c.value_json from trials t "
+            f"join trial_system_attributes o on o.trial_id = t.trial_id and o.key = '{OWNER}' "
+            "join trial_user_attributes c on c.trial_id = t.trial_id and c.key = 'candidate' "
+            "where t.state = 'RUNNING'"
         )
-        return {int(json.loads(owner).rpartition(":")[2]) for (owner,) in rows}
+        return {int(json.loads(owner).rpartition(":")[2]): int(candidate) for owner, candidate in rows}
 
     def _found(self, query: str) -> list[Any]:
         if self.storage is None and not (self.run / "study.db").exists():
@@ -142,6 +144,9 @@ class Case:
         for number in complete:
             assert (self.run / "candidates" / f"{number:03d}" / "candidate.json").is_file()
         return Injected(lost=len(lost), twice=len(twice))
+
+    def checkpoint(self, candidate: int) -> Path:
+        return self.run / "candidates" / f"{candidate:03d}" / "checkpoint.safetensors"
 
     def checkpoints(self) -> set[Path]:
         return set(self.run.glob("candidates/*/checkpoint.safetensors"))
@@ -202,16 +207,28 @@ def worker_killed(folder: Path, times: int, _server: Server | None = None) -> In
     case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
     process = case.start()
     seconds: list[float] = []
+    kept_then: dict[int, int | None] = {}
     while len(seconds) < times:
-        until(lambda: case.checkpoints() and len(workers_of(process)) == 2, process, case)
+        until(lambda: len(workers_of(process)) == 2 and _came_further(case, kept_then), process, case)
         time.sleep(chance.uniform(0.0, 0.3))
-        training = case.training_processes() & set(workers_of(process))
+        training = _came_further(case, kept_then)
         if not training:
             continue
         victim = chance.choice(sorted(training))
+        kept_then[training[victim]] = _age(case.checkpoint(training[victim]))
         os.kill(victim, signal.SIGKILL)
         seconds.append(until(functools.partial(_is_replaced, process, victim), None, case))
     return _ended(process, case, seconds)
+
+
+def _came_further(case: Case, kept_then: Mapping[int, int | None]) -> dict[int, int]:
+    """Processes, with what they train, that have kept a checkpoint since a worker was last killed with it."""
+    training = case.trained_by().items()
+    return {
+        process: candidate
+        for process, candidate in training
+        if _age(case.checkpoint(candidate)) not in {None, kept_then.get(candidate)}
+    }
 
 
 def _is_replaced(process: subprocess.Popen[bytes], victim: int) -> bool:
