@@ -1,16 +1,25 @@
 """Processes side by side: how threads and devices are divided, and what becomes of a worker that dies or hangs."""
 
+import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from conftest import sca_search
 
-from sca_search.errors import SpecError
+from sca_search.allocation import LayerShape
+from sca_search.errors import SpecError, StorageError
 from sca_search.fit import make_trainer
+from sca_search.heartbeat import OWNER, owner_name
+from sca_search.objective import Listener
+from sca_search.run_folder import RunFolder
+from sca_search.space import Space
 from sca_search.spec import resolve
-from sca_search.workers import device_of, needs_processes, resident_bytes
+from sca_search.trials import fill_queue, open_study
+from sca_search.workers import Team, _Worker, device_of, needs_processes, resident_bytes
 
 
 @pytest.mark.parametrize(
@@ -87,6 +96,43 @@ def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     assert list(trials["state"]) == ["failed"]
     assert trials["reason"][0] == "its workers died 3 times: they were killed, for want of memory perhaps"
     assert done.stdout.count("died; another takes its place") == 3
+
+
+@pytest.fixture
+def bury(tmp_path: Path) -> Callable[[bool], None]:
+    """Replaces a worker that has died without a word, with a trial of its own or without one."""
+    spec = resolve(None, {"target_sparsity": 0.5, "trials": 4})
+    space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
+    study = open_study(run, space)
+    fill_queue(study, space)
+    team = Team(run, spec, study, Listener(), lambda: True)
+    team._stop, team._enough = SimpleNamespace(value=0), SimpleNamespace(value=1)  # no other is started
+
+    def died(had_trial: bool) -> None:
+        process = multiprocessing.get_context("spawn").Process(target=int)
+        process.start()
+        process.join()
+        if had_trial:
+            trial = study.ask()
+            study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner_name(process.pid))
+        team._workers[1] = _Worker(process, multiprocessing.Pipe(duplex=False)[0])
+        team._replace(1, team._workers[1])
+
+    return died
+
+
+def test_workers_that_die_before_any_trial_end_the_study(bury: Callable[[bool], None]) -> None:
+    bury(False)
+    bury(False)
+    with pytest.raises(StorageError, match="workers end without a word"):
+        bury(False)
+
+
+def test_a_worker_that_dies_before_it_can_tell_of_its_trial_had_begun(bury: Callable[[bool], None]) -> None:
+    for had_trial in (False, False, True, True, True, True, False, False):
+        bury(had_trial)
+    with pytest.raises(StorageError, match="workers end without a word"):
+        bury(False)
 
 
 # Lightning's own settings
