@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import (
+    MEASURES,
     RULES,
     Claim,
     collapse_told,
@@ -165,7 +166,9 @@ def _findings(reading: Reading, with_tanh: Reading | None) -> list[str]:
     lines = []
     for row in (row for row in reading.rows if row.seeds):
         other = others.get(row.figure.network)
-        lines.append(f"- {collapse_told(row, other)}: {SEEN[has_collapsed(row, other)]}.")
+        for measure in MEASURES:
+            told, seen = collapse_told(row, other, measure), SEEN[has_collapsed(row, other, measure)]
+            lines.append(f"- {measure.told}: {told}: {seen}.")
     return ["\n".join(lines)]
 
 
@@ -240,7 +243,7 @@ def claims_of(rows: dict[str, list[Row]], with_tanh: Sequence[Row]) -> list[Clai
         level("mnist", "lenet", rows["1"]),
         *_studies_level(),
         level("cifar10", "resnet20", rows["2"]),
-        needs_tanh(rows["5"], with_tanh),
+        *(needs_tanh(rows["5"], with_tanh, measure) for measure in MEASURES),
     ]
 
 

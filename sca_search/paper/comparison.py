@@ -22,6 +22,7 @@ class Row:
     epochs: int | None = None
     seeds: int | None = None
     failed: int = 0
+    rounded: float | None = None  # ours as rounding leaves it, validation accuracy, the mean over seeds
 
     def as_json(self) -> dict[str, object]:
         figure = self.figure
@@ -41,6 +42,7 @@ class Row:
             "epochs": self.epochs,
             "seeds": self.seeds,
             "failed": self.failed,
+            "rounded": self.rounded,
         }
 
 
@@ -68,7 +70,8 @@ def _row(figure: Figure, cell: Cell | None, results: Mapping[Cell, CellResult]) 
         return Row(figure) if dense is None else Row(figure, 100.0 * dense, epochs=result.epochs, seeds=1)
     values = {"top1": result.top1, "top5": result.top5, "sparsity": result.sparsity}[figure.metric]
     mean, sd = mean_and_sd(values)
-    return Row(figure, mean, sd, mean_and_sd(result.sparsity)[0], result.epochs, result.seeds, result.failed)
+    sparsity, rounded = (mean_and_sd(shares)[0] for shares in (result.sparsity, result.rounded))
+    return Row(figure, mean, sd, sparsity, result.epochs, result.seeds, result.failed, rounded)
 
 
 def rank_correlations(rows: Iterable[Row]) -> list[RankCorrelation]:

@@ -24,7 +24,11 @@ from sca_search.workshop import warm_start
 
 @dataclass(frozen=True)
 class CellResult:
-    """Shares of 1, a seed each; `failed` are seeds that left the finite numbers."""
+    """Shares of 1, a seed each; `failed` are seeds that left the finite numbers.
+
+    `rounded` is the validation accuracy as rounding leaves a network, before BatchNorm's statistics are estimated again
+    for its trits: the paper says nothing of such a step.
+    """
 
     epochs: int
     network: str
@@ -34,6 +38,7 @@ class CellResult:
     failed: int = 0
     dense_top1: float | None = None
     dense_top5: float | None = None
+    rounded: tuple[float, ...] = ()
 
     @property
     def seeds(self) -> int:
@@ -75,6 +80,7 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> Cel
         top5=tuple(top5 for _, top5 in scores),
         sparsity=tuple(float(share) for share in trained["sparsity"]),
         failed=int((frame["state"] == "failed").sum()),
+        rounded=tuple(float(share) for share in trained["rounded_accuracy"]),
         **dense,
     )
     write_json_atomic(path, asdict(result))
