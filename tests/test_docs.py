@@ -233,6 +233,17 @@ def test_index_names_every_page() -> None:
     assert pages - linked == set()
 
 
+def test_map_names_every_room() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = [
+        line for line in readme.partition("## Map")[2].partition("\n## ")[0].splitlines() if line.startswith("| `")
+    ]
+    named = {name.rstrip("/") for line in lines for name in re.findall(r"`([a-z_]+/?)`", line.split("|")[1])}
+    package = ROOT / "sca_search"
+    rooms = {path.stem for path in package.glob("[a-z]*.py")} | {path.parent.name for path in package.glob("*/*.py")}
+    assert rooms - {"sca_search"} == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
+
+
 # The notebook
 
 EXECUTE = """
