@@ -1,4 +1,4 @@
-"""Trains the paper's LeNet on random images by a loop as short as it can be: python bare_worker.py IMAGES EPOCHS
+"""Trains a network on random images by a loop as short as it can be: python bare_worker.py NETWORK IMAGES EPOCHS
 
 Started by memory.py; imports torch and nothing else of any size. Prints as JSON what was in memory after the imports,
 and the most since.
@@ -6,40 +6,51 @@ and the most since.
 
 import json
 import sys
+from dataclasses import dataclass
 
 import torch
+import torch._dynamo  # which every optimizer of torch's imports at its first step
 from resident import peak_bytes, resident_bytes
-from torch import nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from sca_search.models import MODELS
 
-def network() -> nn.Module:
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 5, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5, padding=2, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(64 * 7 * 7, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 10)),
-    )
+CLASSES, EVALUATION_BATCH = 10, 256
 
 
-def random_images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+@dataclass(frozen=True)
+class Workload:
+    """A network and what it is trained on: as many images as its data set has beside a validation split."""
+
+    shape: tuple[int, int, int]
+    batch: int
+    images: int
+
+
+WORKLOADS = {"lenet": Workload((1, 28, 28), 64, 55_000), "resnet20": Workload((3, 32, 32), 128, 45_000)}
+
+
+def random_images(shape: tuple[int, int, int], count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(count)
-    return torch.randn(count, 1, 28, 28, generator=generator), torch.randint(10, (count,), generator=generator)
+    return torch.randn(count, *shape, generator=generator), torch.randint(CLASSES, (count,), generator=generator)
 
 
 def main() -> None:
-    count, epochs = int(sys.argv[1]), int(sys.argv[2])
+    name, count, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    workload = WORKLOADS[name]
     torch.set_num_threads(1)
     base = resident_bytes()
-    (images, labels), (others, _) = random_images(count), random_images(count // 10)
-    model = network().to(memory_format=torch.channels_last)
+    (images, labels), (others, _) = (random_images(workload.shape, each) for each in (count, count // 10))
+    model = MODELS[name](CLASSES, workload.shape, 0.0).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     for _ in range(epochs):
-        for rows in torch.randperm(count).split(64):
+        for rows in torch.randperm(count).split(workload.batch):
             optimizer.zero_grad()
             F.cross_entropy(model.train()(images[rows]), labels[rows]).backward()
             optimizer.step()
         with torch.no_grad():
-            for batch in others.split(256):
+            for batch in others.split(EVALUATION_BATCH):
                 model.eval()(batch)
     print(json.dumps({"base": base, "peak": peak_bytes()}))
 

@@ -35,6 +35,7 @@ from sca_search.run_folder import RunFolder
 from sca_search.sampler import INNER, PlannedSampler
 from sca_search.space import Space
 from sca_search.spec import StudySpec, resolve
+from sca_search.storage import local_address
 from sca_search.task import Progress, Task
 from sca_search.trials import observations, rows
 from sca_search.workshop import make_space, make_task, warm_start
@@ -70,7 +71,7 @@ def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)
     objective = make_objective(run, space, task, start, Listener())
-    return Bench(run, space, task, objective, new_study(storage or run.storage_url))
+    return Bench(run, space, task, objective, new_study(storage or local_address(run)))
 
 
 def new_study(storage: str) -> optuna.Study:
@@ -202,7 +203,7 @@ def main() -> None:
         bench = made(Path(folder), spec, arguments.storage)
         found = measured(bench, arguments.sizes, arguments.samplers, arguments.trials)
         if arguments.queued:
-            again = replace(bench, study=new_study(arguments.storage or bench.run.storage_url))
+            again = replace(bench, study=new_study(arguments.storage or local_address(bench.run)))
             size = max(arguments.sizes)
             found |= with_queue(again, size, size - arguments.queued, arguments.samplers, arguments.trials)
     load = os.getloadavg()[1]

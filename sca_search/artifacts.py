@@ -16,8 +16,9 @@ from typing import Any
 from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 
+from sca_search.candidate_record import read_table
 from sca_search.errors import RunError, SpecError, StorageError
-from sca_search.files import atomic_path
+from sca_search.files import atomic_path, write_json_atomic
 from sca_search.run_folder import RunFolder
 from sca_search.shared_study import artifact_address
 
@@ -26,6 +27,8 @@ FILES = "files"
 Kept = dict[str, str]
 """File names, relative to the run folder, and what the store calls them."""
 
+_NOTES = "artifacts.json"
+_HERE: set[tuple[Path, str]] = set()  # what this process has seen to be in its place
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
@@ -40,7 +43,10 @@ class Shelf:
 
     def put(self, paths: Iterable[Path]) -> Kept:
         """Uploads files, and gives their names there."""
-        return {str(path.relative_to(self._run.path)): self._put(path) for path in paths}
+        kept = {str(path.relative_to(self._run.path)): self._put(path) for path in paths}
+        for relative, name in kept.items():
+            _note(self._run.path / relative, name)
+        return kept
 
     def _put(self, path: Path) -> str:
         name = f"{self._prefix}{self._run.study_name}--{secrets.token_hex(8)}--{path.name}"
@@ -49,13 +55,18 @@ class Shelf:
         return name
 
     def fetch(self, kept: Mapping[str, Any]) -> None:
-        """Downloads files into the run folder; those that are there stay."""
-        for relative, name in kept.items():
+        """Downloads files into the run folder, the record of a candidate last: where it is, all is.
+
+        What this machine has left of a candidate or a chore that another one completed is replaced.
+        """
+        for relative, name in sorted(kept.items(), key=lambda item: item[0].endswith("candidate.json")):
             if not isinstance(name, str) or not _NAME.fullmatch(relative):
                 raise RunError(f"{self._run.path}: the study names a file that cannot be one of a run: {relative!r}")
             path = self._run.path / relative
-            if not path.exists():
+            if (path, name) not in _HERE and (_noted(path) != name or not path.exists()):
                 self.fetch_as(name, path)
+                _note(path, name)
+            _HERE.add((path, name))
 
     def fetch_as(self, name: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +86,20 @@ class Shelf:
 
 def files_in(folder: Path) -> list[Path]:
     """What a folder holds itself, without the folders in it."""
-    return [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != _NOTES]
+
+
+def _note(path: Path, name: str) -> None:
+    """Writes down which file of the store this one is."""
+    write_json_atomic(path.with_name(_NOTES), _notes(path) | {path.name: name})
+
+
+def _noted(path: Path) -> object:
+    return _notes(path).get(path.name)
+
+
+def _notes(path: Path) -> dict[str, Any]:
+    return read_table(path.with_name(_NOTES))
 
 
 def shelf_of(run: RunFolder) -> Shelf | None:

@@ -168,9 +168,10 @@ def _trial_line(row: dict[str, Any], finished: int, total: int, metric: str = AC
     if row["state"] != "complete":
         return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
+    took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was moved meanwhile
     return Text(
         head + f"{metric} {shown(metric, row['accuracy'])} at sparsity {row['sparsity']:.3%} "
-        f"(moved {row['moved_share']:.3%}){flag} · {row['seconds']:.1f} s"
+        f"(moved {row['moved_share']:.3%}){flag}{took}"
     )
 
 
@@ -195,7 +196,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
             f"{row['sparsity']:.3%}",
             shown(metric, row["accuracy"]),
             *(
-                (shown(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", f"{row['seconds']:.1f}")
+                (shown(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
                 if how
                 else ()
             ),
@@ -203,6 +204,10 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
             style="bold green" if is_chosen else None,
         )
     return table
+
+
+def _seconds(took: float) -> str:
+    return "" if math.isnan(took) else f"{took:.1f}"
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
@@ -214,9 +219,17 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     return [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
         f"validation {expected_accuracy(chosen, metric)}",
-        f"Test {metric} {shown(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
-        f"dense network {shown(metric, dense['test_accuracy'])}",
+        *_test_lines(chosen, dense, metric, examples),
         *_taken_lines(chosen),
+    ]
+
+
+def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, examples: str) -> list[str]:
+    if "test_accuracy" not in chosen:  # the study was stopped
+        return []
+    return [
+        f"Test {metric} {shown(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
+        f"dense network {shown(metric, dense['test_accuracy'])}"
     ]
 
 

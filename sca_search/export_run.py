@@ -225,7 +225,7 @@ def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
         chosen, dense = summary["chosen"], summary["dense"]
         facts = {"dense_accuracy": dense["accuracy"]}
         if chosen and chosen["trial"] == trial:
-            facts |= {"test_accuracy": chosen["test_accuracy"], "test_images": chosen["test_images"]}
+            facts |= {name: chosen[name] for name in ("test_accuracy", "test_images") if name in chosen}
             facts["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # a study that is still running has none

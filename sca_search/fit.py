@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -288,7 +290,16 @@ def fit(
         try:
             trainer.fit(learner, batches)
         except SIGTERMException as error:  # Lightning listens for it as well, and would end the process
+            if not watch.stop_requested():  # nobody else does: it ends the process as if Lightning were not there
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
             raise StopRequestedError from error
+        except SystemExit as error:
+            if isinstance(
+                error.__context__, KeyboardInterrupt
+            ):  # Lightning would end the process with a code of its own
+                raise error.__context__ from None
+            raise
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     if conductor.stopped:
         raise StopRequestedError

@@ -165,9 +165,9 @@ class Found:
 
     @property
     def test_accuracy(self) -> float | None:
-        """The same on the test split, which is read for the chosen one only."""
+        """The same on the test split, which is read for the chosen one only, and at the end of a study."""
         chosen = self.result.summary.get("chosen")
-        return chosen["test_accuracy"] if chosen and chosen["trial"] == self.trial else None
+        return chosen.get("test_accuracy") if chosen and chosen["trial"] == self.trial else None
 
     def export(
         self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any

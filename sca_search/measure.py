@@ -36,9 +36,8 @@ def score(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    seen = [(model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches]
+    outputs, targets = one_below_another((model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches)
     model.train(was_training)
-    outputs, targets = (torch.cat(part) for part in zip(*seen, strict=True))
     error = metric.standard_error(outputs, targets) if with_error else None
     return Score(metric(outputs, targets), float(loss(outputs, targets)), error)
 
@@ -47,7 +46,27 @@ def score(
 def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     """The logits of a network in evaluation mode, a row an image."""
     model.eval()
-    return torch.cat([model(images) for images, *_ in batches])
+    (rows,) = one_below_another((model(images),) for images, *_ in batches)
+    return rows
+
+
+def one_below_another(parts: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
+    """The rows of all parts, a tensor for each place in them.
+
+    Not a list that is joined in the end: small tensors that stay between large ones which go leave holes that the C
+    library does not fill again, hundreds of megabytes of them after a data set.
+    """
+    rooms: list[Tensor] = []
+    count = 0
+    for part in parts:
+        end = count + len(part[0])
+        rooms = rooms or [rows.new_empty((0, *rows.shape[1:])) for rows in part]
+        if end > len(rooms[0]):
+            rooms = [torch.cat([room[:count], room.new_empty((2 * end - count, *room.shape[1:]))]) for room in rooms]
+        for room, rows in zip(rooms, part, strict=True):
+            room[count:end] = rows
+        count = end
+    return [room[:count].clone() for room in rooms]
 
 
 def remembers_its_beginning(model: nn.Module, steps: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.artifacts import FILES, files_in, shelf_of
 from sca_search.candidate import Candidate
@@ -93,7 +93,10 @@ class Objective:
         number = trial.user_attrs["candidate"]
         if is_surplus(trial.study, trial):
             raise TakenOverError
-        with beating(trial.study, trial._trial_id, self.spec.search.heartbeat) as is_lost:
+        with (
+            beating(trial.study, trial._trial_id, self.spec.search.heartbeat) as is_lost,
+            _put_back_if_cut_short(trial, is_lost),
+        ):
             trial.set_user_attr("worker", self.worker)
             candidate = self._candidate(trial, number)
             self.listener.on_start(trial.number, candidate.sparsity if self.spec.plans_sparsity else math.nan)
@@ -103,7 +106,7 @@ class Objective:
             return self._kept(trial, candidate, settled, number)
 
     def _trained(self, trial: optuna.Trial, candidate: Candidate, number: int, is_lost: Callable[[], bool]) -> Settled:
-        """The candidate at its end. Whatever else ends its training, it is put back first."""
+        """The candidate at its end."""
         epochs = _Counter()
 
         def on_epoch(epoch: Epoch) -> None:
@@ -129,12 +132,6 @@ class Objective:
             raise
         except PausedError as error:
             raise optuna.TrialPruned from error
-        except BaseException as error:
-            if is_lost():
-                raise TakenOverError from error
-            with contextlib.suppress(Exception):  # what ended the training may also keep it from being put back
-                put_back(trial.study, trial)
-            raise
         finally:
             with contextlib.suppress(UpdateFinishedTrialError):
                 trial.set_user_attr("epochs", epochs.seen)
@@ -148,15 +145,18 @@ class Objective:
         counted = keep(self.run, number, candidate, settled, self.task, taken)
         if (shelf := shelf_of(self.run)) is not None:
             trial.set_user_attr(FILES, shelf.put(self._files(number)))
-            if name := trial.user_attrs.get(CHECKPOINT):
-                shelf.drop(name)
-        self.run.checkpoint(number).unlink(missing_ok=True)
         for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         if self._asks_the_prior:
             trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted.sparsity
+
+    def drop_checkpoint(self, trial: FrozenTrial) -> None:
+        """Of a trial that is complete: until its end is known to all, it may have to go on from there."""
+        if (shelf := shelf_of(self.run)) is not None and (name := trial.user_attrs.get(CHECKPOINT)):
+            shelf.drop(name)
+        self.run.checkpoint(trial.user_attrs["candidate"]).unlink(missing_ok=True)
 
     def _files(self, number: int) -> list[Path]:
         """Of a candidate that is whole."""
@@ -270,6 +270,21 @@ def observed(candidate: Candidate, settled: Settled) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
+def _put_back_if_cut_short(trial: optuna.Trial, is_lost: Callable[[], bool]) -> Iterator[None]:
+    """A candidate whose trial ends by anything but its own fault waits again."""
+    try:
+        yield
+    except (CodeError, DivergenceError, LimitError, optuna.TrialPruned, TakenOverError):
+        raise
+    except BaseException as error:
+        if is_lost():
+            raise TakenOverError from error
+        with contextlib.suppress(Exception):  # what ended the trial may also keep it from being put back
+            put_back(trial.study, trial)
+        raise
+
+
+@contextlib.contextmanager
 def _memory_limits() -> Iterator[None]:
     """A training for which there is no memory ends its trial, not the study."""
     try:
@@ -293,6 +308,8 @@ def work(
     watchman = Watchman(study, MISSED_BEATS * search.heartbeat)
 
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
+        if trial.state == TrialState.COMPLETE:
+            objective.drop_checkpoint(trial)
         promote(study, objective.spec)
         objective.listener.on_end(trial.number)
 
@@ -315,15 +332,24 @@ def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna
     try:
         study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError, LimitError), callbacks=[on_end])
     except (UnboundLocalError, AssertionError) as error:
-        # Optuna's own, where a storage fails in the middle of a trial's end: they hide what happened.
-        if isinstance(error.__context__, StorageInternalError):
-            raise error.__context__ from error.__context__.__cause__
+        # Optuna's own, where the end of a trial cannot be told: they hide what happened.
+        hidden = error.__context__
+        if isinstance(hidden, StorageInternalError):
+            raise hidden from hidden.__cause__
+        if hidden is not None and _has_ended(hidden):
+            raise TakenOverError from error
         raise
     except (UpdateFinishedTrialError, ValueError) as error:
-        # Optuna has two ways to say that a trial has ended, which another worker did that took ours for dead.
-        if isinstance(error, ValueError) and not str(error).startswith("Cannot tell a"):
+        if not _has_ended(error):
             raise
         raise TakenOverError from error
+
+
+def _has_ended(error: BaseException) -> bool:
+    """Optuna's two ways to say that a trial has ended, which another worker did that took ours for dead."""
+    return isinstance(error, UpdateFinishedTrialError) or (
+        isinstance(error, ValueError) and str(error).startswith("Cannot tell a")
+    )
 
 
 class Clock:

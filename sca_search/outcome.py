@@ -4,6 +4,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -59,9 +60,18 @@ def refit(
 
 
 def summarize(
-    run: RunFolder, spec: StudySpec, frame: pd.DataFrame, task: Task, start: WarmStart, seconds: float
+    run: RunFolder,
+    spec: StudySpec,
+    frame: pd.DataFrame,
+    task: Task,
+    start: WarmStart,
+    seconds: float,
+    *,
+    stopped: bool = False,
 ) -> dict[str, object]:
     """Exports the chosen model, reads the test split once, and writes summary.json.
+
+    A study that was stopped has no test figures yet: it may go on, and whoever stopped it does not want to wait.
 
     The model exported is the best on validation among the chosen candidate and its refits; their mean is what a user
     may expect of the candidate, since the best of many on a small validation set flatters itself.
@@ -88,7 +98,9 @@ def summarize(
         "chosen": None,
     }
     if trial is not None:
-        summary |= _chosen(run, frame, trial, task, start, limits_of(spec.goal))
+        summary |= {"chosen": _chosen(run, frame, trial, limits_of(spec.goal))}
+        if not stopped:
+            summary = _with_test(run, summary, task, start)
     write_json_atomic(run.summary_file, summary)
     return summary
 
@@ -103,9 +115,7 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     return {str(epoch): {"rank_correlation": found[0], "trials": found[1]} for epoch, found in told.items() if found}
 
 
-def _chosen(
-    run: RunFolder, frame: pd.DataFrame, trial: int, task: Task, start: WarmStart, limits: Mapping[str, float]
-) -> dict[str, object]:
+def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str, float]) -> dict[str, object]:
     row = frame[frame["trial"] == trial].iloc[0]
     number = int(row["candidate"])
     records = records_of(run, number)
@@ -113,36 +123,37 @@ def _chosen(
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
-    test = task.data.read_test()
-    batches = test.batches(EVALUATION_BATCH)
+    accuracies = [record["accuracy"] for record in records]
+    return {
+        "trial": trial,
+        "candidate": number,
+        "sparsity": counted_sparsity(run.chosen_file),
+        "accuracy": best["accuracy"],
+        "accuracy_mean": statistics.fmean(accuracies),
+        "accuracy_spread": statistics.pstdev(accuracies),
+        "seeds": len(accuracies),
+        "moved_share": best["moved_share"],
+        "sparsity_before_exact_step": best["sparsity_before"],
+        "dead_layers": best["dead_layers"],
+        "layers": {
+            name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
+            for name, count in counts.items()
+        },
+        **{name: best[name] for name in TAKEN if name in best},
+        "file": run.chosen_file.name,
+        "size_bytes": run.chosen_file.stat().st_size,
+    }
+
+
+def _with_test(run: RunFolder, summary: dict[str, Any], task: Task, start: WarmStart) -> dict[str, object]:
+    """The summary with what both networks are worth on the test split, and how like each other their features are."""
+    chosen = summary["chosen"]
     networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
-    dense, ours = (task.score(network, batches) for network in networks)
     if task.data.has_images:
         validation = task.data.val.batches(EVALUATION_BATCH)
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
-        write_json_atomic(run.candidate(number) / FEATURES, features.as_json())
-    accuracies = [record["accuracy"] for record in records]
-    return {
-        "dense": {"accuracy": start.score.accuracy, "test_accuracy": dense.accuracy},
-        "chosen": {
-            "trial": trial,
-            "candidate": number,
-            "sparsity": counted_sparsity(run.chosen_file),
-            "accuracy": best["accuracy"],
-            "accuracy_mean": statistics.fmean(accuracies),
-            "accuracy_spread": statistics.pstdev(accuracies),
-            "seeds": len(accuracies),
-            "test_accuracy": ours.accuracy,
-            "test_images": len(test),
-            "moved_share": best["moved_share"],
-            "sparsity_before_exact_step": best["sparsity_before"],
-            "dead_layers": best["dead_layers"],
-            "layers": {
-                name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
-                for name, count in counts.items()
-            },
-            **{name: best[name] for name in TAKEN if name in best},
-            "file": run.chosen_file.name,
-            "size_bytes": run.chosen_file.stat().st_size,
-        },
-    }
+        write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
+    test = task.data.read_test()
+    dense, ours = (task.score(network, test.batches(EVALUATION_BATCH)) for network in networks)
+    tested = {"test_accuracy": ours.accuracy, "test_images": len(test)}
+    return summary | {"dense": summary["dense"] | {"test_accuracy": dense.accuracy}, "chosen": chosen | tested}

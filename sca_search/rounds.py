@@ -7,12 +7,14 @@ and the others wait for it.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import optuna
 
 from sca_search.artifacts import FILES, files_in, shelf_of
 from sca_search.audience import Audience
 from sca_search.chores import Chores
+from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
@@ -54,6 +56,11 @@ def prepare(
     """The dense warm start, and what is searched from there; StopRequestedError where it is stopped."""
     progress = Progress(audience.on_dense_epoch, audience.stop_requested, audience.on_note)
 
+    def on_sensitivity(*told: Any) -> None:
+        if audience.stop_requested():
+            raise StopRequestedError
+        audience.on_sensitivity(*told)
+
     def do() -> None:
         if calibration is not None:
             write_calibration(run.latency_file, calibration)
@@ -61,7 +68,7 @@ def prepare(
         take_prior(run, spec, task)
         write_closed_form(run, spec, task, start)
         if needs_costs(spec, task):
-            layer_costs(run, spec, task, start, audience.on_sensitivity)
+            layer_costs(run, spec, task, start, on_sensitivity)
 
     def files() -> list[Path]:
         dense = [run.dense_file, run.dense_scores_file]

@@ -61,10 +61,6 @@ class RunFolder:
         return LOCAL_STUDY if self.shared is None else self.path.name
 
     @property
-    def storage_url(self) -> str:
-        return f"sqlite:///{(self.path / 'study.db').resolve()}"
-
-    @property
     def dense_file(self) -> Path:
         return self.path / "dense.safetensors"
 

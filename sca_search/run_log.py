@@ -93,7 +93,8 @@ def log_end(row: Mapping[str, Any]) -> None:
     """What became of a trial."""
     if row["state"] == "complete":
         figures = f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%}"
-        logger.info("trial %d ended: %s, %.1f s", row["trial"], figures, row["seconds"])
+        took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
+        logger.info("trial %d ended: %s%s", row["trial"], figures, took)
     else:
         logger.warning("trial %d ended: %s%s", row["trial"], row["state"], _because(row))
 

@@ -16,7 +16,9 @@ STORAGE_VARIABLE = "SCA_SEARCH_STORAGE"
 _DRIVER = "postgresql+psycopg"
 _HIDDEN = "***"
 # Up to the last @: a password with an @ in it that should have been written as %40 is hidden whole.
-_USER_AND_PASSWORD = re.compile(r"(?<=://)([^:/?#@\s]*):\S*@")
+_USER_AND_PASSWORD = re.compile(r"(?<=://)([^:/?#\s]*):\S*@")
+# Optuna fills in what stands between braces.
+_UNCLEAR = re.compile(r"[\s{}]")
 _PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&\s'\"]*", re.IGNORECASE)
 
 
@@ -54,11 +56,19 @@ def storage_address(given: str) -> str:
     except ValueError:  # a port that is no number, a bracket that is not closed
         is_whole = False
     if scheme not in {"postgresql", "postgres", _DRIVER} or not is_whole or not given.isprintable():
-        raise SpecError(
-            "--storage must be the address of a PostgreSQL database, postgresql://USER@HOST/DATABASE, "
-            f"got {without_passwords(given)!r}"
-        )
+        rule = "be the address of a PostgreSQL database, postgresql://USER@HOST/DATABASE"
+        raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
+    if _UNCLEAR.search(rest) or rest.count("@") > 1:
+        rule = "have every space, brace and @ of its user and password written as %20, %7B, %7D and %40"
+        raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
     return f"{_DRIVER}://{rest}"
+
+
+def _unknown_address(given: str) -> str:
+    """What is no address may hold a password anywhere before its last @."""
+    scheme, colon, rest = given.partition("://") if "://" in given else ("", "", given)
+    user, at, place = rest.rpartition("@")
+    return without_passwords(f"{scheme}{colon}{_HIDDEN if user else ''}{at}{place}")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages._rdb.models import TrialModel, TrialSystemAttributeModel
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import text
+from sqlalchemy import URL, text
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -42,6 +43,13 @@ _T = TypeVar("_T")
 _TOKEN = "sca-search:token"
 # Two machines that make the tables of an empty database at the same moment: one of them fails, and finds them then.
 _TRIES_AT_TABLES = 5
+_SECONDS_FOR_A_LOCK = 60.0
+# A machine that holds the queue's lock and is cut off: the server notices after about a minute, and lets it go.
+_SET_LOCK_SESSION = """
+    select set_config('lock_timeout', '5s', false), set_config('tcp_keepalives_idle', '30', false),
+           set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)
+"""
+_UNLOCK = "select pg_advisory_unlock(:key), set_config('lock_timeout', '0', false)"
 
 
 class NothingWaitsError(Exception):
@@ -105,11 +113,17 @@ class QueueStorage(QuietQueue):
         return super()._create_new_trial(study_id, template_trial)
 
 
+def local_address(run: RunFolder) -> str:
+    """Of the database in a run folder, whose path may hold what means something in an address."""
+    return URL.create("sqlite", database=str((run.path / "study.db").resolve())).render_as_string()
+
+
 class LocalStorage(QueueStorage):
     """SQLite cannot lock a row: two workers that look at the same moment would both find a trial waiting."""
 
     def __init__(self, run: RunFolder) -> None:
-        super().__init__(run.storage_url)
+        # SQLite's own patience of 5 seconds is short where several workers write to a slow disk.
+        super().__init__(local_address(run), engine_kwargs={"connect_args": {"timeout": _SECONDS_FOR_A_LOCK}})
         self._run = run
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -126,10 +140,16 @@ class SharedStorage(QueueStorage):
 
     def __init__(self, address: str, study_name: str, patience: Patience) -> None:
         self.patience = patience
+        self._tried: set[str] = set()  # tokens of trials that are being made
         # What is held while the queue changes: a number of this study's own.
         self._key = int.from_bytes(hashlib.sha256(study_name.encode()).digest()[:8], "big", signed=True)
         options = {"application_name": "sca-search", "connect_timeout": 10}
-        super().__init__(address, engine_kwargs={"pool_pre_ping": True, "connect_args": options})
+        try:
+            super().__init__(address, engine_kwargs={"pool_pre_ping": True, "connect_args": options})
+        except BaseException:
+            if hasattr(self, "engine"):  # it has connections, and nobody else who could end them
+                self.close()
+            raise
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -138,13 +158,15 @@ class SharedStorage(QueueStorage):
             yield
         finally:
             with contextlib.suppress(SQLAlchemyError):  # a connection that is gone has let go of it
-                connection.execute(text("select pg_advisory_unlock(:key)"), {"key": self._key})
+                connection.execute(text(_UNLOCK), {"key": self._key})
             with contextlib.suppress(SQLAlchemyError):
                 connection.close()
 
     def _connect_locked(self) -> Any:
         connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
+            # Waiting ends after some seconds and begins again, so that it hears whether to stop.
+            connection.execute(text(_SET_LOCK_SESSION))
             connection.execute(text("select pg_advisory_lock(:key)"), {"key": self._key})
         except BaseException:
             connection.close()
@@ -156,12 +178,23 @@ class SharedStorage(QueueStorage):
         if marked is not None:
             marked.system_attrs = {**marked.system_attrs, _TOKEN: token}
         create = super()._create_new_trial
+        try:
+            return self.patience.retry(lambda: create(study_id, marked))
+        finally:
+            self._tried.discard(token)
 
-        def carried_out() -> FrozenTrial | None:
-            trials = RDBStorage.get_all_trials(self, study_id, deepcopy=False)
-            return next((trial for trial in trials if trial.system_attrs.get(_TOKEN) == token), None)
-
-        return self.patience.retry(lambda: create(study_id, marked), carried_out)
+    def _get_prepared_new_trial(self, study_id: int, template_trial: FrozenTrial | None, session: Any) -> TrialModel:
+        """Optuna, too, tries again by itself: a trial that an earlier attempt has made is found by its token."""
+        token = template_trial.system_attrs[_TOKEN] if template_trial is not None else ""
+        if token in self._tried:
+            marks = TrialSystemAttributeModel
+            made = session.query(TrialModel).join(marks, marks.trial_id == TrialModel.trial_id)
+            mine = made.filter(TrialModel.study_id == study_id, marks.key == _TOKEN, marks.value_json == f'"{token}"')
+            found: TrialModel | None = mine.one_or_none()
+            if found is not None:
+                return found
+        self._tried.add(token)
+        return super()._get_prepared_new_trial(study_id, template_trial, session)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """A trial taken in a call whose answer was lost is left: nobody's heart beats for it, and it is put back."""
@@ -218,14 +251,13 @@ def open_storage(
     for tried in range(1, 1 + _TRIES_AT_TABLES):
         try:
             return opening.retry(lambda: SharedStorage(address, run.study_name, patience))
-        except (ProgrammingError, IntegrityError):
-            if tried == _TRIES_AT_TABLES:
-                raise
-            time.sleep(secrets.randbelow(1000) / 1000)
         except ImportError as error:
             raise SpecError("--storage needs PostgreSQL's driver: pip install 'sca-search[postgres]'") from error
-        except DBAPIError as error:
-            raise StorageError(f"{_shown(address)}: the database cannot be used: {_cause(error)}") from None
+        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+            # The last one is Optuna's, of tables that another version of it has made.
+            if tried == _TRIES_AT_TABLES or not isinstance(error, ProgrammingError | IntegrityError):
+                raise StorageError(f"{_shown(address)}: the database cannot be used: {_cause(error)}") from None
+            time.sleep(secrets.randbelow(1000) / 1000)
     raise AssertionError("the loop ends by itself")
 
 

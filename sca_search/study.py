@@ -10,7 +10,7 @@ import torch
 
 from sca_search.audience import Audience, with_progress
 from sca_search.dashboard import PageWriter
-from sca_search.errors import TakenError
+from sca_search.errors import StorageError, TakenError
 from sca_search.files import write_text_atomic
 from sca_search.fit import StopRequestedError
 from sca_search.goal import described
@@ -56,11 +56,21 @@ def run_study(
     try:
         with run.locked(), storage_errors(run):
             return _led(run, spec, task, audience, calibration)
+    except StorageError as error:
+        return _stopped_by(error, audience)
     except TakenError:
         if run.shared is None:
             raise
     audience.on_note(f"{run.path}: another sca-search works in this folder and writes its tables; this one only trains")
     return join_study(run, spec, task, audience)
+
+
+def _stopped_by(error: StorageError, audience: Audience) -> Finished:
+    """Who was told to stop does not wait for a database or a disk; raises where nobody was."""
+    if not audience.stop_requested():
+        raise error
+    audience.on_note(str(error))
+    return Finished({}, stopped=True)
 
 
 def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibration: Calibration | None) -> Finished:
@@ -103,7 +113,7 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
             run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
-        summary = summarize(run, spec, write_trials(), task, start, time.monotonic() - began)
+        summary = summarize(run, spec, write_trials(), task, start, time.monotonic() - began, stopped=stopped)
         progress.close()
         pages.write()
         logger.info(_last_word(summary, stopped))
@@ -113,16 +123,18 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
 def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
     """Trains trials of a shared study as long as there are any, and leaves tables and the choice to others."""
     torch.set_num_threads(threads_of(spec, task))
-    with storage_errors(run), logged(run, f"{owner_name()}: "):
-        logger.info("sca-search %s joins %s", __version__, run.study_name)
-        try:
+    stopped = False
+    try:
+        with storage_errors(run), logged(run, f"{owner_name()}: "):
+            logger.info("sca-search %s joins %s", __version__, run.study_name)
             start, space = prepare(run, spec, task, audience)
             study = open_study(run, space, audience.stop_requested)
             run_trials(run, space, task, start, study, audience, lambda: None)
-        except StopRequestedError:
-            logger.info("stopped as asked")
-            return Finished({}, stopped=True, is_joined=True)
-    return Finished({}, stopped=False, is_joined=True)
+    except StopRequestedError:
+        stopped = True
+    except StorageError as error:
+        stopped = _stopped_by(error, audience).stopped
+    return Finished({}, stopped=stopped, is_joined=True)
 
 
 def _last_word(summary: dict[str, Any], stopped: bool) -> str:

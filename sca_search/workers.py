@@ -6,11 +6,13 @@ share has a lock, which a worker could die with: each has a pipe of its own, and
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -100,15 +102,18 @@ class Team:
         self._stop, self._enough = self._context.RawValue("b", 0), self._context.RawValue("b", 0)
         for number in range(1, 1 + self.spec.search.workers):
             self._start(number)
+        stopped = math.inf
         try:
             while any(not worker.is_done for worker in self._workers.values()):
                 if self.listener.stop_requested():
-                    self._stop.value = 1
+                    self._stop.value, stopped = 1, min(stopped, time.monotonic())
+                if time.monotonic() > stopped + _SECONDS_TO_END:  # one of them hangs, which is why it is stopped
+                    break
                 self._hear(seconds=0.1)
                 self._look_after()
         finally:
             self._stop.value = 1
-            self._end()
+            self._end(min(stopped, time.monotonic()) + _SECONDS_TO_END)
         if self.listener.stop_requested():
             raise StopRequestedError
 
@@ -122,11 +127,10 @@ class Team:
         theirs.close()  # so that the pipe ends with the worker
         self._workers[number] = _Worker(process, ours)
 
-    def _end(self) -> None:
-        patience = time.monotonic() + _SECONDS_TO_END
+    def _end(self, patience: float) -> None:
         for worker in self._workers.values():
             worker.process.join(max(0.0, patience - time.monotonic()))
-            if worker.process.is_alive():  # it hangs, which is why it is stopped
+            if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
 
@@ -193,7 +197,7 @@ class Team:
         """Puts back what a worker was training when it died, and starts another."""
         taken = trials_of(self.study, owner_name(worker.process.pid))
         for trial in taken:
-            take_back(self.study, trial)
+            take_back(self.study, trial, counts=not self._stop.value)
         # One that had taken a trial may have died before it could say so; the trial counts such deaths.
         self._stillborn = 0 if taken else self._stillborn + (not worker.has_begun)
         if self._stillborn >= _MOST_STILLBORN:
@@ -245,9 +249,22 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: s
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
             _work(run, spec, line, listener, number)
-    except ScaError as error:
-        tell("failed")(error)
+    except Exception as error:
+        tell("failed")(_sendable(error))
     tell("done")()
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error as the process that started this one can raise it, where it would end the study as well."""
+    if isinstance(error, ScaError):
+        return error
+    story = "".join(traceback.format_exception(error))
+    try:
+        copy: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:  # a class of the user's own may not survive the way
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(f"In a worker:\n{story}")
+    return copy
 
 
 def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:

@@ -202,8 +202,8 @@ def _ended(process: subprocess.Popen[bytes], case: Case, seconds: list[float]) -
 # Killed ---------------------------------------------------------------------------------------------------------------
 
 
-def worker_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
-    """kill -9 of one of two workers in the middle of an epoch; another goes on from the last checkpoint."""
+def _worker_ended(folder: Path, times: int, how: signal.Signals) -> Injected:
+    """One of two workers in the middle of an epoch; another goes on from the last checkpoint."""
     case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
     process = case.start()
     seconds: list[float] = []
@@ -216,9 +216,18 @@ def worker_killed(folder: Path, times: int, _server: Server | None = None) -> In
             continue
         victim = chance.choice(sorted(training))
         kept_then[training[victim]] = _age(case.checkpoint(training[victim]))
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, how)
         seconds.append(until(functools.partial(_is_replaced, process, victim), None, case))
     return _ended(process, case, seconds)
+
+
+def worker_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    return _worker_ended(folder, times, signal.SIGKILL)
+
+
+def worker_terminated(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """By something that watches the machine's memory, say; nobody asked the study to stop."""
+    return _worker_ended(folder, times, signal.SIGTERM)
 
 
 def _came_further(case: Case, kept_then: Mapping[int, int | None]) -> dict[int, int]:
@@ -529,6 +538,7 @@ def clock_moved_back(folder: Path, times: int, server: Server | None = None) -> 
     process, seconds = case.start(), []
     for index in range(times):
         finished = _finished(case)
+        until(lambda: bool(case.trained_by()), process, case)  # one that began before and ends after
         offset.write_text(str(-3600 * (index + 1)))
         seconds.append(until(lambda: _finished(case) > finished or process.poll() is not None, None, case))  # noqa: B023
         if process.poll() is not None:
@@ -555,6 +565,7 @@ def no_locks(folder: Path, times: int, _server: Server | None = None) -> Injecte
 
 FAULTS: dict[str, Callable[[Path, int, Server | None], Injected]] = {
     "one of two workers killed (kill -9)": worker_killed,
+    "one of two workers ended by SIGTERM": worker_terminated,
     "one of two machines lost (kill -9), PostgreSQL": machine_lost,
     "the only process killed (kill -9), resumed": only_process_killed,
     "SIGTERM, resumed": terminated,

@@ -309,10 +309,11 @@ def test_growth_is_counted_from_the_twentieth_trial(modules, last: int, verdict:
 
 def test_peaks_are_compared_with_and_without_the_imports(modules) -> None:
     ours, bare = ({"base": base * 2**20, "peak": peak * 2**20} for base, peak in ((300, 390), (200, 300)))
-    text = modules["memory"].peak_text(ours, bare)
-    assert "| one trial | 300.0 | 390.0 | 90.0 |" in text
-    assert "| ratio | 1.50 | 1.30 | 0.90 |" in text
-    assert "1.30 times the bare loop's, at most 1.3: met." in text
+    text = modules["memory"].peak_text({"lenet": (ours, bare), "resnet20": (ours | {"peak": 400 * 2**20}, bare)})
+    assert "| lenet | one trial | 300.0 | 390.0 | 90.0 |" in text
+    assert "| lenet | ratio | 1.50 | 1.30 | 0.90 |" in text
+    assert "- lenet, 55,000 images: the peak is 1.30 times the bare loop's, at most 1.3: met." in text
+    assert "- resnet20, 45,000 images: the peak is 1.33 times the bare loop's, at most 1.3: not met." in text
 
 
 def test_resident_memory_is_a_part_of_its_peak(modules) -> None:

@@ -17,7 +17,7 @@ from conftest import TINY, sca_search
 from moto.server import ThreadedMotoServer
 from postgres import Server, running_server
 
-from sca_search.artifacts import Shelf
+from sca_search.artifacts import Shelf, files_in
 from sca_search.chores import Chores
 from sca_search.errors import RunError, StorageError
 from sca_search.run_folder import RunFolder, joined_run, new_run, resumed_run
@@ -245,14 +245,45 @@ def test_files_go_to_the_store_and_come_back(kind: str, tmp_path: Path, request:
     assert "joint--" in name
     Shelf(there).fetch(kept)
     assert (there.candidate(7) / "model.safetensors").read_bytes() == file.read_bytes()
-    (there.candidate(7) / "model.safetensors").write_bytes(b"mine")
-    Shelf(there).fetch(kept)  # what is there stays
-    assert (there.candidate(7) / "model.safetensors").read_bytes() == b"mine"
+    before = (there.candidate(7) / "model.safetensors").stat().st_mtime_ns
+    Shelf(there).fetch(kept)  # what is there is not fetched again
+    assert (there.candidate(7) / "model.safetensors").stat().st_mtime_ns == before
+    assert [path.name for path in files_in(there.candidate(7))] == ["model.safetensors"]
     Shelf(here).drop(name)
     Shelf(here).drop(name)
     with pytest.raises(StorageError, match="cannot be fetched from the store of artifacts: it is not there"):
         Shelf(there).fetch_as(name, there.path / "again")
     assert not (there.path / "again").exists()
+
+
+@pytest.mark.parametrize("was_put", [False, True])
+def test_what_another_machine_completed_replaces_what_this_one_left(was_put: bool, tmp_path: Path) -> None:
+    """This one was killed before its own candidate counted: before or after its files were in the store."""
+    here, there = (
+        RunFolder(tmp_path / name / "joint", Shared("x", f"file://{tmp_path / 'store'}")) for name in ("here", "there")
+    )
+    for run, content in ((here, b"mine"), (there, b"theirs")):
+        run.candidate(7).mkdir(parents=True)
+        for name in ("candidate.json", "model.safetensors"):
+            (run.candidate(7) / name).write_bytes(content)
+    if was_put:
+        Shelf(here).put(files_in(here.candidate(7)))
+    kept = Shelf(there).put(files_in(there.candidate(7)))
+    Shelf(here).fetch(kept)
+    assert [path.read_bytes() for path in files_in(here.candidate(7))] == [b"theirs", b"theirs"]
+
+
+def test_a_candidates_record_is_fetched_last(tmp_path: Path) -> None:
+    """Where it is, all is: also where a machine dies between two files."""
+    here, there = (
+        RunFolder(tmp_path / name / "joint", Shared("x", f"file://{tmp_path / 'store'}")) for name in ("here", "there")
+    )
+    there.candidate(7).mkdir(parents=True)
+    (there.candidate(7) / "candidate.json").write_bytes(b"{}")
+    kept = Shelf(there).put(files_in(there.candidate(7))) | {"candidates/007/model.safetensors": "gone"}
+    with pytest.raises(StorageError, match="it is not there"):
+        Shelf(here).fetch(kept)
+    assert not (here.candidate(7) / "candidate.json").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", "a//b", ".hidden", "a\nb", "", "a/.b"])

@@ -346,6 +346,29 @@ class KilledError(Exception):
     """Stands for a process that ends without a word."""
 
 
+@pytest.mark.parametrize("where", ["keep", "facts"])
+def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
+    tmp_path, task, start, where, monkeypatch
+):
+    """A disk or a database that fails when all is trained: before the files are written, and before the end is told."""
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1, checkpoint_every=0.001, refits=0))
+
+    def fails(*_arguments, **_options):
+        raise StorageError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"sca_search.objective.{where}", fails)
+        with pytest.raises(StorageError):
+            studio.work()
+    assert studio.run.checkpoint(0).exists()
+    assert [trial.state for trial in studio.study.get_trials()] == [TrialState.FAIL, TrialState.WAITING]
+    trained = len(studio.epochs)
+    studio.work()
+    assert studio.states() == {0: "complete"}
+    assert not studio.run.checkpoint(0).exists()
+    assert ("ternary", 1) not in studio.epochs[trained:]
+
+
 def assert_trained_in_one_go(studio, number, task, start):
     """What the study kept of a candidate is what training it without any rung gives."""
     record = studio.record(number)

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from sca_search.errors import InputError, RunError, StorageError
 from sca_search.run_folder import RunFolder, new_run, resumed_run
 from sca_search.spec import StudySpec, resolve
+from sca_search.storage import local_address
 
 BASE = "digits-lenet-small-s0.5"
 
@@ -277,4 +278,4 @@ def test_paths_lie_in_the_run():
     assert run.candidate(7) == Path("runs/x/candidates/007")
     assert run.candidate(1234) == Path("runs/x/candidates/1234")
     assert run.candidate(7, refit=2) == Path("runs/x/candidates/007/refit-2")
-    assert run.storage_url == f"sqlite:///{Path('runs/x/study.db').resolve()}"
+    assert local_address(run) == f"sqlite:///{Path('runs/x/study.db').resolve()}"

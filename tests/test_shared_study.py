@@ -47,6 +47,8 @@ def test_addresses_of_postgresql_are_taken(given_one: str, taken: str) -> None:
         "postgresql://me:hunter-2@[db/studies",
         "postgresql://me:hunter-2@db/studies\n",
         "https://me:hunter-2@db/studies",
+        "me:hunter-2@db/studies",
+        "postgresql:me:hunter-2@db/studies",
     ],
 )
 def test_other_addresses_are_refused_without_their_passwords(bad: str) -> None:
@@ -57,10 +59,28 @@ def test_other_addresses_are_refused_without_their_passwords(bad: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "bad",
+    [
+        "postgresql://me@server:hunter-2@db/x",
+        "postgresql://me:hunter-2 hunter-2@db/x",
+        "postgresql://me:hunter-2@hunter-2@db/x",
+        "postgresql://me:hunter-2@hunter-2:hunter-2@db/x",
+        "postgresql://me:{hunter-2}@db/x",
+    ],
+)
+def test_addresses_that_could_be_read_otherwise_are_refused_without_their_passwords(bad: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        storage_address(bad)
+    rule = "--storage must have every space, brace and @ of its user and password written as %20, %7B, %7D and %40"
+    assert str(caught.value) == f"{rule}, got 'postgresql://***@db/x'"
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("postgresql://me:hunter-2@db/x", "postgresql://me:***@db/x"),
         ("postgresql://me:hun@ter-2@db/x", "postgresql://me:***@db/x"),
+        ("postgresql://me@server:hunter-2@db/x", "postgresql://me@server:***@db/x"),
         ("--storage=postgresql://me:hunter-2@db/x --name a", "--storage=postgresql://me:***@db/x --name a"),
         ("postgresql://db/x?user=me&password=hunter-2&a=b", "postgresql://db/x?user=me&password=***&a=b"),
         ("postgresql://db/x?sslpassword=hunter-2", "postgresql://db/x?sslpassword=***"),

@@ -1,6 +1,9 @@
 """The storage of shared studies, on a real PostgreSQL: one taker for a trial, patience, and nothing done twice."""
 
+import contextlib
 import multiprocessing
+import re
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -203,6 +206,35 @@ def test_a_trial_whose_making_was_not_answered_is_made_once(run: RunFolder, monk
     assert len(study.get_trials()) == 1
 
 
+def test_a_trial_that_optuna_itself_makes_again_is_made_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own attempts are within the call: a commit that was carried out and not answered is tried again there."""
+    study, left = a_study(run), [1]
+    whole = optuna.storages._rdb.storage._create_scoped_session
+
+    @contextlib.contextmanager
+    def lossy(*arguments: object, **options: object) -> Iterator[object]:
+        with whole(*arguments, **options) as session:
+            yield session
+        if left and options.get("ignore_integrity_error") is None and _made(run):
+            left.clear()
+            raise LOST
+
+    monkeypatch.setattr(optuna.storages._rdb.storage, "_create_scoped_session", lossy)
+    study.add_trial(create_trial(state=TrialState.WAITING))
+    monkeypatch.undo()
+    assert not left
+    assert len(study.get_trials()) == 1
+
+
+def _made(run: RunFolder) -> int:
+    assert run.shared is not None
+    engine = sqlalchemy.create_engine(run.shared.storage)
+    with engine.connect() as connection:
+        count = connection.execute(sqlalchemy.text("select count(*) from trials")).scalar_one()
+    engine.dispose()
+    return int(count)
+
+
 def test_an_end_that_was_not_answered_is_told_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     study = a_study(run)
     study.enqueue_trial({})
@@ -232,6 +264,17 @@ def test_one_at_a_time_changes_the_queue(run: RunFolder) -> None:
     assert order == ["first", "second"]
 
 
+@pytest.mark.timeout(60)
+def test_who_waits_for_the_queue_hears_that_it_must_stop(run: RunFolder) -> None:
+    assert run.shared is not None
+    holder = opened(SharedStorage(run.shared.storage, "x", Patience()))
+    waiting = opened(SharedStorage(run.shared.storage, "x", Patience(stop_requested=lambda: True)))
+    with holder.locked(), pytest.raises(sqlalchemy.exc.OperationalError, match="lock timeout"), waiting.locked():
+        pass
+    with waiting.locked():  # the connection that waited in vain is as good as any
+        pass
+
+
 def test_a_lock_ends_with_its_holders_connection(run: RunFolder, server: Server) -> None:
     assert run.shared is not None
     holder = SharedStorage(run.shared.storage, "x", Patience())
@@ -252,6 +295,48 @@ def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
     assert "hunter-2" not in sentence
     assert "\n" not in sentence
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_a_database_without_the_right_to_use_it_is_one_sentence(
+    has_tables: bool, run: RunFolder, server: Server, tmp_path: Path
+) -> None:
+    """Tables cannot be made, or are another's."""
+    assert run.shared is not None
+    if has_tables:
+        a_study(run)
+    user = f"u{secrets.token_hex(4)}"
+    engine = sqlalchemy.create_engine(run.shared.storage)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text(f"create role {user} login"))
+        connection.execute(sqlalchemy.text("revoke create on schema public from public"))
+    engine.dispose()
+    address = re.sub(r"//[^@]*@", f"//{user}:hunter-2@", run.shared.storage)
+    with pytest.raises(StorageError) as caught:
+        open_storage(RunFolder(tmp_path, Shared(address)), at_once=True)
+    assert "the database cannot be used: permission denied" in str(caught.value)
+    assert "hunter-2" not in str(caught.value)
+
+
+def test_a_database_of_another_version_of_optuna_is_one_sentence(run: RunFolder) -> None:
+    study = a_study(run)
+    assert run.shared is not None
+    engine = sqlalchemy.create_engine(run.shared.storage)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("update alembic_version set version_num = 'v99.0.0.a'"))
+    engine.dispose()
+    assert study.get_trials() == []
+    with pytest.raises(StorageError, match="the database cannot be used: The runtime optuna version"):
+        open_storage(run, at_once=True)
+
+
+@pytest.mark.parametrize("name", ["q?x=1", "a{b}", "p%20p", "ü b", "#1", "x@y:z"])
+def test_a_study_lies_in_its_run_folder_whatever_that_is_called(name: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / name)
+    run.path.mkdir()
+    a_study(run)
+    assert (run.path / "study.db").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
 def test_a_database_that_fails_for_good_is_one_sentence_without_the_password(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,16 +89,83 @@ def loss(outputs, targets):
 """
 
 
+SHORT = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--threads", "1", "--split", "0")
+
+
 @pytest.mark.slow
 def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--threads", "1", "--split", "0")
-    done = sca_search(*short, "--name", "deadly", "--loss", "own.py:loss", "--workers", "2", cwd=tmp_path)
+    done = sca_search(*SHORT, "--name", "deadly", "--loss", "own.py:loss", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "deadly" / "trials.csv")
     assert list(trials["state"]) == ["failed"]
     assert trials["reason"][0] == "its workers died 3 times: they were killed, for want of memory perhaps"
     assert done.stdout.count("died; another takes its place") == 3
+
+
+HANGS = """
+import multiprocessing
+import time
+
+from torch.nn import functional
+
+
+def loss(outputs, targets):
+    if multiprocessing.parent_process() is not None:
+        open("hangs", "w").close()
+        time.sleep(3600)
+    return functional.cross_entropy(outputs, targets)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_stop_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HANGS)
+    command = [sys.executable, "-m", "sca_search.cli", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
+    process = subprocess.Popen([*command, *SHORT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not (tmp_path / "hangs").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    told, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, told.decode()
+
+
+FAILS = """
+import multiprocessing
+
+from torch import nn
+
+
+class OwnError(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Flatten(), nn.Linear(128, 10)
+        )
+
+    def forward(self, images):
+        if self.training and multiprocessing.parent_process() is not None:
+            raise OwnError("this", "that")
+        return self.body(images)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_an_error_that_nobody_foresaw_ends_the_study_as_it_would_without_workers(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FAILS)
+    done = sca_search(*SHORT, "--name", "fails", "--model", "own.py:Net", "--workers", "2", cwd=tmp_path)
+    assert done.returncode == 70, done.stderr
+    assert "OwnError: this and that" in done.stderr
+    assert "In a worker:" in done.stderr
 
 
 @pytest.fixture

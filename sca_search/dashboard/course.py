@@ -76,7 +76,7 @@ def _area(front: tuple[tuple[float, float], ...], accuracy: float, sparsity: flo
 
 def _by_end(frame: pd.DataFrame) -> pd.DataFrame:
     """In the order in which they ended, where that is known."""
-    if "started" not in frame or frame["started"].isna().any():
+    if "started" not in frame or frame[["started", "seconds"]].isna().any(axis=None):
         return frame
     ends = [_seconds(start) + float(took) for start, took in zip(frame["started"], frame["seconds"], strict=True)]
     return frame.assign(_end=ends).sort_values("_end", kind="stable")

@@ -80,9 +80,9 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
     chosen, dense = files.summary.get("chosen"), files.summary.get("dense")
     mine = next((row for row in rows if row["trial"] == files.chosen), None)
     if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and mine and chosen["trial"] == mine["trial"]:
-        tiled.append(
-            (f"Test {metric}", told(metric, chosen["test_accuracy"]), f"dense {told(metric, dense['test_accuracy'])}")
-        )
+        if "test_accuracy" in chosen:  # a study that was stopped has none
+            beside = f"dense {told(metric, dense['test_accuracy'])}"
+            tiled.append((f"Test {metric}", told(metric, chosen["test_accuracy"]), beside))
         tiled.append((f"Validation {metric}", told(metric, chosen["accuracy_mean"]), _spread(chosen, metric)))
         tiled.append(("Zeros, counted in the file", percent(chosen["sparsity"], 3), aim_of(files.spec, files.metric)))
     elif mine:

@@ -178,7 +178,8 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
     Each part gives its own mean m and variance v; together, with w for a part's share of the pixels,
     M = Σ w·m and V = Σ w·(v + (m - M)²). One walk, and nothing cancels as in E[x²] - E[x]².
     """
-    sizes, means, variances = zip(*map(_moments, parts), strict=True)
+    room = torch.empty(0, dtype=torch.float64)
+    sizes, means, variances = zip(*(_moments(part, room) for part in parts), strict=True)
     weight = torch.tensor(sizes, dtype=torch.float64).view(-1, 1) / sum(sizes)
     mean = (weight * torch.stack(means)).sum(0)
     spread = torch.stack(variances) + (torch.stack(means) - mean).square()
@@ -187,8 +188,9 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _moments(images: Tensor) -> tuple[int, Tensor, Tensor]:
-    pixels = images.double()
+def _moments(images: Tensor, room: Tensor) -> tuple[int, Tensor, Tensor]:
+    # In one room for all parts: the C library would find new room for each, and keep it.
+    pixels = room.resize_(images.shape).copy_(images)
     variance, mean = torch.var_mean(pixels, dim=(0, *range(2, images.ndim)), correction=0)
     return len(images), mean, variance
 

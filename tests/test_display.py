@@ -1,0 +1,42 @@
+"""Lines about trials whose length nobody knows, and about studies that were stopped."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sca_search.audience import Audience
+from sca_search.display import _trial_line, front_table, result_lines
+from sca_search.errors import StorageError
+from sca_search.spec_tables import GoalSpec
+from sca_search.study import _stopped_by
+
+COMPLETE = {"trial": 3, "state": "complete", "accuracy": 0.5, "sparsity": 0.25, "moved_share": 0.0}
+
+
+@pytest.mark.parametrize(("seconds", "end"), [(1.25, "(moved 0.000%) · 1.2 s"), (None, "(moved 0.000%)")])
+def test_a_trial_under_which_the_clock_was_moved_has_no_length(seconds: float | None, end: str) -> None:
+    assert str(_trial_line({**COMPLETE, "seconds": seconds}, 1, 2)).endswith(end)
+
+
+def test_the_front_is_shown_where_a_trial_has_no_length() -> None:
+    frame = pd.DataFrame([{**COMPLETE, "rounded_accuracy": 0.5, "loss": 1.0, "seconds": math.nan}])
+    table = front_table(frame, GoalSpec(target_sparsity=0.25))
+    assert list(table.columns[-1].cells) == [""]
+
+
+def test_a_study_that_was_stopped_has_no_test_figures() -> None:
+    chosen: dict[str, Any] = {"trial": 3, "sparsity": 0.5, "accuracy_mean": 0.9, "accuracy_spread": 0.0, "seeds": 1}
+    summary = {"chosen": chosen, "dense": {"accuracy": 0.9}}
+    (line,) = result_lines(summary)
+    assert line.startswith("Chosen: trial 3, sparsity 50.000% counted in the file")
+
+
+def test_a_database_that_fails_while_a_study_stops_is_a_note() -> None:
+    notes: list[str] = []
+    error = StorageError("the database is gone")
+    assert _stopped_by(error, Audience(stop_requested=lambda: True, on_note=notes.append)).stopped
+    assert notes == ["the database is gone"]
+    with pytest.raises(StorageError, match="is gone"):
+        _stopped_by(error, Audience())
