@@ -13,6 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import optuna
 import report
 import torch
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from postgres import running_server
 
 from sca_search.allocation import LayerShape
@@ -70,15 +72,25 @@ def _space(trials: int) -> Space:
     return Space(_spec(trials), LAYERS)
 
 
+@dataclass(frozen=True)
 class StandIn:
     """An objective that samples as ours does, and trains nothing."""
 
-    def __init__(self, run: RunFolder, space: Space) -> None:
-        self.run, self.space, self.spec, self.listener = run, space, space.spec, Listener()
+    run: RunFolder
+    space: Space
+    listener: Listener = field(default_factory=Listener)
+    on_beat: Callable[[], None] = field(default=lambda: None)
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.space.spec
+
+    def drop_checkpoint(self, _trial: FrozenTrial) -> None:
+        """There is none."""
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         assert not is_surplus(trial.study, trial)
-        with beating(trial.study, trial._trial_id, HEARTBEAT):
+        with beating(trial.study, trial._trial_id, HEARTBEAT, self.on_beat):
             sparsity = float(trial.user_attrs["planned_sparsity"])
             candidate = self.space.sample(trial, sparsity, seed=trial.number)
             time.sleep(TRAINING_SECONDS)

@@ -32,8 +32,13 @@ def owner_name(process: int | None = None) -> str:
 
 
 @contextlib.contextmanager
-def beating(study: optuna.Study, trial_id: int, seconds: float) -> Iterator[Callable[[], bool]]:
-    """Counts up at a trial meanwhile; the callable tells whether the trial was taken away."""
+def beating(
+    study: optuna.Study, trial_id: int, seconds: float, on_beat: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], bool]]:
+    """Counts up at a trial meanwhile; the callable tells whether the trial was taken away.
+
+    `on_beat` is called in between, from a thread: who trains has time to look after others.
+    """
     storage, over, lost = storage_of(study), threading.Event(), threading.Event()
     storage.set_trial_system_attr(trial_id, OWNER, owner_name())
 
@@ -43,6 +48,7 @@ def beating(study: optuna.Study, trial_id: int, seconds: float) -> Iterator[Call
             count += 1
             try:
                 storage.set_trial_system_attr(trial_id, BEAT, count)
+                on_beat()
             except UpdateFinishedTrialError:
                 lost.set()
                 return

@@ -7,7 +7,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Objective:
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
     gauge: Gauge | None = None  # measures what the goal limits
     worker: int = 1  # which of the processes that share the study
+    on_beat: Callable[[], None] = field(default=lambda: None)  # between the epochs' steps, with each sign of life
 
     @property
     def spec(self) -> StudySpec:
@@ -94,7 +96,7 @@ class Objective:
         if is_surplus(trial.study, trial):
             raise TakenOverError
         with (
-            beating(trial.study, trial._trial_id, self.spec.search.heartbeat) as is_lost,
+            beating(trial.study, trial._trial_id, self.spec.search.heartbeat, self.on_beat) as is_lost,
             _put_back_if_cut_short(trial, is_lost),
         ):
             trial.set_user_attr("worker", self.worker)
@@ -302,10 +304,13 @@ def work(
 ) -> None:
     """Runs waiting trials, as long as they may begin. A stop puts the trial under way back.
 
-    Who is not alone stays while others train: a trial whose heart stops is put back, and somebody must take it.
+    Who is not alone looks after the others, also while it trains, and stays while they train: a trial whose heart stops
+    is put back, and somebody must take it.
     """
     search = objective.spec.search
-    watchman = Watchman(study, MISSED_BEATS * search.heartbeat)
+    if not is_alone:
+        watchman = Watchman(study, MISSED_BEATS * search.heartbeat)
+        objective = replace(objective, on_beat=partial(_look_after_others, study, watchman))
 
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         if trial.state == TrialState.COMPLETE:
@@ -315,8 +320,7 @@ def work(
 
     while True:
         with storage_errors(objective.run), contextlib.suppress(NothingWaitsError, TakenOverError):
-            for trial in () if is_alone else watchman.stopped():
-                take_back(study, trial)
+            objective.on_beat()
             waits = has_waiting(study)
             if not (waits or (not is_alone and is_running(study))) or not may_begin():
                 return
@@ -326,6 +330,11 @@ def work(
                 _run_one(study, objective, on_end)
                 continue
         time.sleep(min(_POLL_SECONDS, search.heartbeat / 2))
+
+
+def _look_after_others(study: optuna.Study, watchman: Watchman) -> None:
+    for trial in watchman.stopped():
+        take_back(study, trial)
 
 
 def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna.Study, FrozenTrial], None]) -> None:

@@ -346,6 +346,26 @@ class KilledError(Exception):
     """Stands for a process that ends without a word."""
 
 
+def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
+    """A trial whose worker is gone is put back while this one is in the middle of its own."""
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1, heartbeat=0.05, refits=0))
+    came(studio.study, 7, {})
+    studio.study.enqueue_trial({}, user_attrs={"candidate": 8, "planned_sparsity": 0.9})
+    lost, seen = studio.study.ask(), []
+
+    def on_epoch(_trial, _epoch):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and studio.study.get_trials()[lost.number].state == TrialState.RUNNING:
+            time.sleep(0.01)
+        seen.append(studio.study.get_trials()[lost.number].state)
+
+    listener = replace(studio.objective.listener, on_epoch=on_epoch)
+    fill_queue(studio.study, studio.space, is_alone=False)
+    work(studio.study, replace(studio.objective, listener=listener), lambda: not seen, is_alone=False)
+    assert seen[0] == TrialState.FAIL
+    assert waiting(studio.study) == [8]
+
+
 @pytest.mark.parametrize("where", ["keep", "facts"])
 def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
     tmp_path, task, start, where, monkeypatch
