@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None
     card = Path("out/MODEL.md").read_text()
     for python in card.split("```python\n")[1:]:
         program = python.split("```")[0]
-        subprocess.run(["python", "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
+        subprocess.run([sys.executable, "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
     shell = card.split("```sh\n")[1].split("```")[0].splitlines()
     images = torch.rand(3, 1, 8, 8).numpy()
     images.tofile("out/images.f32")
