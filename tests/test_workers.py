@@ -134,6 +134,7 @@ def test_a_stop_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
 
 FAILS = """
 import multiprocessing
+import threading
 
 from torch import nn
 
@@ -152,7 +153,8 @@ class Net(nn.Module):
         )
 
     def forward(self, images):
-        if self.training and multiprocessing.parent_process() is not None:
+        hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
+        if hearts and multiprocessing.parent_process() is not None:
             raise OwnError("this", "that")
         return self.body(images)
 """
