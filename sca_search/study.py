@@ -127,11 +127,13 @@ def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) 
     try:
         with storage_errors(run), logged(run, f"{owner_name()}: "):
             logger.info("sca-search %s joins %s", __version__, run.study_name)
-            start, space = prepare(run, spec, task, audience)
-            study = open_study(run, space, audience.stop_requested)
-            run_trials(run, space, task, start, study, audience, lambda: None)
-    except StopRequestedError:
-        stopped = True
+            try:
+                start, space = prepare(run, spec, task, audience)
+                study = open_study(run, space, audience.stop_requested)
+                run_trials(run, space, task, start, study, audience, lambda: None)
+            except StopRequestedError:
+                logger.info("stopped as asked")
+                stopped = True
     except StorageError as error:
         stopped = _stopped_by(error, audience).stopped
     return Finished({}, stopped=stopped, is_joined=True)

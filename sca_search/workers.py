@@ -258,13 +258,10 @@ def _sendable(error: Exception) -> Exception:
     """An error as the process that started this one can raise it, where it would end the study as well."""
     if isinstance(error, ScaError):
         return error
-    story = "".join(traceback.format_exception(error))
-    try:
-        copy: Exception = pickle.loads(pickle.dumps(error))
-    except Exception:  # a class of the user's own may not survive the way
-        copy = RuntimeError(f"{type(error).__name__}: {error}")
-    copy.add_note(f"In a worker:\n{story}")
-    return copy
+    # A class of the user's own, or of a library's, may not be known there, or not survive the way.
+    sent = error if type(error).__module__ == "builtins" else RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(f"In a worker:\n{''.join(traceback.format_exception(error))}")
+    return sent
 
 
 def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:
