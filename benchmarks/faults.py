@@ -4,7 +4,7 @@
     python benchmarks/faults.py --times 2 --only "two commands"
 
 What is done is in tests/faults.py; PostgreSQL is a real one, started here. A fault's count that is there already
-(--cells) is not taken again.
+(--cells) is not taken again; rows of faults that are not asked for (--only) stay as they were written.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from postgres import running_server
 
 from sca_search.files import write_json_atomic
 
+_SECTION = "faults"
 # A study is done with after so many faults, and another is begun.
 _MOST_IN_A_STUDY = 10
 
@@ -43,8 +44,7 @@ def main() -> None:
                     )
                 write_json_atomic(_cell(arguments.cells, name), asdict(total))
             print(" · ".join(_row(name, total)), flush=True)
-    if not arguments.only:
-        report.write_section(report.RESULTS, "faults", text_of(found))
+            report.write_section(report.RESULTS, _SECTION, text_of(found))
     sys.exit(0 if all(each.lost == each.twice == 0 for each in found.values()) else 1)
 
 
@@ -72,14 +72,15 @@ def _row(name: str, found: Injected) -> list[str]:
 
 def text_of(found: dict[str, Injected]) -> str:
     headings = ["fault", "times", "candidates lost", "counted twice", "seconds to recover, median (worst)"]
-    rows = [_row(name, each) for name, each in found.items()]
+    measured = [_row(name, each) for name, each in found.items()]
+    rows = report.with_earlier(report.RESULTS, _SECTION, measured, FAULTS)
     return (
         f"## Faults\n\n{report.table(headings, rows)}\n\n"
         "Real studies of digits, whose trials take seconds; a heart that beats every half second, and a checkpoint an "
         "epoch. Recovered: another worker has taken a dead one's place; what a lost machine trained is trained "
         "elsewhere; a stopped or refused command has ended in order; a trial has ended after the database came back "
         "or the clock was moved; a candidate with a damaged checkpoint has begun again; a trial beyond its limits has "
-        f"been ended. Processes import torch on the way, which takes seconds.\n\n{report.provenance()}"
+        f"been ended. Processes import torch on the way, which takes seconds. {report.EARLIER}\n\n{report.provenance()}"
     )
 
 

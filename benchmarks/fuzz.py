@@ -5,12 +5,13 @@ given a fiftieth of the cases: each file that they read has a reader of its own,
 """
 
 import argparse
-import json
+import math
 import multiprocessing
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -19,6 +20,7 @@ import report
 from fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, Reader, fuzzed
 from hostile_files import readers
 
+_SECTION = "fuzz"
 _FEWER = 50
 # Where there is one, in memory: a disk would decide how long it takes.
 _SCRATCH = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
@@ -29,39 +31,43 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", default="", help="only readers whose names begin so")
-    parser.add_argument("--kept", type=Path, help="a file of finished readers: the same command goes on after them")
+    parser.add_argument("--go-on", action="store_true", help="not those that RESULTS.md has with as many cases")
     arguments = parser.parse_args()
-    names = [name for name in _names() if name.startswith(arguments.only)]
+    every = _names()
+    names = [name for name in every if name.startswith(arguments.only)]
+    done = _are_done(arguments.cases) if arguments.go_on else set()
     context = multiprocessing.get_context("spawn")
-    known = _known(arguments.kept)
-    for name in [name for name in names if name not in known]:
+    found: list[Outcomes] = []
+    for name in [name for name in names if name not in done]:
         with context.Pool(1) as pool:
-            known[name] = pool.apply(_one, (name, arguments.cases, arguments.first))
-        _keep(arguments.kept, known[name])
-        print(_row(known[name]), *known[name].crashes[:5], sep="\n  ", flush=True)
-    found = [known[name] for name in sorted(names)]
-    if not arguments.only:
-        report.write_section(report.RESULTS, "fuzz", _text(found))
+            found.append(pool.apply(_one, (name, arguments.cases, arguments.first)))
+        print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
+        report.write_section(report.RESULTS, _SECTION, _text(found, every))
     sys.exit(0 if all(each.sound for each in found) else 1)
 
 
-def _known(kept: Path | None) -> dict[str, Outcomes]:
-    if kept is None or not kept.exists():
-        return {}
-    outcomes = [Outcomes(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
-    return {each.reader: each for each in outcomes}
+def _are_done(cases: int) -> set[str]:
+    """Readers whose rows of RESULTS.md have no fewer cases than they would get now."""
+    rows = report.read_table(report.RESULTS, _SECTION)
+    with _readers() as every:
+        wanted = {reader.name: _share(reader, cases) for reader in every}
+    return {row["reader"] for row in rows if int(row["cases"].replace(",", "")) >= wanted.get(row["reader"], math.inf)}
 
 
-def _keep(kept: Path | None, outcomes: Outcomes) -> None:
-    if kept is not None:
-        with kept.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(outcomes)) + "\n")
+@contextmanager
+def _readers() -> Iterator[list[Reader]]:
+    with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
+        yield readers(Path(folder))
+
+
+def _share(reader: Reader, cases: int) -> int:
+    return max(1, cases // _FEWER) if reader.is_slow else cases
 
 
 def _names() -> list[str]:
     """The quickest first: a run that is cut short has most of them."""
-    with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
-        return [reader.name for reader in sorted(readers(Path(folder)), key=_seconds)]
+    with _readers() as every:
+        return [reader.name for reader in sorted(every, key=_seconds)]
 
 
 def _seconds(reader: Reader) -> float:
@@ -73,9 +79,9 @@ def _seconds(reader: Reader) -> float:
 
 
 def _one(name: str, cases: int, first: int) -> Outcomes:
-    with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
-        reader = next(each for each in readers(Path(folder)) if each.name == name)
-        return fuzzed(reader, max(1, cases // _FEWER) if reader.is_slow else cases, first)
+    with _readers() as every:
+        reader = next(each for each in every if each.name == name)
+        return fuzzed(reader, _share(reader, cases), first)
 
 
 def _row(each: Outcomes) -> list[str]:
@@ -88,15 +94,17 @@ def _row(each: Outcomes) -> list[str]:
     ]
 
 
-def _text(found: list[Outcomes]) -> str:
+def _text(found: list[Outcomes], every: list[str]) -> str:
     headings = ["reader", "cases", "refused", "read", "crashes", "hangs", "slowest, s", "peak memory, MB"]
+    rows = report.with_earlier(report.RESULTS, _SECTION, [_row(each) for each in found], sorted(every))
     return (
         "## Files that accidents and attackers changed\n\n"
         "A reader answers or refuses in one sentence; anything else is a crash, more than "
         f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most "
         f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study have a fiftieth of the cases: each of their "
         "files has a reader of its own, too.\n\n"
-        f"{report.table(headings, [_row(each) for each in found])}\n\n{report.provenance()}"
+        f"{report.table(headings, rows)}\n\n{len(rows)} of {len(every)} readers. {report.EARLIER}\n\n"
+        f"{report.provenance()}"
     )
 
 

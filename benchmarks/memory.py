@@ -9,6 +9,7 @@ its trits, each beside a loop in a process that imports torch alone.
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -140,7 +141,13 @@ def peak_text(peaks: dict[str, tuple[Memory, Memory]]) -> str:
             f"- {network}, {images}: the peak is {beside:.2f} times the bare loop's, at most {MOST_BESIDE}: {met}."
         )
     told = table(["network", "", "after the imports, MB", "peak, MB", "peak above the imports, MB"], lines)
-    return "\n\n".join([told, "\n".join(goals)])
+    return "\n\n".join([told, "\n".join(goals), optional_text()])
+
+
+def optional_text() -> str:
+    """What pandas and Optuna import besides, where it happens to be installed: tens of megabytes."""
+    there = [name for name in ("pyarrow", "boto3") if importlib.util.find_spec(name)]
+    return f"Optional packages that this environment has and a process imports: {', '.join(there) or 'none'}."
 
 
 def megabytes(count: int) -> str:

@@ -4,7 +4,7 @@
     python benchmarks/paper.py --table 1 --folder A --table 5 --folder B --table 6 --folder C --readme
 
 It only reads: a table that is not finished is written as far as it has come, and again later. Table 5 is compared with
-table 2 where both are given. --readme writes the claims into the README; those whose table is not given are not run.
+table 2 where both are given. --readme writes the claims into the README, and leaves those whose table is not given.
 """
 
 import argparse
@@ -15,9 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from claims import (
+    HELD,
     MEASURES,
+    NOT_HELD,
+    NOT_RUN,
     RULES,
+    UNDECIDED,
     Claim,
+    above_others,
     collapse_told,
     full_epochs_of,
     has_collapsed,
@@ -40,6 +45,7 @@ from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.run_folder import RunFolder
 
 SECTION = "claims of the paper"
+HEADINGS = ("claim", "the paper", "seen here", "")
 SEEN = {True: "the collapse was seen", False: "no collapse was seen", None: "whether it collapsed cannot be told"}
 
 
@@ -73,7 +79,8 @@ def main() -> None:
         write_section(RESULTS, f"the paper's table {reading.table}", text)
     if arguments.readme:
         rows = {number: read[number].rows if number in read else rows_of(figures_of(number), {}) for number in TITLES}
-        text = claims_text(claims_of(rows, with_tanh.rows if with_tanh else rows["2"]))
+        claims = claims_of(rows, with_tanh.rows if with_tanh else rows["2"])
+        text = claims_text(with_earlier(claims, read_table(README, SECTION)))
         print(text)
         write_section(README, SECTION, text)
 
@@ -242,9 +249,15 @@ def claims_of(rows: dict[str, list[Row]], with_tanh: Sequence[Row]) -> list[Clai
         reaches("7", "VGG-S on CIFAR-10", rows["7"]),
         level("mnist", "lenet", rows["1"]),
         *_studies_level(),
-        level("cifar10", "resnet20", rows["2"]),
+        *(level(*pair, rows[number]) for number in ("2", "3", "4") for pair in _pairs(rows[number])),
+        above_others(rows["1"], read_table(RESULTS, "methods on mnist")),
         *(needs_tanh(rows["5"], with_tanh, measure) for measure in MEASURES),
     ]
+
+
+def _pairs(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Data set and network of a table's rows, each once, in their order."""
+    return list(dict.fromkeys((row.figure.dataset, row.figure.network) for row in rows))
 
 
 def _studies_level() -> list[Claim]:
@@ -264,13 +277,24 @@ def _studies_level() -> list[Claim]:
     return claims
 
 
+def with_earlier(claims: Sequence[Claim], written: Sequence[dict[str, str]]) -> list[Claim]:
+    """Claims whose table is not given, as an earlier run wrote them: its folders may be gone."""
+    earlier = {line[HEADINGS[0]]: Claim(*(line[heading] for heading in HEADINGS)) for line in written}
+    return [earlier.get(claim.claim, claim) if claim.verdict == NOT_RUN else claim for claim in claims]
+
+
 def claims_text(claims: Sequence[Claim]) -> str:
     """The README's section."""
-    headings = ["claim", "the paper", "seen here", ""]
+    run = [claim for claim in claims if claim.verdict != NOT_RUN]
+    counts = {kind: sum(claim.verdict == kind for claim in run) for kind in (HELD, NOT_HELD, UNDECIDED)}
+    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    others = "; ".join(claim.claim for claim in claims if claim.verdict == NOT_RUN)
     return (
-        "### Which of the paper's claims held here\n\n"
-        f"{table(headings, [claim.cells for claim in claims])}\n\n{RULES} Shorter trainings than the paper's are "
-        f"adapted by [a rule](docs/the-paper.md#shorter-runs).  \n{provenance()}"
+        f"### Which of the paper's claims held here\n\n{len(run)} claims were tried: {summary}.\n\n"
+        f"{table(list(HEADINGS), [claim.cells for claim in run])}\n\nNot run here: {others or 'none'}.\n\n"
+        f"{RULES} Shorter trainings than the paper's are adapted by [a rule](docs/the-paper.md#shorter-runs). Claims "
+        "of tables that are not named below stay as an earlier run of the same program wrote them.  \n"
+        f"{provenance()}"
     )
 
 

@@ -5,6 +5,7 @@ import platform
 import re
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sca_search.provenance import processor, usable_cores
@@ -50,3 +51,16 @@ def read_table(file: Path, name: str) -> list[dict[str, str]]:
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     headings, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] or [[], []]
     return [dict(zip(headings, row, strict=True)) for row in rows if len(row) == len(headings)]
+
+
+EARLIER = "Rows that the command below did not measure stay as an earlier run of the same program wrote them."
+
+
+def with_earlier(file: Path, name: str, rows: list[list[str]], order: Iterable[str]) -> list[list[str]]:
+    """Rows in an order of their first cells; what is not among them as the section's table has it, if it does.
+
+    So that what takes hours may be measured in parts, on machines that do not last.
+    """
+    written = [list(line.values()) for line in read_table(file, name)]
+    known = {row[0]: row for row in [*written, *rows]}
+    return [known[first] for first in order if first in known]

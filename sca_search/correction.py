@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import isotonic_regression
 
 # Fewer observations than this cannot tell a drift from noise.
 LEAST_OBSERVATIONS = 3
@@ -127,9 +127,9 @@ def leave_one_out_error(observations: Sequence[Observation]) -> float:
 
 def _made_rising(drifted: NDArray[np.float64]) -> NDArray[np.float64]:
     """The nearest map that never falls, from nothing to everything."""
-    fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit_transform(_GRID, drifted)
+    fitted: NDArray[np.float64] = isotonic_regression(drifted).x.clip(0.0, 1.0)
     fitted[0], fitted[-1] = 0.0, 1.0  # nothing and everything need no pull
-    return np.asarray(fitted, dtype=np.float64)
+    return fitted
 
 
 def _drifted(asked: NDArray[np.float64], observations: Sequence[Observation], strength: float) -> NDArray[np.float64]:

@@ -61,8 +61,15 @@ class StorageError(ScaError):
     """The machine could not store what the run produced."""
 
 
+DIVERGED = "diverged: "
+"""How the reason of a trial begins whose training left the finite numbers; others failed for want of room or time."""
+
+
 class DivergenceError(ScaError):
     """A training left the finite numbers."""
+
+    def __str__(self) -> str:
+        return f"{DIVERGED}{super().__str__()}"
 
 
 class LimitError(ScaError):

@@ -17,7 +17,7 @@ from sca_search.goal import limits_of
 from sca_search.measure import EVALUATION_BATCH
 from sca_search.run_folder import RunFolder
 from sca_search.source import BY_NAME
-from sca_search.workshop import ANSWERS
+from sca_search.weights_file import ANSWERS
 
 
 def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

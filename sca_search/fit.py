@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sca_search.data import Batch, Batches
 from sca_search.errors import CheckpointError, DivergenceError, SpecError
+from sca_search.freed_memory import give_back
 from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.methods import Method
 from sca_search.output_scale import output_scales
@@ -216,6 +217,9 @@ class _Conductor(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         if not self.stopped:
+            for optimizer in trainer.optimizers:
+                optimizer.zero_grad()  # nobody needs them before the next step, and what comes now needs room
+            give_back()
             epoch = self.first + trainer.current_epoch + 1
             self.watch.after_epoch(epoch)
             self.watch.keep(epoch, lambda: memory_of(trainer.optimizers[0]))
@@ -277,6 +281,7 @@ def fit(
     epochs = (plan.epochs if leg.last is None else leg.last) - leg.first
     if epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
         return leg.memory
+    give_back()
     conductor = _Conductor(watch, method, leg)
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import isotonic_regression
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -134,7 +134,7 @@ def _layer(steps: list[StepTime], scales: list[float]) -> LayerLatency:
         times.setdefault(step.nonzeros, []).append(step.low_us * scale)
     nonzeros = sorted(times)
     kernels = {step.nonzeros: step.kernel or "" for step in steps}
-    monotone = IsotonicRegression(y_min=0.0).fit_transform(nonzeros, [float(np.mean(times[n])) for n in nonzeros])
+    monotone = isotonic_regression([float(np.mean(times[n])) for n in nonzeros]).x
     assert first.weights is not None
     return LayerLatency(
         first.step, first.weights, tuple(nonzeros), tuple(map(float, monotone)), tuple(kernels[n] for n in nonzeros)

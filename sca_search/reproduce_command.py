@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from sca_search.completion import table_names
-from sca_search.errors import SpecError
+from sca_search.errors import DataError, SpecError
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks
 from sca_search.paper_figures import GRIDS, TITLES, figures_of
@@ -43,6 +43,14 @@ def reproduce_command(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave out image files that cannot be read (Tiny ImageNet, ImageNet), and say how many.",
+            show_default=False,
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Where the table's folder lies. Default runs/paper.", show_default=False)
     ] = None,
@@ -67,7 +75,8 @@ def reproduce_command(
     say("loading torch")
     from sca_search.paper.reproduce import Plan
 
-    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:])))
+    plan = Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:]), skip_unreadable)
+    _run(table, plan)
 
 
 def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds: int, data_dir: Path | None) -> None:
@@ -87,7 +96,7 @@ def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds
 
 def _run(table: str, plan: "Plan") -> None:
     from sca_search.fit import StopRequestedError
-    from sca_search.paper.comparison import rank_correlations, rows_of
+    from sca_search.paper.comparison import rows_of
     from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
     from sca_search.watching import Watcher, watched
 
@@ -96,12 +105,12 @@ def _run(table: str, plan: "Plan") -> None:
             done = reproduce(plan, Watcher(say, stop, watched))
         except StopRequestedError:
             done = Reproduced(finished_results(plan), stopped=True)
+        except DataError:  # of a later cell's data set: what the earlier ones gave is there
+            if finished := finished_results(plan):
+                _print(table, plan, rows_of(figures_of(table), finished), len(finished))
+            raise
     rows = rows_of(figures_of(table), done.results)
-    ranks = rank_correlations(rows)
-    results().print(_grid(rows) if table in GRIDS else _list(rows))
-    for line in _rank_lines(ranks):
-        results().print(line, highlight=False)
-    results().print(f"{len(done.results)} of {len(plan.cells)} cells, kept in {plan.out}", highlight=False)
+    ranks = _print(table, plan, rows, len(done.results))
     answer(
         {
             "table": table,
@@ -116,6 +125,17 @@ def _run(table: str, plan: "Plan") -> None:
     if done.stopped:
         errors().print("Stopped as asked. The same command goes on.")
         raise typer.Exit(stop.exit_code)
+
+
+def _print(table: str, plan: "Plan", rows: "list[Row]", finished: int) -> "list[RankCorrelation]":
+    from sca_search.paper.comparison import rank_correlations
+
+    ranks = rank_correlations(rows)
+    results().print(_grid(rows) if table in GRIDS else _list(rows))
+    for line in _rank_lines(ranks):
+        results().print(line, highlight=False)
+    results().print(f"{finished} of {len(plan.cells)} cells, kept in {plan.out}", highlight=False)
+    return ranks
 
 
 def _list(rows: "list[Row]") -> Table:

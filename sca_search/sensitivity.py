@@ -52,7 +52,7 @@ def measure_sensitivity(
 
 def _score(task: Task, model: nn.Module, batches: int) -> Score:
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
-    reestimate_normalisation(model, islice(task.data.train.batches(EVALUATION_BATCH, seed=0), batches))
+    reestimate_normalisation(model, islice(task.data.training.batches(EVALUATION_BATCH, seed=0), batches))
     # Of a long split the batches are shuffled: its first ones might be all of one class.
     seed = 0 if len(task.data.val) > batches * EVALUATION_BATCH else None
     return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), batches))

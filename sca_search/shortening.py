@@ -13,7 +13,10 @@ times the share of the training images that is used). Then
 At full length q and r are 1: the paper's own values, and Θ = atanh w.
 """
 
+import math
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
 
 from sca_search.candidate import Candidate
 from sca_search.recipe import EpochFactors, RecipeSpec
@@ -43,13 +46,10 @@ def shortened(spec: StudySpec) -> Shortened:
     recipe = _recipe_of(spec)
     epochs = spec.train.epochs / recipe.epochs
     steps = min(1.0, epochs * _share_of_images(spec, recipe))
-    raised = recipe.strength_lambda / (steps * min(1.0, epochs))
-    strength = min(raised, max(recipe.strength_lambda, STRONGEST))
-    factors = _moved(recipe.lambda_steps, epochs)
     return Shortened(
         epochs_share=epochs,
         steps_share=steps,
-        strength=Steps(value=strength, factors=factors) if factors else Constant(value=strength),
+        strength=_raised(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
         learning_rate_steps=_moved(recipe.learning_rate_steps, epochs),
         spread=recipe.spread if recipe.spread is not None or steps == 1.0 else SPREAD,
         rescaling=1.0 if recipe.spread is not None else 1.0 - steps,
@@ -85,15 +85,30 @@ def told(spec: StudySpec) -> str:
     recipe, now = _recipe_of(spec), shortened(spec)
     if now.steps_share == 1.0:
         return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"
-    first = now.strength.at(0.0, spec.train.epochs)
+    first, last = (now.strength.at(epoch, spec.train.epochs) for epoch in (0.0, float(spec.train.epochs)))
+    strength = f"{first:.3g}" if first == last else f"{first:.3g} at first and {last:.3g} in the end,"
+    papers = f"{recipe.strength_lambda:g}"
+    if recipe.lambda_steps:
+        papers += f" and {recipe.strength_lambda * math.prod(by for _, by in recipe.lambda_steps):g}"
     start = f"{recipe.spread} in every layer"
     if recipe.spread is None:
         start = f"w^{now.steps_share:.2g} · {SPREAD:g}^{now.rescaling:.2g}, w being that of the layer's weights"
     return (
         f"recipe shortened to {now.steps_share:.2%} of its steps, {spec.train.epochs} of {recipe.epochs} epochs: steps "
-        f"of rates and λ come at the same shares, λ is {first:.3g} instead of {recipe.strength_lambda:g}, and Θ "
+        f"of rates and λ come at the same shares, λ is {strength} instead of {papers}, and Θ "
         f"starts with a root mean square of {start}"
     )
+
+
+def _raised(recipe: RecipeSpec, factor: float, share: float) -> Schedule:
+    """λ times a factor, its steps moved; none of its values is above `STRONGEST`, or the paper's own if that is."""
+    raised = accumulate((by for _, by in recipe.lambda_steps), mul, initial=factor * recipe.strength_lambda)
+    values = [min(value, max(value / factor, STRONGEST)) for value in raised]
+    steps = tuple(
+        (epoch * share, by if before * by == after else after / before)
+        for (epoch, by), (before, after) in zip(recipe.lambda_steps, pairwise(values), strict=True)
+    )
+    return Steps(value=values[0], factors=steps) if steps else Constant(value=values[0])
 
 
 def _recipe_of(spec: StudySpec) -> RecipeSpec:

@@ -11,8 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
-from scipy.optimize import Bounds, LinearConstraint, milp
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import Bounds, LinearConstraint, isotonic_regression, milp
 
 from sca_search.allocation import LayerCost, LayerShape, Limit, refuse_impossible_limits, weighting_of_split
 
@@ -113,7 +112,7 @@ def _stretches(layer: LayerShape, costs: Sequence[LayerCost], share: float) -> l
     fine = np.concatenate([*parts, depths[-1:]])
     zeros = np.diff(-np.expm1(-fine)) * layer.weights
     slopes = np.diff(loss(fine)) / zeros
-    rising = IsotonicRegression().fit_transform(np.arange(len(slopes)), slopes, sample_weight=zeros)
+    rising = isotonic_regression(slopes, weights=zeros).x
     return list(zip(rising.tolist(), zeros.tolist(), strict=True))
 
 

@@ -54,6 +54,9 @@ class Given:
     refits: int | None = None
 
 
+NOTHING_GIVEN = Given()
+
+
 def parts_of(amount: Amount, pace: Pace) -> dict[str, float]:
     """Seconds of a run by its parts; a refit takes as long as a trial."""
     trial = amount.epochs * pace.epoch + amount.frozen_epochs * pace.frozen_epoch + pace.trial_rest
@@ -72,7 +75,7 @@ def seconds_of(amount: Amount, pace: Pace) -> float:
     return sum(parts_of(amount, pace).values())
 
 
-def plan(seconds: float, pace: Pace, given: Given = Given()) -> Amount:  # noqa: B008 - it is frozen
+def plan(seconds: float, pace: Pace, given: Given = NOTHING_GIVEN) -> Amount:
     """The amount that fits; SpecError with the least time possible where nothing does."""
     for least_trials, refits, least_epochs in _LEVELS:
         for epochs in _descending(least_epochs, given):

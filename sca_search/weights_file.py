@@ -13,12 +13,17 @@ from torch import Tensor, nn
 from sca_search.errors import ModelError
 
 _SHOWN = 3  # names of each kind that a sentence lists
+# Beside a study's dense weights, under a name that no module can have: its outputs on the training split.
+ANSWERS = "(answers)"
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
     """Loads a file into a network, in place; ModelError names what does not fit."""
-    state = read_weights(path)
-    _require_fit(path, state, network.state_dict())
+    wanted = network.state_dict()
+    # Counters of BatchNorm's, which states of old do not have, and which no figure depends on.
+    counters = {name: value for name, value in wanted.items() if name.endswith(".num_batches_tracked")}
+    state = counters | {name: value for name, value in read_weights(path).items() if name != ANSWERS}
+    _require_fit(path, state, wanted)
     network.load_state_dict(state)
 
 

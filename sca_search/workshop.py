@@ -40,11 +40,10 @@ from sca_search.task import Keeping, Progress, Task, WarmStart
 from sca_search.tensor_file import save_tensors
 from sca_search.ternary import latents, ternarize
 from sca_search.train import train_dense
+from sca_search.weights_file import ANSWERS
 
 # Where the closed form is written down: close where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
-# Beside the dense weights, under a name that no module can have: its outputs on the training split.
-ANSWERS = "(answers)"
 # Of a study's passes through the network, those that may tell the layers' sensitivity.
 _SENSITIVITY_SHARE = 0.05
 _COSTS = TypeAdapter(list[LayerCost])

@@ -48,10 +48,11 @@ def candidate(**changes: object) -> Candidate:
 
 
 class Seen:
-    """The images that networks of a task were shown, by whether the network was learning from them."""
+    """The images that networks of a task were shown, by what they were to take from them."""
 
     def __init__(self, task: Task) -> None:
         self.learning: set[bytes] = set()
+        self.statistics: set[bytes] = set()
         self.else_: set[bytes] = set()
         self.task = replace(task, make_model=self._watched, make_start=None)
         self._make = task.make_model
@@ -62,7 +63,10 @@ class Seen:
         return model
 
     def _look(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        into = self.learning if model.training and torch.is_grad_enabled() else self.else_
+        if torch.is_grad_enabled():
+            into = self.learning if model.training else self.else_
+        else:
+            into = self.statistics if any(part.training for part in model.modules()) else self.else_
         into.update(_bytes(inputs[0]))
 
 
@@ -74,19 +78,25 @@ def as_they_are(task: Task) -> set[bytes]:
     return {*_bytes(task.data.train.images), *_bytes(task.data.val.images)}  # type: ignore[union-attr]
 
 
-def test_only_what_learns_sees_augmented_images(task: Task, start: WarmStart, tmp_path: Path) -> None:
+def test_weights_and_statistics_come_from_augmented_images_scores_from_plain_ones(
+    task: Task, start: WarmStart, tmp_path: Path
+) -> None:
     plain, seen = as_they_are(task), Seen(task)
     dense = train_dense(seen.task, epochs=2, learning_rate=0.01, seed=0, progress=Progress())
     measure_sensitivity(seen.task, dense)
     assert seen.else_ <= plain
+    assert len(seen.statistics - plain) > 150
     # 200 images, 9 corners, mirrored or not: one in 18 stays as it is, twice.
     assert len(seen.learning - plain) > 300
     seen = Seen(task)
     rungs = Rungs((1,), lambda _epoch, _score: False, tmp_path / "checkpoint.safetensors")
     with pytest.raises(PausedError):
         train_candidate(candidate(), seen.task, start, Progress(), rungs)
+    assert len(seen.statistics - plain) > 150  # the look at the rung
+    seen.statistics.clear()
     train_candidate(candidate(), seen.task, start, Progress())
     assert seen.else_ <= plain
+    assert len(seen.statistics - plain) > 150
     assert len(seen.learning - plain) > 400
 
 

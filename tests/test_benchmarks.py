@@ -54,13 +54,62 @@ def result(top1: float | tuple[float, ...], sparsity: float = 0.5, epochs: int =
 
 def test_claims_without_results_are_not_run_and_tell_the_papers_figures(modules) -> None:
     none = {table: rows(table) for table in "1234567"}
-    claims = [claim for claim in modules["paper"].claims_of(none, none["2"]) if not claim.claim.startswith("the same")]
+    every = modules["paper"].claims_of(none, none["2"])
+    claims = [claim for claim in every if not claim.claim.startswith(("the same", "SCA is above"))]  # of RESULTS.md
     assert {(claim.here, claim.verdict) for claim in claims} == {("", "not run")}
     told = {claim.claim: claim.paper for claim in claims}
     assert told["ternary is level with full precision (resnet20 on cifar10)"] == "91.28 % against 91.76 %: -0.48 points"
     assert told["α reaches any sparsity (LeNet on MNIST, table 6)"] == "0.008 to 99.97 % zeros"
     needed = [paper for claim, paper in told.items() if claim.startswith("tanh is needed (CIFAR-10, table 5): ")]
     assert needed == ["without it 10 %, chance", "without it 10 %, chance"]
+
+
+def test_claims_that_were_not_run_are_listed_below_the_table(modules) -> None:
+    claim = modules["claims"].Claim
+    text = modules["paper"].claims_text(
+        [claim("a", "1 %", "2 %", "held"), claim("b", "3 %"), claim("c", "", "4 %", "not held")]
+    )
+    assert "2 claims were tried: 1 held, 1 not held." in text
+    assert "Not run here: b." in text
+    assert "| b |" not in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [("99.30 ± 0.02", "held"), ("99.20 ± 0.02", "not held"), ("99.30 ± 0.20", "not held")]
+)
+def test_sca_is_above_others_by_more_than_the_spread(modules, ours: str, verdict: str) -> None:
+    lines = [
+        {"method": "sca", "weights": "{-1,0,+1}", "test, %": ours},
+        {"method": "tang", "weights": "{-1,0,+1}", "test, %": "99.19 ± 0.05"},
+        {"method": "lr-net", "weights": "{-1,0,+1}", "test, %": "99.00 ± 0.50"},
+        {"method": "twn", "weights": "{-a,0,+a}", "test, %": "99.90 ± 0.01"},
+    ]
+    claim = modules["claims"].above_others(rows("1"), lines)
+    assert claim.paper == "99.56 % against 99.50 % (LR-Net)"
+    assert claim.here == f"{ours} % against 99.19 ± 0.05 % (tang), under equal conditions"
+    assert claim.verdict == verdict
+    assert modules["claims"].above_others(rows("1"), lines[:1]).verdict == "not run"
+
+
+def test_claims_that_were_not_run_again_stay_as_they_were_written(modules, tmp_path: Path) -> None:
+    paper, report, claim = modules["paper"], modules["report"], modules["claims"].Claim
+    earlier = [claim("a", "1 %", "2 %", "held"), claim("b", "3 %", "4 %", "not held"), claim("gone", "", "5 %", "held")]
+    file = tmp_path / "README.md"
+    report.write_section(file, paper.SECTION, paper.claims_text(earlier))
+    now = [claim("a", "1 %"), claim("b", "3 %", "3 %", "held"), claim("new", "6 %")]
+    assert [each.cells for each in paper.with_earlier(now, report.read_table(file, paper.SECTION))] == [
+        ["a", "1 %", "2 %", "held"],
+        ["b", "3 %", "3 %", "held"],
+        ["new", "6 %", "", "not run"],
+    ]
+
+
+def test_a_table_is_measured_in_parts(modules, tmp_path: Path) -> None:
+    report, file = modules["report"], tmp_path / "RESULTS.md"
+    report.write_section(file, "parts", report.table(["part", "seen"], [["b", "1"], ["gone", "2"], ["c", "3"]]))
+    merged = report.with_earlier(file, "parts", [["c", "4"], ["a", "5"]], order=["a", "b", "c", "later"])
+    assert merged == [["a", "5"], ["b", "1"], ["c", "4"]]
+    assert report.with_earlier(tmp_path / "RESULTS.md", "others", [["a", "5"]], order=["a", "b"]) == [["a", "5"]]
 
 
 # The slack is 0.1 points or the spread; the paper itself may be below, but not above, what it compares with.

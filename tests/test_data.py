@@ -279,6 +279,13 @@ def test_mnist_cut_short_is_refused_with_its_folder(mnist_folder: Path) -> None:
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
+def test_mnist_with_test_images_cut_short_is_refused_before_anything_is_trained(mnist_folder: Path) -> None:
+    file = mnist_folder / "MNIST/raw/t10k-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte: the copy of mnist must be whole"):
+        load_data("mnist", data_dir=mnist_folder, seed=0)
+
+
 def test_mnist_with_a_label_too_few_is_refused(mnist_folder: Path) -> None:
     write_mnist(mnist_folder, "train", np.zeros((5, 28, 28), np.uint8), np.zeros(4, np.uint8))
     with pytest.raises(DataError, match="5 images, 4 labels"):
@@ -312,6 +319,17 @@ def test_cifar10_is_taken_from_an_npz_in_the_data_folder(tmp_path: Path) -> None
     data = load_data("cifar10", data_dir=tmp_path, seed=0)
     assert (data.name, data.classes[3], data.input_shape) == ("cifar10", "cat", (3, 32, 32))
     assert (len(data.train), len(data.val), len(data.read_test())) == (54, 6, 60)
+
+
+@pytest.mark.parametrize(("shape", "classes"), [((28, 28), 10), ((28, 28, 3), 10), ((32, 32, 3), 3)])
+def test_another_data_set_under_the_name_of_cifar10_is_refused(
+    tmp_path: Path, shape: tuple[int, ...], classes: int
+) -> None:
+    images, labels = np.zeros((60, *shape), np.uint8), np.arange(60) % classes
+    images += np.arange(60, dtype=np.uint8).reshape(-1, *(1 for _ in shape))
+    np.savez(tmp_path / "cifar10.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    with pytest.raises(DataError, match=r"cifar10.npz: cifar10 must have colour images of 32×32 pixels in 10 classes"):
+        load_data("cifar10", data_dir=tmp_path, seed=0)
 
 
 def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:

@@ -181,6 +181,13 @@ def with_cut_line(root: Path) -> str:
     return f"{table}: line 7 must name a file and a class of wnids.txt, got 'val_0.J'"
 
 
+def with_annotations_cut_between_lines(root: Path) -> str:
+    table = root / "val" / "val_annotations.txt"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:3]))
+    (root / "val" / "images" / "Thumbs.db").write_text("no image")
+    return f"{table}: must name every image of {root / 'val' / 'images'}, val_3.JPEG is missing"
+
+
 def with_empty_annotations(root: Path) -> str:
     (root / "val" / "val_annotations.txt").write_text("\n")
     return f"{root / 'val' / 'val_annotations.txt'}: must name at least 1 image, it is empty"
@@ -205,6 +212,8 @@ def with_too_few(root: Path) -> str:
     (root / "train" / "n01").rename(root / "n01")
     (root / "wnids.txt").write_text("n02\nn03\n")
     (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn03\t0\t0\t1\t1\n")
+    for number in range(1, 6):
+        (root / "val" / "images" / f"val_{number}.JPEG").unlink()
     return f"{root}: every class must keep an example for training after validation and test examples are set apart"
 
 
@@ -217,6 +226,7 @@ def with_too_few(root: Path) -> str:
         without_val_image,
         with_unknown_class,
         with_cut_line,
+        with_annotations_cut_between_lines,
         with_empty_annotations,
         with_one_class,
         with_no_text,

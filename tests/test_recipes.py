@@ -1,5 +1,6 @@
 """The paper's ten recipes, how they are shortened, and real steps of each on inputs of the right shape."""
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -7,17 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
-from sca_search.errors import SpecError
+from sca_search.errors import ModelError, SpecError
 from sca_search.fit import FitPlan, parameter_groups
 from sca_search.methods.sca import spreads_of
+from sca_search.models import MODELS
 from sca_search.schedule import Constant, Steps
 from sca_search.shortening import recipe_candidate, shortened, told
 from sca_search.spec import StudySpec, resolve
 from sca_search.task import Progress
 from sca_search.ternary import TernaryWeight, latents, soft_weights, ternarize
 from sca_search.train import train_candidate, train_dense
+from sca_search.weights_file import load_weights
+from sca_search.wheels import heal_torchvision
 from sca_search.workshop import make_task
 
 RECIPES = Path(__file__).parents[1] / "studies" / "paper"
@@ -116,7 +121,22 @@ def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
     assert spec.train.dense_epochs == 37
     sentence = told(spec)
     assert "10.00% of its steps, 37 of 370 epochs" in sentence
-    assert "λ is 5e-06 instead of 5e-08" in sentence
+    assert "λ is 5e-06 at first and 0.00025 in the end, instead of 5e-08 and 2.5e-06" in sentence
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_no_step_of_a_shortened_pull_is_above_a_tenth(name: str) -> None:
+    spec = resolve(RECIPES / f"{name}.toml", {"epochs": 2, "train_limit": 2_000})
+    strength = shortened(spec).strength
+    values = [strength.at(epoch / 100, 2) for epoch in range(201)]
+    assert max(values) <= 0.1 * (1 + 1e-9)
+    assert values == sorted(values)
+
+
+def test_a_pull_that_would_step_above_a_tenth_stays_there() -> None:
+    # A 370th: 5e-8 · 370² is 0.0068, and 50 times that would be 0.34.
+    strength = shortened(resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 1})).strength
+    assert (strength.at(0.0, 1), strength.at(1.0, 1)) == (pytest.approx(0.006845), pytest.approx(0.1))
 
 
 def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
@@ -333,6 +353,30 @@ def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path:
     assert summary["goal"] == "none, a recipe is trained as it stands"
     planned = trials[0].split(",").index("planned_sparsity")
     assert [line.split(",")[planned] for line in trials[1:]] == ["", ""]
+
+
+def test_weights_of_old_and_a_studys_own_dense_weights_fit(tmp_path: Path) -> None:
+    made, other = (nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)) for _ in range(2))
+    state = {name: value for name, value in made.state_dict().items() if not name.endswith("num_batches_tracked")}
+    torch.save(state, tmp_path / "old.pt")
+    load_weights(other, tmp_path / "old.pt")
+    assert torch.equal(other[0].weight, made[0].weight)
+    save_file(made.state_dict() | {"(answers)": torch.zeros(5, 3)}, tmp_path / "dense.safetensors")
+    load_weights(other, tmp_path / "dense.safetensors")
+    save_file({**made.state_dict(), "answers": torch.zeros(5, 3)}, tmp_path / "more.safetensors")
+    with pytest.raises(ModelError, match="unexpected: answers"):
+        load_weights(other, tmp_path / "more.safetensors")
+
+
+def test_torchvisions_weights_of_resnet18_fit(tmp_path: Path) -> None:
+    heal_torchvision()
+    theirs = importlib.import_module("torchvision.models").resnet18(weights=None)
+    torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
+    ours = MODELS["resnet18"](1000, (3, 224, 224), 0.0)
+    load_weights(ours, tmp_path / "resnet18.pth")
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
 
 
 def test_pretrained_weights_of_another_network_are_refused(run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,9 +25,10 @@ from sca_search.paper.cells import (
 )
 from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
-from sca_search.paper.reproduce import Plan, finished_results, reproduce
-from sca_search.paper.result import CellResult, read_result, top_shares
+from sca_search.paper.reproduce import Plan, _spec, finished_results, reproduce
+from sca_search.paper.result import CellResult, _diverged, read_result, top_shares
 from sca_search.paper_figures import TITLES, figures_of
+from sca_search.run_folder import RunFolder
 from sca_search.time_plan import Pace
 from sca_search.watching import Watcher
 
@@ -112,6 +114,25 @@ def test_a_cell_whose_seeds_all_diverged_has_no_accuracy() -> None:
     assert (row.ours, row.failed, row.seeds) == (None, 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("diverged: the loss became nan in epoch 1", None),
+        ("ran out of memory", r"trial 1 failed otherwise \(ran out of memory\); remove the folder"),
+        (None, "trial 1 failed otherwise"),
+    ],
+)
+def test_a_seed_that_failed_without_diverging_is_no_result(
+    tmp_path: Path, reason: str | None, sentence: str | None
+) -> None:
+    frame = pd.DataFrame({"trial": [0, 1], "state": ["complete", "failed"], "reason": [None, reason]})
+    if sentence is None:
+        assert _diverged(RunFolder(tmp_path), frame) == 1
+    else:
+        with pytest.raises(RunError, match=sentence):
+            _diverged(RunFolder(tmp_path), frame)
+
+
 def test_rank_correlation_is_of_sparsity_and_alpha_at_each_lambda() -> None:
     figures = figures_of("6")
     cells = cells_of(figures)
@@ -155,19 +176,28 @@ PACE = Pace(0.0, 2.0, 0.0, 0.0, 3.0, 0.0, 10.0, 0.0)
 def test_hours_give_every_cell_the_same_share_of_its_length() -> None:
     long = Waiting("long", PACE, full_epochs=200, seeds=1, has_dense=False)
     short = Waiting("short", PACE, full_epochs=100, seeds=2, has_dense=True)
-    # At a tenth: 20 · 3 + 10 = 70 s, and 10 · 2 + 2 · (10 · 3 + 10) = 100 s.
-    assert epochs_that_fit(170.0, [long, short]) == {"long": 20, "short": 10}
-    assert epochs_that_fit(169.0, [long, short]) == {"long": 19, "short": 9}
-    assert epochs_that_fit(1e9, [long, short]) == {"long": 200, "short": 100}
+    # At a tenth: 20 · 3 + 10 = 70 s, and 10 · 2 + 2 · (10 · 3 + 10) = 100 s; 180 of 200 s are planned with.
+    hours = 200.1 / 3600
+    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, short]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(169.0 / 0.9 / 3600, 0.0, [long, short]) == {"long": 19, "short": 9}
+    assert epochs_that_fit(hours, 200.1 - 170.1 / 0.9, [long, short]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(1e9, 0.0, [long, short]) == {"long": 200, "short": 100}
     begun = replace(short, epochs=10)
-    assert epochs_that_fit(170.0, [long, begun]) == {"long": 20, "short": 10}
-    assert epochs_that_fit(0.0, []) == {}
+    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, begun]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(0.0, 0.0, []) == {}
+
+
+def test_what_hours_have_begun_goes_on_at_any_pace() -> None:
+    begun = Waiting("begun", replace(PACE, epoch=3600.0), 200, 1, has_dense=True, epochs=40)
+    assert epochs_that_fit(0.01, 0.0, [begun, replace(begun, name="other", epochs=3)]) == {"begun": 40, "other": 3}
 
 
 def test_hours_too_short_for_one_epoch_name_the_least() -> None:
     cell = Waiting("one", replace(PACE, epoch=3590.0), 200, 1, has_dense=False)
-    with pytest.raises(SpecError, match=r"--hours must be at least 1 for one epoch of each of 1 cells .* got 0.5"):
-        epochs_that_fit(1800.0, [cell])
+    # 3600 s of 0.9 of the time are 4000, and 500 for measuring: 1.25 hours, which are enough then.
+    with pytest.raises(SpecError, match=r"--hours must be at least 1.25 for one epoch of each of 1 cells .* got 1.2$"):
+        epochs_that_fit(1.2, 500.0, [cell])
+    assert epochs_that_fit(1.25, 500.0, [cell]) == {"one": 1}
 
 
 def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
@@ -226,6 +256,8 @@ def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) ->
         reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
     done = reproduce(plan, Watcher())
     assert len(done.results) == 1
+    with pytest.raises(RunError, match=r"\.json: must have been trained for 3 epochs to go on with, got 2; choose"):
+        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
 
 
 def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path: Path) -> None:
@@ -264,6 +296,30 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(run, tmp_path: Path, a
     assert outcome.stderr.startswith(sentence)
     assert len(outcome.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_unreadable_files_are_left_out_of_data_sets_that_are_files(tmp_path: Path) -> None:
+    plan = Plan(cells_of(figures_of("4")), tmp_path, skip_unreadable=True)
+    skipping = {(spec := _spec(plan, cell, plan.extent)).data.name: spec.data.skip_unreadable for cell in plan.cells}
+    assert skipping == {"cifar100": False, "tiny-imagenet": True}
+    assert not any(
+        _spec(replace(plan, skip_unreadable=False), cell, plan.extent).data.skip_unreadable for cell in plan.cells
+    )
+
+
+def test_a_data_set_that_is_missing_hides_no_finished_cell(run, tmp_path: Path) -> None:
+    folder = tmp_path / "kept" / "table-4"
+    folder.mkdir(parents=True)
+    (first, *_) = [cell for cell in cells_of(figures_of("4")) if cell.dataset == "cifar100"]
+    told = {"epochs": 5, "network": first.network, "top1": [0.6789], "top5": [0.9], "sparsity": [0.5]}
+    (folder / f"{first.name}.json").write_text(json.dumps(told))
+    (tmp_path / "empty").mkdir()
+    command = ("reproduce", "4", "--network", first.network, "--epochs", "5", "--out", "kept", "--data-dir", "empty")
+    outcome = run(*command)
+    assert outcome.returncode == 2
+    assert "tiny-imagenet" in outcome.stderr
+    assert "67.89" in outcome.stdout
+    assert "1 of 2 cells" in outcome.stdout
 
 
 def test_finished_table_is_printed_without_training(run, tmp_path: Path) -> None:

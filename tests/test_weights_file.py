@@ -32,7 +32,7 @@ def test_what_does_not_fit_is_listed_by_its_first_names(tmp_path):
         load_weights(network(), tmp_path / "a.pt")
     assert str(caught.value) == (
         f"--weights {tmp_path}/a.pt: must fit the network, and does not; "
-        "missing: 0.bias, 1.weight, 1.bias and 3 more; "
+        "missing: 0.bias, 1.weight, 1.bias and 2 more; "
         "unexpected: module.0, module.1, module.2 and 2 more; "
         "of another shape: 0.weight (4, 7) instead of (4, 3)"
     )

@@ -2,13 +2,14 @@
 
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
 from sca_search.data.lazy import LazySplit
-from sca_search.data.names import DATA_NAMES, check_data_name, load_data, load_study_data
+from sca_search.data.names import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
 from sca_search.data.objects import from_objects
 from sca_search.data.splits import AskedSplit, Batch, Batches, Split, TaughtSplit
 from sca_search.data.targets import Kind
 
 __all__ = [
     "DATA_NAMES",
+    "IMAGE_FILES",
     "AnySplit",
     "AskedSplit",
     "Batch",

@@ -45,8 +45,10 @@ class Archive:
     packed: dict[str, str]  # what a copy can be unpacked from, and the MD5 of each
     npz: str | None = None  # one file with all of it, preferred where present
     classes: tuple[str, ...] | None = None  # names for the npz, which has none
+    pixels: int = 32  # of the npz's images, each way
 
 
+_TEST_FILES = ("t10k", "test")
 _MNIST = {
     "train-images-idx3": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -83,7 +85,7 @@ def load_archive(archive: Archive, request: DataRequest, *, opener: Opener | Non
     """The data set from the data folder asked for, or from the cache."""
     root = request.data_dir or cache_folder()
     if archive.npz and (root / archive.npz).is_file():
-        return load_npz(archive.name, root / archive.npz, request, archive.classes)
+        return _from_npz(archive, root / archive.npz, request)
     opener = opener or _torchvision_opener(archive.kind)
     if not _is_complete(archive, root):
         _refuse_others(archive, root)
@@ -95,6 +97,19 @@ def load_archive(archive: Archive, request: DataRequest, *, opener: Opener | Non
             packed=tuple(archive.packed),
         )
     return _from_copy(archive, root, request, opener)
+
+
+def _from_npz(archive: Archive, path: Path, request: DataRequest) -> DataSet:
+    data = load_npz(archive.name, path, request, archive.classes)
+    assert archive.classes is not None
+    size = request.image_size or archive.pixels
+    if (data.input_shape, len(data.classes)) != ((3, size, size), len(archive.classes)):
+        raise DataError(
+            f"{path}: {archive.name} must have colour images of {archive.pixels}×{archive.pixels} pixels in "
+            f"{len(archive.classes)} classes, got inputs of the shape {data.input_shape} in {len(data.classes)}; any "
+            f"other data can be named by its path"
+        )
+    return data
 
 
 def _is_complete(archive: Archive, root: Path) -> bool:
@@ -125,6 +140,7 @@ def _torchvision_opener(kind: str) -> Opener:
 
 def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opener) -> DataSet:
     images, labels, classes = _read(archive, root, opener, train=True)
+    _read(archive, root, opener, train=False)  # half a copy is found out now, and not when all is trained
     val, train = carve_val(labels, request.seed)
     train = train[limit_rows(labels[train], request.train_limit, request.seed)]
 
@@ -151,8 +167,9 @@ def _read(
             raise ValueError(f"{len(images)} images, {len(labels)} labels up to {labels.max()}")
     except _DAMAGED as error:
         reason = " ".join(str(error).split()) or type(error).__name__
+        file = next(file for file in archive.files if Path(file).name.startswith(_TEST_FILES) != train)
         raise DataError(
-            f"{root / archive.files[0]}: the copy of {archive.name} must be whole, this one is damaged "
+            f"{root / file}: the copy of {archive.name} must be whole, this one is damaged "
             f"({reason}); delete it to have it downloaded again"
         ) from None
     return images, labels, tuple(stored.classes)

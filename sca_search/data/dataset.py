@@ -58,7 +58,7 @@ class DataSet:
 
     @property
     def training(self) -> TrainingSplit:
-        """What a training sees: augmented where that is asked for. All else sees `train`, as it is."""
+        """What weights and normalisation statistics come from: augmented where that is asked for."""
         if self.augmentation == "crop-flip":
             # Zeros before normalisation, as if the raw image had a black border.
             return CropFlipSplit(self.train, self.input_shape, -torch.tensor(self.mean) / torch.tensor(self.std))

@@ -5,7 +5,6 @@ It needs no network and trains in seconds, so it is what a first run and the tes
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits as sklearn_digits
 
 from sca_search.data.arrays import split_from_arrays
 from sca_search.data.carve import TEST_SEED, Rows, carve, carve_val, limit_rows
@@ -32,6 +31,9 @@ def load_digits(request: DataRequest) -> DataSet:
 
 
 def _read() -> tuple[NDArray[np.float32], Rows]:
+    # Here, as other data sets have no use for scikit-learn and its memory.
+    from sklearn.datasets import load_digits as sklearn_digits  # noqa: PLC0415
+
     digits = sklearn_digits()
     # Pixels count 0..16 inked dots of a 4x4 block.
     return (digits.images / 16).astype(np.float32), digits.target.astype(np.int64)

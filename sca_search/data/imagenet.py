@@ -135,6 +135,9 @@ def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
         found.append((images / file, number[name]))
     if not found:
         raise DataError(f"{table}: must name at least 1 image, it is empty")
+    unnamed = sorted(name for name in there - {file.name for file, _ in found} if name.endswith(".JPEG"))
+    if unnamed:
+        raise DataError(f"{table}: must name every image of {images}, {unnamed[0]} is missing: is the file cut short?")
     return Files.of(found)
 
 

@@ -27,12 +27,12 @@ _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
     "hf-disk": load_hf_disk,
 }
 
-_IMAGE_FILES = tuple(kind.name for kind in IMAGENETS)
+IMAGE_FILES = tuple(kind.name for kind in IMAGENETS)
 
 DATA_NAMES = (
     "digits",
     *(archive.name for archive in ARCHIVES),
-    *_IMAGE_FILES,
+    *IMAGE_FILES,
     *(f"{prefix}:PATH" for prefix in _FILES),
     "module:function",
     "file.py:function",
@@ -101,10 +101,8 @@ def _load(name: str, request: DataRequest) -> DataSet:
     prefix, colon, path = name.partition(":")
     if request.columns and prefix != "hf-disk":
         raise DataError(f"data set {name!r}: columns are named of hf-disk:PATH only, got {', '.join(request.columns)}")
-    if request.skip_unreadable and name not in _IMAGE_FILES and prefix != "folder":
-        raise DataError(
-            f"data set {name!r}: unreadable files are left out of {', '.join(_IMAGE_FILES)} and folder:PATH"
-        )
+    if request.skip_unreadable and name not in IMAGE_FILES and prefix != "folder":
+        raise DataError(f"data set {name!r}: unreadable files are left out of {', '.join(IMAGE_FILES)} and folder:PATH")
     if prefix in _FILES:
         return _FILES[prefix](name, Path(path).expanduser(), request)
     if colon:

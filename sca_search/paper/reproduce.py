@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sca_search.data import IMAGE_FILES
 from sca_search.errors import RunError
 from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
@@ -20,8 +21,6 @@ from sca_search.time_plan import Pace
 from sca_search.watching import Say, Watcher
 from sca_search.workers import threads_of
 
-# A machine that is busier than when it was measured, and the cells' test images.
-_RESERVE = 0.9
 Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
 
 
@@ -36,6 +35,7 @@ class Plan:
     data_dir: Path | None = None
     hours: float | None = None  # epochs are what fits, instead of the extent's
     command: tuple[str, ...] = ()  # as it was given, to be noted in each cell's run folder
+    skip_unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def finished_results(plan: Plan) -> dict[Cell, CellResult]:
 def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> Reproduced:
     """Runs what is missing of a table; StopRequestedError only while a pace is measured."""
     results = finished_results(plan)
+    if plan.hours is None:
+        _refuse_other_lengths(plan, results)
     waiting = [cell for cell in plan.cells if cell not in results]
     specs = _specs(plan, waiting, watcher, measure)
     source = OnceRead()
@@ -76,6 +78,16 @@ def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> 
             return Reproduced(results, stopped=True)
         results[cell] = measure_cell(run, spec, task, result_file(plan, cell))
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
+
+
+def _refuse_other_lengths(plan: Plan, results: dict[Cell, CellResult]) -> None:
+    for cell, result in results.items():
+        wanted = _spec(plan, cell, plan.extent).train.epochs
+        if result.epochs != wanted:
+            raise RunError(
+                f"{result_file(plan, cell)}: must have been trained for {wanted} epochs to go on with, got "
+                f"{result.epochs}; choose another --out"
+            )
 
 
 def _run_of(spec: StudySpec) -> RunFolder:
@@ -96,12 +108,16 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) ->
                 )
         return wanted
     known = {cell: spec.train.epochs for cell, spec in begun.items()}
-    epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
+    epochs = {cell.name: count for cell, count in known.items()}
+    if len(known) < len(cells):
+        epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
     return {cell: _spec(plan, cell, replace(plan.extent, epochs=epochs[cell.name])) for cell in cells}
 
 
 def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
-    return spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir)
+    spec = spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir)
+    skips = plan.skip_unreadable and spec.data.name in IMAGE_FILES
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"skip_unreadable": skips})})
 
 
 def _begun(spec: StudySpec) -> StudySpec | None:
@@ -130,4 +146,4 @@ def _epochs_for_hours(
         )
         for cell, spec in wanted.items()
     ]
-    return epochs_that_fit(_RESERVE * (3600 * plan.hours - (time.monotonic() - began)), waiting)
+    return epochs_that_fit(plan.hours, time.monotonic() - began, waiting)

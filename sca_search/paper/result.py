@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 from pydantic import TypeAdapter
 from torch import nn
 
 from sca_search.data import AnySplit
-from sca_search.errors import RunError
+from sca_search.errors import DIVERGED, RunError
 from sca_search.export.plain import load_plain
 from sca_search.files import write_json_atomic
 from sca_search.measure import EVALUATION_BATCH, answers
@@ -62,6 +63,7 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> Cel
     """Every seed on the test split: nothing was chosen by validation, so nothing flatters itself."""
     frame = read_csv(run.trials_file)
     trained = measured(frame)
+    diverged = _diverged(run, frame)
     test = task.data.read_test()
     networks = [
         task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
@@ -79,12 +81,25 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> Cel
         top1=tuple(top1 for top1, _ in scores),
         top5=tuple(top5 for _, top5 in scores),
         sparsity=tuple(float(share) for share in trained["sparsity"]),
-        failed=int((frame["state"] == "failed").sum()),
+        failed=diverged,
         rounded=tuple(float(share) for share in trained["rounded_accuracy"]),
         **dense,
     )
     write_json_atomic(path, asdict(result))
     return result
+
+
+def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
+    """How many seeds did; RunError where one ended otherwise, which says nothing of the method."""
+    failed = frame[frame["state"] == "failed"]
+    others = failed[~failed["reason"].fillna("").str.startswith(DIVERGED)]
+    if len(others):
+        first = others.iloc[0]
+        raise RunError(
+            f"{run.path}: every seed must be trained or diverge, trial {first['trial']} failed otherwise "
+            f"({first['reason']}); remove the folder to train the cell again"
+        )
+    return len(failed)
 
 
 def top_shares(network: nn.Module, split: AnySplit) -> tuple[float, float]:

@@ -1,0 +1,51 @@
+"""What a ternary network's accuracy owes to the inputs that its BatchNorm statistics are estimated on.
+
+    python benchmarks/statistics_source.py --run FOLDER
+
+FOLDER is a finished run on augmented images, for example a cell of `sca-search reproduce 2`. The weights of the chosen
+network stay as they are; only the statistics are estimated again, on the training images as they lie there and as
+training saw them.
+"""
+
+import argparse
+from pathlib import Path
+
+from report import RESULTS, provenance, table, write_section
+
+from sca_search.data import Batches
+from sca_search.export.plain import load_plain
+from sca_search.measure import EVALUATION_BATCH, reestimate_normalisation
+from sca_search.run_folder import RunFolder
+from sca_search.workshop import make_task
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True)
+    run = RunFolder(parser.parse_args().run)
+    spec = run.spec()
+    task = make_task(spec)
+    if not task.data.changes:
+        parser.error(f"--run must be a run on augmented images, {run.path} is not")
+    model = task.model_with(load_plain(run.chosen_file)[0])
+    test = task.data.read_test()
+    rows = []
+    for source, split in (("as they lie there", task.data.train), ("as training saw them", task.data.training)):
+        batches: Batches = split.batches(EVALUATION_BATCH, seed=0)
+        reestimate_normalisation(model, batches)
+        scores = task.validate(model), task.score(model, test.batches(EVALUATION_BATCH))
+        rows.append([source, *(f"{100 * score.accuracy:.2f}" for score in scores)])
+        print(" · ".join(rows[-1]), flush=True)
+    name = f"statistics of {spec.data.name}"
+    text = (
+        f"## Statistics from plain and from augmented images: {spec.model.label} on {spec.data.name}\n\n"
+        f"{table(['training images', 'validation accuracy, %', 'test accuracy, %'], rows)}\n\n"
+        f"One ternary network, trained for {spec.train.epochs} epochs on images augmented by {task.data.augmentation}, "
+        "with BatchNorm's statistics estimated on the training images in two ways; all weights are the same. Studies "
+        f"estimate them on images as training saw them.\n\n{provenance()}"
+    )
+    write_section(RESULTS, name, text)
+
+
+if __name__ == "__main__":
+    main()
