@@ -219,7 +219,6 @@ class _Conductor(lightning.Callback):
         if not self.stopped:
             for optimizer in trainer.optimizers:
                 optimizer.zero_grad()  # nobody needs them before the next step, and what comes now needs room
-            give_back()
             epoch = self.first + trainer.current_epoch + 1
             self.watch.after_epoch(epoch)
             self.watch.keep(epoch, lambda: memory_of(trainer.optimizers[0]))

@@ -2,25 +2,42 @@
 
 import ctypes
 import sys
-import time
-from functools import lru_cache
+from functools import cache
+from typing import Any
 
-# 20 ms of a trial on the digits, which takes little more than a second.
-_LEAST_SECONDS = 5.0
+# Less is not worth the time that it takes to get it again: networks for the digits never keep so much.
+_WORTH_BYTES = 64 * 2**20
+
+
+class _Heaps(ctypes.Structure):
+    """What glibc tells of its heaps, all of them together (`struct mallinfo2`)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "free_bytes", "keepcost"),
+        )
+    )
+    free_bytes: int
 
 
 def give_back() -> None:
-    """Returns it to the system, where there is a way to; not often, as what is needed again costs time.
+    """Returns it to the system, where it is much and there is a way to.
 
     What training frees is in pieces that an evaluation's larger batches do not fit into, and the other way round:
     between the two they would add up, to a tenth of what a study on MNIST takes.
     """
-    _give_back_in(int(time.monotonic() / _LEAST_SECONDS))
+    library = _c_library()
+    if library is not None and library.mallinfo2().free_bytes >= _WORTH_BYTES:
+        library.malloc_trim(0)
 
 
-@lru_cache(maxsize=1)
-def _give_back_in(_span: int) -> None:
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others have no such thing
-        if trim is not None:
-            trim(0)
+@cache
+def _c_library() -> Any:
+    """The one of this process, if it can tell what it keeps and return it: glibc since 2.33."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not (hasattr(library, "malloc_trim") and hasattr(library, "mallinfo2")):
+        return None
+    library.mallinfo2.restype = _Heaps
+    return library

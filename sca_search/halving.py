@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from scipy.stats import spearmanr
+from sca_search.rank_correlation import spearman
 
 # Densities (shares of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
 COMPARABLE = 1.5
@@ -144,7 +144,7 @@ def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[floa
     at_rung, at_end = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(pairs) < LEAST_COMPARED + 1 or len(set(at_rung)) == 1 or len(set(at_end)) == 1:
         return None
-    return float(spearmanr(at_rung, at_end).statistic), len(pairs)
+    return spearman(at_rung, at_end), len(pairs)
 
 
 def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.data import Batch
+from sca_search.freed_memory import give_back
 from sca_search.loss import PlainLoss, cross_entropy
 from sca_search.metric import ACCURACY_METRIC, Metric
 
@@ -33,6 +34,7 @@ def score(
     with_error: bool = False,
 ) -> Score:
     """Metric and loss of a network in evaluation mode; its mode is put back."""
+    give_back()
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -45,6 +47,7 @@ def score(
 @torch.no_grad()
 def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     """The logits of a network in evaluation mode, a row an image."""
+    give_back()
     model.eval()
     (rows,) = one_below_another((model(images),) for images, *_ in batches)
     return rows
@@ -95,6 +98,7 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
         norm.train()
+    give_back()
     device = next(model.parameters()).device
     for images, *_ in batches:
         model(images.to(device))

@@ -307,7 +307,6 @@ class _Training:
         ending = self.method.ending()
         self.method.detach(ending)
         self._train_float_parts(before, total(ending.counts).sparsity)
-        give_back()
         reestimate_normalisation(self.model, self._statistics_batches())
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})

@@ -278,10 +278,10 @@ def test_folder_of_three_splits_uses_them(tmp_path: Path) -> None:
 
 def test_folder_without_val_carves_it_from_train(tmp_path: Path) -> None:
     draw_classes(tmp_path / "train", {"cat": 10, "dog": 10})
-    draw_classes(tmp_path / "test", {"dog": 3})
+    draw_classes(tmp_path / "test", {"cat": 1, "dog": 2})
     data = load_data(f"folder:{tmp_path}", seed=0, image_size=4, train_limit=8)
     assert (len(data.train), len(data.val)) == (8, 2)
-    assert data.read_test().labels.tolist() == [1, 1, 1]
+    assert data.read_test().labels.tolist() == [0, 1, 1]
 
 
 def test_folder_with_a_class_called_train_is_no_split(tmp_path: Path) -> None:
@@ -329,10 +329,21 @@ def test_folder_with_odd_splits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a folder with train must have test beside it"):
         load_data(f"folder:{tmp_path}", seed=0)
     (tmp_path / "test").mkdir()
-    with pytest.raises(DataError, match="test: at least 1 class folder with images is required"):
+    with pytest.raises(DataError, match="test: images must lie in a folder for each class of training, there is none"):
         load_data(f"folder:{tmp_path}", seed=0)
-    draw_classes(tmp_path / "test", {"owl": 3})
-    with pytest.raises(DataError, match="test: class folders must be those of training, got 'owl'"):
+    draw_classes(tmp_path / "test", {"cat": 1})
+    with pytest.raises(DataError, match="test: class folders must be those of training, 'dog' is missing"):
+        load_data(f"folder:{tmp_path}", seed=0)
+    draw_classes(tmp_path / "test", {"cat": 1, "dog": 1, "owl": 3})
+    with pytest.raises(DataError, match="test: class folders must be those of training, got 'owl' besides"):
+        load_data(f"folder:{tmp_path}", seed=0)
+
+
+def test_folder_whose_val_lacks_a_class_is_refused(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        draw_classes(tmp_path / part, {"cat": 3, "dog": 3})
+    draw_classes(tmp_path / "val", {"dog": 3})
+    with pytest.raises(DataError, match="val: class folders must be those of training, 'cat' is missing"):
         load_data(f"folder:{tmp_path}", seed=0)
 
 

@@ -241,13 +241,15 @@ def test_tiny_imagenet_that_is_not_in_order_is_refused(tiny: Path, broken: Calla
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("part", "wnid", "where"), [("train", "n00", "only in train"), ("val", "n05", "only in val")])
-def test_imagenet_with_other_classes_in_val_names_the_first(imagenet: Path, part: str, wnid: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "wnid", "told"), [("train", "n00", "'n00' is missing"), ("val", "n05", "got 'n05' besides")]
+)
+def test_imagenet_with_other_classes_in_val_names_the_first(imagenet: Path, part: str, wnid: str, told: str) -> None:
     jpeg(imagenet / part / wnid / "one.JPEG", 0)
     jpeg(imagenet / part / "n99" / "one.JPEG", 0)
     with pytest.raises(DataError) as caught:
         load("imagenet", imagenet.parent)
-    assert str(caught.value) == f"{imagenet / 'val'}: class folders must be those of train, {wnid!r} is {where}"
+    assert str(caught.value) == f"{imagenet / 'val'}: class folders must be those of training, {told}"
 
 
 def test_imagenet_with_a_flat_val_or_none_is_refused(imagenet: Path) -> None:
@@ -255,7 +257,7 @@ def test_imagenet_with_a_flat_val_or_none_is_refused(imagenet: Path) -> None:
     with pytest.raises(DataError, match="the copy of imagenet must be whole, val is missing"):
         load("imagenet", imagenet.parent)
     jpeg(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG", 0)
-    with pytest.raises(DataError, match="val: validation images must lie in a folder for each class as in train"):
+    with pytest.raises(DataError, match="val: images must lie in a folder for each class of training, there is none"):
         load("imagenet", imagenet.parent)
 
 

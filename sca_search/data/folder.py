@@ -83,13 +83,15 @@ def class_names(path: Path) -> tuple[str, ...]:
 def list_files(path: Path, classes: tuple[str, ...], request: DataRequest) -> Files:
     """All images under the class folders, in the order of their names."""
     folders, number = subfolders(path), {name: place for place, name in enumerate(classes)}
-    unknown = [folder.name for folder in folders if folder.name not in number]
-    if unknown:
-        raise DataError(f"{path}: class folders must be those of training, got {unknown[0]!r} besides")
-    if not folders:
-        raise DataError(f"{path}: at least 1 class folder with images is required, got none")
-    found = [(file, number[folder.name]) for folder in folders for file in images_in(folder)]
-    return as_asked(path, Files.of(found), classes, request)
+    found = {folder.name for folder in folders}
+    if not found:
+        raise DataError(f"{path}: images must lie in a folder for each class of training, there is none")
+    differing = sorted(found.symmetric_difference(classes))
+    if differing:
+        what = "got {!r} besides" if differing[0] in found else "{!r} is missing"
+        raise DataError(f"{path}: class folders must be those of training, {what.format(differing[0])}")
+    files = [(file, number[folder.name]) for folder in folders for file in images_in(folder)]
+    return as_asked(path, Files.of(files), classes, request)
 
 
 def images_in(folder: Path) -> list[Path]:

@@ -75,20 +75,9 @@ def _found(kind: ImageNet, root: Path) -> Path:
 
 def _parts(path: Path, request: DataRequest) -> Parts:
     classes = class_names(path / "train")
-    _same_classes(path / "val", classes)
     train, test = (list_files(path / part, classes, request) for part in ("train", "val"))
     parts = with_carved_val(path, train, test, classes, request)
     return replace(parts, classes=_in_words(path / "LOC_synset_mapping.txt", classes))
-
-
-def _same_classes(val: Path, classes: tuple[str, ...]) -> None:
-    found = {folder.name for folder in subfolders(val)}
-    if not found:
-        raise DataError(f"{val}: validation images must lie in a folder for each class as in train, there is none")
-    differing = sorted(found.symmetric_difference(classes))
-    if differing:
-        where = "only in val" if differing[0] in found else "only in train"
-        raise DataError(f"{val}: class folders must be those of train, {differing[0]!r} is {where}")
 
 
 def _tiny_parts(path: Path, request: DataRequest) -> Parts:
