@@ -36,7 +36,9 @@ def give_back() -> None:
 @cache
 def _c_library() -> Any:
     """The one of this process, if it can tell what it keeps and return it: glibc since 2.33."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
     if not (hasattr(library, "malloc_trim") and hasattr(library, "mallinfo2")):
         return None
     library.mallinfo2.restype = _Heaps

@@ -10,4 +10,5 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
     By pandas, which every study has loaded: scipy.stats would take 20 MB more of its memory.
     """
-    return float(pd.DataFrame({"first": first, "second": second}).corr(method="spearman").loc["first", "second"])
+    table = pd.DataFrame({"first": first, "second": second}, dtype=float).corr(method="spearman")
+    return float(table.to_numpy()[0, 1])

@@ -10,7 +10,7 @@ from rich.table import Table
 from sca_search.completion import table_names
 from sca_search.errors import DataError, SpecError
 from sca_search.interrupt import stop_on_interrupt
-from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks
+from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks, require_one_network
 from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.screen import answer, errors, remarks, results, say
 
@@ -43,6 +43,13 @@ def reproduce_command(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Trained weights of the dense network, instead of training it: safetensors or a state dict.",
+            show_default=False,
+        ),
+    ] = None,
     skip_unreadable: Annotated[
         bool,
         typer.Option(
@@ -68,6 +75,8 @@ def reproduce_command(
     _refuse_unusable(quick, hours, epochs, seeds, data_dir)
     extent = QUICK[table] if quick else Extent(epochs=epochs)
     cells = of_networks(cells_of(figures), network or ())
+    if weights is not None:
+        require_one_network(cells, weights)
     remarks().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
     if told := extent.told(full_epochs(cell) for cell in cells):
         remarks().print(f"shortened: {told}", highlight=False, soft_wrap=True)
@@ -75,8 +84,8 @@ def reproduce_command(
     say("loading torch")
     from sca_search.paper.reproduce import Plan
 
-    plan = Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:]), skip_unreadable)
-    _run(table, plan)
+    command = tuple(sys.argv[1:])
+    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, command, skip_unreadable, weights))
 
 
 def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds: int, data_dir: Path | None) -> None:

@@ -27,7 +27,7 @@ from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.reproduce import Plan, _spec, finished_results, reproduce
 from sca_search.paper.result import CellResult, _diverged, read_result, top_shares
-from sca_search.paper_figures import TITLES, figures_of
+from sca_search.paper_figures import DENSE, TITLES, figures_of
 from sca_search.run_folder import RunFolder
 from sca_search.time_plan import Pace
 from sca_search.watching import Watcher
@@ -270,6 +270,22 @@ def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path
     assert done.results[ablated].seeds == 1
 
 
+def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Path) -> None:
+    cell = Cell("cifar10", "resnet20", has_dense=True)
+    extent = Extent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
+    trained = reproduce(Plan((cell,), tmp_path / "trained", extent), Watcher()).results[cell]
+    weights = tmp_path / "trained" / cell.name / "dense.safetensors"
+    plan = Plan((cell,), tmp_path / "given", extent, weights=weights)
+    given = reproduce(plan, Watcher()).results[cell]
+    assert trained.dense_top1 is not None
+    assert (given.dense_top1, given.dense_is_given) == (trained.dense_top1, True)
+    assert RunFolder(tmp_path / "given" / cell.name).spec().train.dense_epochs == 0
+    (dense,) = [row for row in rows_of(figures_of("2"), {cell: given}) if row.ours and row.figure.method == DENSE]
+    assert (dense.epochs, dense.seeds) == (None, None)
+    with pytest.raises(RunError, match=r"\.json: must have started from weights that were trained here, it has from "):
+        reproduce(replace(plan, weights=None), Watcher())
+
+
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cell.json"
     assert read_result(path) is None
@@ -287,6 +303,10 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
         (("6", "--hours", "nan"), "--hours must be above 0, got nan"),
         (("6", "--epochs", "0"), "--epochs must be at least 1, got 0"),
         (("6", "--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (
+            ("3", "--weights", "a.pt"),
+            "--weights a.pt: must be of the only network that is trained, got resnet18 on imagenet, alexnet on",
+        ),
         (("6", "--quick", "--data-dir", "nowhere"), "--data-dir must be a folder that exists, got 'nowhere'"),
     ],
 )

@@ -100,6 +100,16 @@ def of_networks(cells: tuple[Cell, ...], networks: Iterable[str]) -> tuple[Cell,
     return tuple(cell for cell in cells if not wanted or cell.network in wanted)
 
 
+def require_one_network(cells: Iterable[Cell], weights: Path) -> None:
+    """Weights fit one network, and one number of classes."""
+    found = dict.fromkeys(f"{cell.network} on {cell.dataset}" for cell in cells)
+    if len(found) > 1:
+        raise SpecError(
+            f"--weights {weights}: must be of the only network that is trained, got {', '.join(found)}; choose one "
+            "with --network"
+        )
+
+
 def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
     """The cell that a figure comes from; the dense network's comes with its ternary one."""
     if not figure.is_ours:
@@ -125,7 +135,9 @@ def full_epochs(cell: Cell) -> int:
     return recipe.epochs
 
 
-def spec_of(cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path | None) -> StudySpec:
+def spec_of(
+    cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path | None, weights: Path | None = None
+) -> StudySpec:
     """The study of a cell: the recipe's file with the cell's α and λ, as long as asked for."""
     epochs = extent.epochs or full_epochs(cell)
     flags: dict[str, object] = {
@@ -135,10 +147,11 @@ def spec_of(cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path
         "data_dir": data_dir,
         "train_limit": extent.train_limit,
         "model": extent.networks.get(cell.network),
+        "weights": weights,
         "epochs": epochs,
         "trials": seeds,
     }
-    if cell.has_dense:
+    if cell.has_dense and weights is None:
         flags["dense_epochs"] = epochs  # the paper does not say how long its own trained
     spec = resolve(recipe_file(cell.dataset, cell.network), flags)
     assert spec.recipe is not None

@@ -66,7 +66,10 @@ def _row(figure: Figure, cell: Cell | None, results: Mapping[Cell, CellResult]) 
     result = results[cell]
     if figure.method == DENSE:
         dense = {"top1": result.dense_top1, "top5": result.dense_top5}[figure.metric]
-        return Row(figure) if dense is None else Row(figure, 100.0 * dense, epochs=result.epochs, seeds=1)
+        if dense is None:
+            return Row(figure)
+        amount = {} if result.dense_is_given else {"epochs": result.epochs, "seeds": 1}
+        return Row(figure, 100.0 * dense, **amount)
     values = {"top1": result.top1, "top5": result.top5, "sparsity": result.sparsity}[figure.metric]
     mean, sd = mean_and_sd(values)
     sparsity, rounded = (mean_and_sd(shares)[0] for shares in (result.sparsity, result.rounded))

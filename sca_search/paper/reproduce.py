@@ -36,6 +36,7 @@ class Plan:
     hours: float | None = None  # epochs are what fits, instead of the extent's
     command: tuple[str, ...] = ()  # as it was given, to be noted in each cell's run folder
     skip_unreadable: bool = False
+    weights: Path | None = None  # of the dense network, instead of its training
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> 
     results = finished_results(plan)
     if plan.hours is None:
         _refuse_other_lengths(plan, results)
+    _refuse_other_starts(plan, results)
     waiting = [cell for cell in plan.cells if cell not in results]
     specs = _specs(plan, waiting, watcher, measure)
     source = OnceRead()
@@ -90,6 +92,17 @@ def _refuse_other_lengths(plan: Plan, results: dict[Cell, CellResult]) -> None:
             )
 
 
+def _refuse_other_starts(plan: Plan, results: dict[Cell, CellResult]) -> None:
+    is_given = plan.weights is not None
+    for cell, result in results.items():
+        if result.dense_is_given != is_given:
+            kinds = {True: "weights that were given", False: "weights that were trained here"}
+            raise RunError(
+                f"{result_file(plan, cell)}: must have started from {kinds[is_given]}, it has from "
+                f"{kinds[not is_given]}; choose another --out"
+            )
+
+
 def _run_of(spec: StudySpec) -> RunFolder:
     run = RunFolder(spec.out / (spec.name or spec.base_name))
     return run if run.spec_file.is_file() else new_run(spec)
@@ -115,7 +128,7 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) ->
 
 
 def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
-    spec = spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir)
+    spec = spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir, weights=plan.weights)
     skips = plan.skip_unreadable and spec.data.name in IMAGE_FILES
     return spec.model_copy(update={"data": spec.data.model_copy(update={"skip_unreadable": skips})})
 

@@ -40,6 +40,7 @@ class CellResult:
     dense_top1: float | None = None
     dense_top5: float | None = None
     rounded: tuple[float, ...] = ()
+    dense_is_given: bool = False  # by a file, and not trained here
 
     @property
     def seeds(self) -> int:
@@ -83,6 +84,7 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> Cel
         sparsity=tuple(float(share) for share in trained["sparsity"]),
         failed=diverged,
         rounded=tuple(float(share) for share in trained["rounded_accuracy"]),
+        dense_is_given=spec.model.weights is not None,
         **dense,
     )
     write_json_atomic(path, asdict(result))
