@@ -86,7 +86,7 @@ class Shelf:
 
 def files_in(folder: Path) -> list[Path]:
     """What a folder holds itself, without the folders in it."""
-    return [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != _NOTES]
+    return [path for path in sorted(folder.glob("*")) if path.is_file() and path.name != _NOTES]
 
 
 def _note(path: Path, name: str) -> None:

@@ -56,6 +56,8 @@ CHECKPOINT = "checkpoint"
 # How torch says that there is no memory, on the processor and on others.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _POLL_SECONDS = 0.5
+# What ends a training, and not the study that it is part of.
+FAILURES = (CodeError, DivergenceError, LimitError)
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,13 @@ class Objective:
         rungs = self._rungs(trial, number, candidate.sparsity)
         self._fetch_checkpoint(trial, number)
         try:
-            with _memory_limits():
+            with memory_limits():
                 return or_again(
                     lambda: train_candidate(candidate, self.task, self.start, progress, rungs),
                     self.run.checkpoint(number),
                     self._note,
                 )
-        except (CodeError, DivergenceError, LimitError) as error:
+        except FAILURES as error:
             trial.set_user_attr("reason", str(error))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
@@ -276,7 +278,7 @@ def _put_back_if_cut_short(trial: optuna.Trial, is_lost: Callable[[], bool]) -> 
     """A candidate whose trial ends by anything but its own fault waits again."""
     try:
         yield
-    except (CodeError, DivergenceError, LimitError, optuna.TrialPruned, TakenOverError):
+    except (*FAILURES, optuna.TrialPruned, TakenOverError):
         raise
     except BaseException as error:
         if is_lost():
@@ -287,7 +289,7 @@ def _put_back_if_cut_short(trial: optuna.Trial, is_lost: Callable[[], bool]) -> 
 
 
 @contextlib.contextmanager
-def _memory_limits() -> Iterator[None]:
+def memory_limits() -> Iterator[None]:
     """A training for which there is no memory ends its trial, not the study."""
     try:
         yield
@@ -339,7 +341,7 @@ def _look_after_others(study: optuna.Study, watchman: Watchman) -> None:
 
 def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna.Study, FrozenTrial], None]) -> None:
     try:
-        study.optimize(objective, n_trials=1, catch=(CodeError, DivergenceError, LimitError), callbacks=[on_end])
+        study.optimize(objective, n_trials=1, catch=FAILURES, callbacks=[on_end])
     except (UnboundLocalError, AssertionError) as error:
         # Optuna's own, where the end of a trial cannot be told: they hide what happened.
         hidden = error.__context__

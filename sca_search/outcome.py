@@ -1,9 +1,10 @@
 """The end of a study: tables, choice, refit of the chosen candidate, the test split, features and summary."""
 
+import contextlib
 import json
 import shutil
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,16 +16,18 @@ from sca_search.damage import damage_refused
 from sca_search.export.plain import count_zeros, counted_sparsity, load_plain
 from sca_search.features import compare_features
 from sca_search.files import atomic_path, write_json_atomic
+from sca_search.fit import StopRequestedError
 from sca_search.gauge import TAKEN, Gauge, Taken
 from sca_search.goal import aim_of, chosen_trial, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH
+from sca_search.objective import memory_limits
 from sca_search.results import front_area, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task, WarmStart
-from sca_search.train import train_candidate
+from sca_search.train import train_candidate, until_stopped
 from sca_search.versions import versions
 
 # A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
@@ -54,7 +57,8 @@ def refit(
     with damage_refused(run.candidate(number), "trained again"):
         known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
-    settled = train_candidate(again, task, start, progress)
+    with memory_limits():
+        settled = train_candidate(again, task, start, progress)
     taken = gauge(settled.model, task) if gauge else Taken()
     keep(run, number, again, settled, task, taken, refit=index)
 
@@ -66,8 +70,7 @@ def summarize(
     task: Task,
     start: WarmStart,
     seconds: float,
-    *,
-    stopped: bool = False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> dict[str, object]:
     """Exports the chosen model, reads the test split once, and writes summary.json.
 
@@ -99,8 +102,8 @@ def summarize(
     }
     if trial is not None:
         summary |= {"chosen": _chosen(run, frame, trial, limits_of(spec.goal))}
-        if not stopped:
-            summary = _with_test(run, summary, task, start)
+        with contextlib.suppress(StopRequestedError):
+            summary = _with_test(run, summary, task, start, stop_requested)
     write_json_atomic(run.summary_file, summary)
     return summary
 
@@ -145,8 +148,12 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     }
 
 
-def _with_test(run: RunFolder, summary: dict[str, Any], task: Task, start: WarmStart) -> dict[str, object]:
+def _with_test(
+    run: RunFolder, summary: dict[str, Any], task: Task, start: WarmStart, stop_requested: Callable[[], bool]
+) -> dict[str, object]:
     """The summary with what both networks are worth on the test split, and how like each other their features are."""
+    if stop_requested():
+        raise StopRequestedError
     chosen = summary["chosen"]
     networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
     if task.data.has_images:
@@ -154,6 +161,8 @@ def _with_test(run: RunFolder, summary: dict[str, Any], task: Task, start: WarmS
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
         write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
     test = task.data.read_test()
-    dense, ours = (task.score(network, test.batches(EVALUATION_BATCH)) for network in networks)
+    dense, ours = (
+        task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop_requested)) for network in networks
+    )
     tested = {"test_accuracy": ours.accuracy, "test_images": len(test)}
     return summary | {"dense": summary["dense"] | {"test_accuracy": dense.accuracy}, "chosen": chosen | tested}

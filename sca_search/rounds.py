@@ -4,6 +4,7 @@ Where several machines share a study, each goes through the same rounds: what is
 and the others wait for it.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,16 @@ import optuna
 from sca_search.artifacts import FILES, files_in, shelf_of
 from sca_search.audience import Audience
 from sca_search.chores import Chores
+from sca_search.errors import LimitError
 from sca_search.fit import StopRequestedError
 from sca_search.goal import chosen_trial
 from sca_search.latency import Calibration
 from sca_search.latency_file import write_calibration
-from sca_search.objective import Clock, Listener, make_objective, work
+from sca_search.objective import FAILURES, Clock, Listener, make_objective, work
 from sca_search.outcome import refit
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
+from sca_search.run_log import logger
 from sca_search.space import Space
 from sca_search.spec import StudySpec
 from sca_search.storage import storage_errors
@@ -94,7 +97,31 @@ def run_trials(
         waiting = fill_queue(study, space, is_alone=is_alone)
     audience.on_queue(waiting, len(rows(study)) - waiting)
     clock = Clock(spec.search.time_budget, spec.search.refits)
+    listener = _listener(study, clock, audience, on_row)
 
+    def run_waiting(may_begin: Callable[[], bool]) -> None:
+        if needs_processes(spec):
+            Team(run, spec, study, listener, may_begin).work()
+        else:
+            work(study, make_objective(run, space, task, start, listener), may_begin, is_alone=is_alone)
+
+    if waiting or not is_alone:
+        run_waiting(clock.trial_fits)
+
+    def is_enough() -> bool:
+        return chosen_trial(trial_frame(rows(study)), spec.goal, task.metric.name) is not None or not clock.trial_fits()
+
+    left = _MOST_MORE if spec.goal.budgets else 0
+    while left and not is_enough():
+        # What was foretold may have erred; another trial is planned with what was seen.
+        with storage_errors(run):
+            queue_another(study, space)
+        audience.on_queue(1, len(rows(study)) - 1)
+        run_waiting(lambda: True)
+        left -= 1
+
+
+def _listener(study: optuna.Study, clock: Clock, audience: Audience, on_row: Callable[[], None]) -> Listener:
     def on_end(number: int) -> None:
         on_row()
         # One that was put back meanwhile counts as the trial that came after it.
@@ -106,25 +133,13 @@ def run_trials(
         clock.trial_begins()
         audience.on_trial_start(number, sparsity)
 
-    listener = Listener(on_start, audience.on_trial_epoch, on_end, audience.stop_requested, audience.on_note)
-    if needs_processes(spec) and (waiting or not is_alone):
-        Team(run, spec, study, listener, clock.trial_fits).work()
-    else:
-        work(study, make_objective(run, space, task, start, listener), clock.trial_fits, is_alone=is_alone)
-    for _ in range(_MOST_MORE if spec.goal.budgets else 0):
-        # What was foretold may have erred; another trial is planned with what was seen.
-        if chosen_trial(trial_frame(rows(study)), spec.goal, task.metric.name) is not None or not clock.trial_fits():
-            break
-        with storage_errors(run):
-            queue_another(study, space)
-        audience.on_queue(1, len(rows(study)) - 1)
-        work(study, make_objective(run, space, task, start, listener), is_alone=is_alone)
+    return Listener(on_start, audience.on_trial_epoch, on_end, audience.stop_requested, audience.on_note)
 
 
 def run_refits(
     run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, study: optuna.Study, audience: Audience
 ) -> None:
-    """Trains the chosen candidate again with other seeds."""
+    """Trains the chosen candidate again with other seeds. One that fails is told of and left out."""
     frame = trial_frame(rows(study))
     chosen = chosen_trial(frame, spec.goal, task.metric.name)
     if chosen is None:
@@ -133,13 +148,32 @@ def run_refits(
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     chores = _chores(run, spec, audience)
     for index in range(1, spec.search.refits + 1):
-        progress = Progress(partial(audience.on_refit_epoch, index), audience.stop_requested)
-        folder = run.candidate(number, index)
-        chores.once(
-            f"refit {index} of candidate {number}",
-            partial(refit, run, number, task, start, index, progress, make_gauge(run, spec, task)),
-            partial(files_in, folder),
+        name, folder = f"refit {index} of candidate {number}", run.candidate(number, index)
+        progress = Progress(
+            partial(audience.on_refit_epoch, index), _within(spec.search.trial_time, audience.stop_requested)
         )
+        train = partial(refit, run, number, task, start, index, progress, make_gauge(run, spec, task))
+        chores.once(name, partial(_or_note, name, train, audience), partial(files_in, folder))
+
+
+def _within(seconds: float | None, stop_requested: Callable[[], bool]) -> Callable[[], bool]:
+    """Asks for a stop, too, and ends a training that takes longer than a trial may."""
+    began = time.monotonic()
+
+    def stops() -> bool:
+        if seconds is not None and time.monotonic() - began > seconds:
+            raise LimitError(f"took longer than its {seconds:g} s")
+        return stop_requested()
+
+    return stops
+
+
+def _or_note(name: str, train: Callable[[], None], audience: Audience) -> None:
+    try:
+        train()
+    except FAILURES as error:
+        logger.warning("%s failed", name, exc_info=True)
+        audience.on_note(f"{name} failed and is left out: {error}")
 
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:

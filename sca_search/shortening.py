@@ -84,7 +84,14 @@ def told(spec: StudySpec) -> str:
     """In words what a recipe's length changes."""
     recipe, now = _recipe_of(spec), shortened(spec)
     if now.steps_share == 1.0:
-        return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"
+        if now.epochs_share == 1.0:
+            return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"
+        images = _share_of_images(spec, recipe)
+        less = f" of {images:.0%} of the images" if images < 1.0 else ""
+        return (
+            f"recipe stretched to {spec.train.epochs} epochs instead of {recipe.epochs}{less}: steps of rates and λ "
+            "come at the same shares, all else is the paper's own"
+        )
     first, last = (now.strength.at(epoch, spec.train.epochs) for epoch in (0.0, float(spec.train.epochs)))
     strength = f"{first:.3g}" if first == last else f"{first:.3g} at first and {last:.3g} in the end,"
     papers = f"{recipe.strength_lambda:g}"

@@ -113,7 +113,9 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
             run_refits(run, spec, task, start, study, audience)
         except StopRequestedError:
             stopped = True
-        summary = summarize(run, spec, write_trials(), task, start, time.monotonic() - began, stopped=stopped)
+        seconds, frame = time.monotonic() - began, write_trials()
+        summary = summarize(run, spec, frame, task, start, seconds, lambda: stopped or audience.stop_requested())
+        stopped = stopped or not _is_tested(summary)
         progress.close()
         pages.write()
         logger.info(_last_word(summary, stopped))
@@ -137,6 +139,12 @@ def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) 
     except StorageError as error:
         stopped = _stopped_by(error, audience).stopped
     return Finished({}, stopped=stopped, is_joined=True)
+
+
+def _is_tested(summary: dict[str, Any]) -> bool:
+    """Whether there is nothing left to do: a stop in the midst of the test images leaves them out."""
+    chosen = summary["chosen"]
+    return chosen is None or "test_accuracy" in chosen
 
 
 def _last_word(summary: dict[str, Any], stopped: bool) -> str:

@@ -6,7 +6,7 @@ re-estimated; the network is measured.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sca_search.data import AskedSplit, Batches, TaughtSplit, TrainingSplit
+from sca_search.data import AskedSplit, Batch, Batches, TaughtSplit, TrainingSplit
 from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import CheckpointError, DivergenceError
-from sca_search.fit import WHOLE, FitPlan, Leg, Watch, fit
+from sca_search.fit import WHOLE, FitPlan, Leg, StopRequestedError, Watch, fit
 from sca_search.freed_memory import give_back
 from sca_search.levels import put_levels
 from sca_search.loss import TaskLoss, distillation, mismatch_of
@@ -39,6 +39,17 @@ from sca_search.ternary import total
 NO_RUNGS = Rungs()
 # Enough for normalisation statistics to compare candidates by; the end uses the whole split.
 RUNG_BATCHES = 8
+
+
+def until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) -> Iterator[Batch]:
+    """Batches of a whole split, which may take minutes: StopRequestedError before the next one where that is asked for.
+
+    Not for a validation split, which is small: an epoch that is trained is looked at and kept.
+    """
+    for batch in batches:
+        if stop_requested():
+            raise StopRequestedError
+        yield batch
 
 
 def train_dense(
@@ -63,7 +74,8 @@ def train_dense(
 
     def after_epoch(epoch: int) -> None:
         if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
-            reestimate_normalisation(model, task.data.training.batches(EVALUATION_BATCH, seed=0))
+            statistics = task.data.training.batches(EVALUATION_BATCH, seed=0)
+            reestimate_normalisation(model, until_stopped(statistics, progress.stop_requested))
         accuracy = task.validate(model).accuracy
         progress.on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
@@ -80,7 +92,8 @@ def train_dense(
         after_epoch(0)  # who watches is told of the weights that were given
     # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
     is_asked = with_answers and not task.data.changes
-    told = answers(model, task.data.train.batches(EVALUATION_BATCH)) if is_asked else torch.empty(0)
+    asked = until_stopped(task.data.train.batches(EVALUATION_BATCH), progress.stop_requested)
+    told = answers(model, asked) if is_asked else torch.empty(0)
     start = WarmStart(model.state_dict(), task.validate(model), told)
     _require_finite(start.state | {"the dense network's answer": start.answers})
     return start
@@ -307,7 +320,7 @@ class _Training:
         ending = self.method.ending()
         self.method.detach(ending)
         self._train_float_parts(before, total(ending.counts).sparsity)
-        reestimate_normalisation(self.model, self._statistics_batches())
+        reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.progress.stop_requested))
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(

@@ -165,6 +165,9 @@ def test_a_longer_run_stretches_steps_and_leaves_the_rest() -> None:
     assert now.strength == Constant(value=1e-7)
     assert [epoch for epoch, _ in now.learning_rate_steps] == [200.0, 320.0]
     assert now.spread is None
+    assert told(spec).startswith("recipe stretched to 400 epochs instead of 200: steps of rates and λ come at the same")
+    half = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 400, "train_limit": 30_000})
+    assert told(half).startswith("recipe stretched to 400 epochs instead of 200 of 50% of the images: steps of rates")
 
 
 def test_a_spread_of_the_recipes_own_stands_instead_of_the_rule(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ class Archive:
     pixels: int = 32  # of the npz's images, each way
 
 
-_TEST_FILES = ("t10k", "test")
 _MNIST = {
     "train-images-idx3": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -166,10 +165,11 @@ def _read(
         if len(images) != len(labels) or labels.max() >= len(stored.classes):
             raise ValueError(f"{len(images)} images, {len(labels)} labels up to {labels.max()}")
     except _DAMAGED as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        file = next(file for file in archive.files if Path(file).name.startswith(_TEST_FILES) != train)
+        # torchvision ends with advice for whoever calls it.
+        reason = " ".join(str(error).split()).partition(" You can use")[0] or type(error).__name__
+        folder = (root / archive.files[0]).parent  # torchvision does not say which of its files it is
         raise DataError(
-            f"{root / file}: the copy of {archive.name} must be whole, this one is damaged "
+            f"{folder}: the copy of {archive.name} must be whole, this one is damaged "
             f"({reason}); delete it to have it downloaded again"
         ) from None
     return images, labels, tuple(stored.classes)

@@ -78,7 +78,7 @@ def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> 
             finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
         if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing
             return Reproduced(results, stopped=True)
-        results[cell] = measure_cell(run, spec, task, result_file(plan, cell))
+        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), watcher.stop_requested)
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
 
 
@@ -112,25 +112,28 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) ->
     """The studies of the cells to run; one that was begun keeps its epochs where hours decide."""
     wanted = {cell: _spec(plan, cell, plan.extent) for cell in cells}
     begun = {cell: spec for cell in cells if (spec := _begun(wanted[cell])) is not None}
-    if plan.hours is None:
-        for cell, spec in begun.items():
-            if changed := differences(wanted[cell], spec):
-                where = plan.out / cell.name
-                raise RunError(
-                    f"{where}: holds another study, it differs in {', '.join(changed)}; choose another --out"
-                )
-        return wanted
     known = {cell: spec.train.epochs for cell, spec in begun.items()}
+    for cell, spec in begun.items():
+        same_length = wanted[cell] if plan.hours is None else _of_length(plan, cell, known[cell])
+        if changed := differences(same_length, spec):
+            where = plan.out / cell.name
+            raise RunError(f"{where}: holds another study, it differs in {', '.join(changed)}; choose another --out")
+    if plan.hours is None:
+        return wanted
     epochs = {cell.name: count for cell, count in known.items()}
     if len(known) < len(cells):
         epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
-    return {cell: _spec(plan, cell, replace(plan.extent, epochs=epochs[cell.name])) for cell in cells}
+    return {cell: _of_length(plan, cell, epochs[cell.name]) for cell in cells}
 
 
 def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
     spec = spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir, weights=plan.weights)
     skips = plan.skip_unreadable and spec.data.name in IMAGE_FILES
     return spec.model_copy(update={"data": spec.data.model_copy(update={"skip_unreadable": skips})})
+
+
+def _of_length(plan: Plan, cell: Cell, epochs: int) -> StudySpec:
+    return _spec(plan, cell, replace(plan.extent, epochs=epochs))
 
 
 def _begun(spec: StudySpec) -> StudySpec | None:

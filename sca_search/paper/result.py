@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from sca_search.results import measured, read_csv
 from sca_search.run_folder import RunFolder
 from sca_search.spec import StudySpec
 from sca_search.task import Progress, Task
+from sca_search.train import until_stopped
 from sca_search.workshop import warm_start
 
 
@@ -60,7 +61,9 @@ def read_result(path: Path) -> CellResult | None:
         raise RunError(f"{path}: is not the result of a cell; remove it to train the cell again") from error
 
 
-def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> CellResult:
+def measure_cell(
+    run: RunFolder, spec: StudySpec, task: Task, path: Path, stop_requested: Callable[[], bool] = lambda: False
+) -> CellResult:
     """Every seed on the test split: nothing was chosen by validation, so nothing flatters itself."""
     frame = read_csv(run.trials_file)
     trained = measured(frame)
@@ -70,11 +73,11 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path) -> Cel
         task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
         for number in trained["candidate"]
     ]
-    scores = [top_shares(network, test) for network in networks]
+    scores = [top_shares(network, test, stop_requested) for network in networks]
     dense: dict[str, float] = {}
     if spec.train.dense_epochs or spec.model.weights is not None:
         start = warm_start(run, spec, task, Progress())
-        top1, top5 = top_shares(task.model_with(start.state), test)
+        top1, top5 = top_shares(task.model_with(start.state), test, stop_requested)
         dense = {"dense_top1": top1, "dense_top5": top5}
     result = CellResult(
         epochs=spec.train.epochs,
@@ -104,9 +107,11 @@ def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
     return len(failed)
 
 
-def top_shares(network: nn.Module, split: AnySplit) -> tuple[float, float]:
+def top_shares(
+    network: nn.Module, split: AnySplit, stop_requested: Callable[[], bool] = lambda: False
+) -> tuple[float, float]:
     """How often the right class is the first, and among the first five."""
-    outputs = answers(network, split.batches(EVALUATION_BATCH))
+    outputs = answers(network, until_stopped(split.batches(EVALUATION_BATCH), stop_requested))
     labels = torch.cat([targets for _, targets, *_ in split.batches(EVALUATION_BATCH)])
     best = outputs.topk(min(5, outputs.shape[1])).indices == labels.unsqueeze(1)
     return float(best[:, 0].float().mean()), float(best.any(dim=1).float().mean())
