@@ -5,6 +5,7 @@ that has two was counted twice.
 """
 
 import contextlib
+import csv
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     epochs: int = EPOCHS
     more: tuple[str, ...] = ()
+    out: str = "runs"
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,12 +80,12 @@ class Case:
 
     @property
     def run(self) -> Path:
-        return self.folder / "runs" / "case"
+        return self.folder / self.out / "case"
 
     def command(self, *more: str) -> list[str]:
         words = [sys.executable, "-u", "-m", "sca_search.cli", "study.toml", "--name", "case", "--threads", "1"]
         shared = ["--storage", self.storage] if self.storage else []
-        return [*words, "--trials", str(self.trials), *shared, *self.more, *more]
+        return [*words, "--trials", str(self.trials), "--out", self.out, *shared, *self.more, *more]
 
     def start(self, *more: str, log: str = "screen.txt") -> subprocess.Popen[bytes]:
         with (self.folder / log).open("ab") as screen:
@@ -203,7 +205,10 @@ def _ended(process: subprocess.Popen[bytes], case: Case, seconds: list[float]) -
 
 
 def _worker_ended(folder: Path, times: int, how: signal.Signals) -> Injected:
-    """One of two workers in the middle of an epoch; another goes on from the last checkpoint."""
+    """One of two workers in the middle of an epoch; another goes on from the last checkpoint.
+
+    It has recovered when another process trains the candidate.
+    """
     case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
     process = case.start()
     seconds: list[float] = []
@@ -215,9 +220,13 @@ def _worker_ended(folder: Path, times: int, how: signal.Signals) -> Injected:
         if not training:
             continue
         victim = chance.choice(sorted(training))
-        kept_then[training[victim]] = _age(case.checkpoint(training[victim]))
+        candidate = training[victim]
+        checkpoint = case.checkpoint(candidate)
         os.kill(victim, how)
-        seconds.append(until(functools.partial(_is_replaced, process, victim), None, case))
+        until(functools.partial(_is_gone, victim), None, case)
+        kept_then[candidate], epoch = _age(checkpoint), _kept_epoch(checkpoint)
+        seconds.append(until(functools.partial(_is_trained_by_another, case, candidate, victim), None, case))
+        _went_on_from(epoch, checkpoint, kept_then[candidate], case, candidate)
     return _ended(process, case, seconds)
 
 
@@ -240,24 +249,52 @@ def _came_further(case: Case, kept_then: Mapping[int, int | None]) -> dict[int, 
     }
 
 
-def _is_replaced(process: subprocess.Popen[bytes], victim: int) -> bool:
-    """Whether two are at work again, or all of it is done."""
-    if process.poll() is not None:
-        return True
-    working = workers_of(process)
-    return victim not in working and len(working) == 2
+def _is_gone(victim: int) -> bool:
+    """Whether a process has ended, though nobody may have asked for its exit code yet."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def _is_complete(case: Case, candidate: int) -> bool:
+    return any(state == "COMPLETE" for _, state, each in case.states() if each == candidate)
+
+
+def _is_trained_by_another(case: Case, candidate: int, victim: int) -> bool:
+    """Or is done, if its worker was killed when all was told."""
+    others = {each for process, each in case.trained_by().items() if process != victim}
+    return candidate in others or _is_complete(case, candidate)
+
+
+def _kept_epoch(checkpoint: Path) -> int:
+    """0 where nothing is kept; a file that is being replaced is looked at again."""
+    while checkpoint.exists():
+        with contextlib.suppress(FileNotFoundError):
+            return load_checkpoint(checkpoint).epoch
+    return 0
+
+
+def _went_on_from(epoch: int, checkpoint: Path, age: int | None, case: Case, candidate: int) -> None:
+    """What is kept next is of a later epoch: the training did not begin again."""
+    until(lambda: _age(checkpoint) not in {None, age} or _is_complete(case, candidate), None, case)
+    later = _kept_epoch(checkpoint)
+    assert later > epoch or _is_complete(case, candidate), (epoch, later, case.screen())
 
 
 def machine_lost(folder: Path, times: int, server: Server | None = None) -> Injected:
-    """kill -9 of one of two commands that share a study; the other takes its candidate over by the missing heart."""
+    """kill -9 of one of two commands that share a study by a database and a store of files, each with a folder of its
+    own; the other takes its candidate over by the missing heart, and goes on from its last checkpoint."""
     assert server is not None
     total = Injected()
     for index in range(times):
+        place = folder / str(index)
+        store = ("--artifacts", f"file://{place / 'store'}")
         # Long enough that both train when one of them is lost.
-        case = Case(folder / str(index), trials=2, storage=server.new_database(), epochs=8 * EPOCHS)
+        case = Case(place, trials=2, storage=server.new_database(), epochs=8 * EPOCHS, more=store)
         first = case.start()
         until(under_way(case, set()), first, case)
-        second = case.start(log="second.txt")
+        other = replace(case, out="elsewhere")
+        second = other.start(log="second.txt")
         until(lambda: sum(state == "RUNNING" for _, state, _ in case.states()) == 2, second, case)  # noqa: B023
         (mine,) = [candidate for number, _, candidate in case.states() if number == 0]
         first.kill()
@@ -266,8 +303,12 @@ def machine_lost(folder: Path, times: int, server: Server | None = None) -> Inje
         # The one that was lost is complete in the end, and by the one that is left.
         until(lambda: _taken_again(case, mine), second, case)  # noqa: B023
         total.seconds.append(time.monotonic() - began)
+        # The store has the last that was kept, or the one before, if it was lost in between.
+        checkpoint = other.checkpoint(mine)
+        _went_on_from(_kept_epoch(case.checkpoint(mine)) - 2, checkpoint, None, case, mine)
+        _went_on_from(_kept_epoch(checkpoint), checkpoint, _age(checkpoint), case, mine)
         assert second.wait(timeout=PATIENCE_SECONDS) == 0, case.screen("second.txt")
-        counted = case.counted()
+        counted = other.counted()
         counted.times = 1
         total.add(counted)
         shutil.rmtree(case.folder)
@@ -356,46 +397,50 @@ def _fill(path: Path) -> None:
 
 
 def _disk_full(folder: Path, times: int, is_time: Callable[[Case], bool]) -> Injected:
-    """The disk fills up at some moment; the study ends with a sentence, and goes on when there is room again."""
-    total = Injected()
+    """The disk fills up at some moment; the study ends with a sentence, and goes on when there is room again.
+
+    Where all was written when the disk had filled up, nothing happened, and it does not count.
+    """
+    total, index = Injected(), 0
     with small_disk(folder) as disk:
-        for index in range(times):
-            out = disk / str(index)
-            case = Case(folder.parent / f"{folder.name}-study-{index}", trials=2, more=("--out", str(out)))
+        while total.times < times:
+            index += 1
+            assert index <= 5 * times, "the disk was full too late, again and again"
+            case = Case(folder.parent / f"{folder.name}-study-{index}", trials=2, out=str(disk / str(index)))
             process = case.start()
-            place = _On(case, out / "case")
-            until(lambda: is_time(place), process, case)  # noqa: B023
+            until(lambda: is_time(case), process, case)  # noqa: B023
             filler = disk / "filler"
             _fill(filler)
             began = time.monotonic()
             code = process.wait(timeout=PATIENCE_SECONDS)
-            total.seconds.append(time.monotonic() - began)
-            is_over = code == 0  # all was written when the disk had filled
-            if not is_over:
+            seconds = time.monotonic() - began
+            if code != 0:
                 assert code == 2, (code, case.screen())
                 assert re.search(r"(cannot be written|full|No space left)", case.screen()), case.screen()
                 assert "Traceback" not in case.screen(), case.screen()
-            for path in place.run.glob("candidates/*/checkpoint.safetensors"):
-                load_checkpoint(path)  # the old one, whole
+                _require_whole(case)
             filler.unlink()
-            assert is_over or case.start("--resume").wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
-            counted = place.counted()
-            counted.times = 1
-            total.add(counted)
-            shutil.rmtree(out)
+            if code != 0:
+                assert case.start("--resume").wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+                counted = case.counted()
+                counted.times, counted.seconds = 1, [seconds]
+                total.add(counted)
+            shutil.rmtree(disk / str(index))
             shutil.rmtree(case.folder)
     return total
 
 
-class _On(Case):
-    """A case whose run folder lies elsewhere."""
-
-    def __init__(self, case: Case, run: Path) -> None:
-        self.folder, self.trials, self.storage, self._run = case.folder, case.trials, None, run
-
-    @property
-    def run(self) -> Path:
-        return self._run
+def _require_whole(case: Case) -> None:
+    """What lies there is old or new, and no half of it."""
+    for path in case.checkpoints():
+        load_checkpoint(path)
+    for path in case.run.rglob("*.json"):
+        json.loads(path.read_text())
+    for path in (case.run / "trials.csv", case.run / "front.csv"):
+        if path.exists():
+            lines = list(csv.reader(path.read_text().splitlines()))
+            assert {len(line) for line in lines} == {len(lines[0])}, path.read_text()
+            assert path.read_text().endswith("\n")
 
 
 def disk_full_at_checkpoint(folder: Path, times: int, _server: Server | None = None) -> Injected:

@@ -1,7 +1,7 @@
 """Splits, batches, carving, names, and the data sets that lie in archives."""
 
+import importlib
 import socket
-import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from real_layouts import write_cifar_batches, write_mnist, write_mnist_part
 from sklearn.datasets import load_digits
 
 from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_data
@@ -19,6 +20,7 @@ from sca_search.data.carve import carve, limit_rows, require_every_class, strati
 from sca_search.data.dataset import DataRequest, channel_statistics
 from sca_search.data.download import cache_folder, fetch_files
 from sca_search.errors import DataError, StorageError
+from sca_search.wheels import heal_torchvision
 
 
 def numbered(count: int) -> Split:
@@ -246,21 +248,9 @@ def test_load_data_refuses_options_below_one(option: str) -> None:
 # Archives
 
 
-def write_mnist(root: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
-    """The format of MNIST's files: magic number, sizes in big-endian, bytes."""
-    raw = root / "MNIST" / "raw"
-    raw.mkdir(parents=True, exist_ok=True)
-    head = struct.pack(">4B3I", 0, 0, 8, 3, *images.shape)
-    (raw / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
-    (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, len(labels)) + labels.tobytes())
-
-
 @pytest.fixture
 def mnist_folder(tmp_path: Path) -> Path:
-    generator = np.random.default_rng(0)
-    for part, count in (("train", 100), ("t10k", 30)):
-        images = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        write_mnist(tmp_path, part, images, (np.arange(count) % 10).astype(np.uint8))
+    write_mnist(tmp_path)
     return tmp_path
 
 
@@ -287,7 +277,7 @@ def test_mnist_with_test_images_cut_short_is_refused_before_anything_is_trained(
 
 
 def test_mnist_with_a_label_too_few_is_refused(mnist_folder: Path) -> None:
-    write_mnist(mnist_folder, "train", np.zeros((5, 28, 28), np.uint8), np.zeros(4, np.uint8))
+    write_mnist_part(mnist_folder, "train", np.zeros((5, 28, 28), np.uint8), np.zeros(4, np.uint8))
     with pytest.raises(DataError, match="5 images, 4 labels"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
@@ -342,6 +332,33 @@ def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
         (folder / "cifar-100-python.tar.gz").write_text("archive")
     images = np.zeros((40, 32, 32, 3), np.uint8) + np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1)
     return SimpleNamespace(data=images, targets=[0, 1] * 20, classes=["apple", "bear"])
+
+
+@pytest.mark.parametrize(("name", "count"), [("cifar10", 20), ("cifar100", 4)])
+def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, count: int) -> None:
+    heal_torchvision()
+    archive = next(archive for archive in ARCHIVES if archive.name == name)
+    kind = getattr(importlib.import_module("torchvision.datasets"), archive.kind)
+    opener, images = write_cifar_batches(tmp_path, kind)
+    data = load_archive(archive, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+    assert (data.classes, data.input_shape) == (("apple", "bear"), (3, 32, 32))
+    assert (len(data.train) + len(data.val), len(data.read_test())) == (count, 4)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
+    shown = {tuple((255 * (image * std + mean)).round().byte().flatten().tolist()) for image in data.train.images}
+    assert shown <= {tuple(image.flatten().tolist()) for image in images}
+
+
+@pytest.mark.parametrize("file", ["data_batch_4", "test_batch", "batches.meta"])
+def test_a_pickled_batch_that_was_cut_or_changed_is_refused_unread(tmp_path: Path, file: str) -> None:
+    heal_torchvision()
+    archive = next(archive for archive in ARCHIVES if archive.name == "cifar10")
+    opener, _ = write_cifar_batches(tmp_path, importlib.import_module("torchvision.datasets").CIFAR10)
+    path = tmp_path / "cifar-10-batches-py" / file
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(DataError) as caught:
+        load_archive(archive, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+    assert str(caught.value).startswith(f"{path.parent}: the copy of cifar10 must be whole, this one is damaged (")
+    assert "download=True" not in str(caught.value)
 
 
 def test_archives_are_downloaded_whole_into_the_data_folder(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tiny ImageNet and ImageNet in the folders that they come in, whole and not; files that cannot be read."""
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from real_layouts import WNIDS, jpeg, write_imagenet, write_tiny_imagenet
 
 from sca_search.data import LazySplit, Split, load_data, load_study_data
 from sca_search.data.archives import ARCHIVES, load_archive
@@ -16,49 +16,15 @@ from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.errors import DataError
 from sca_search.spec_tables import DataSpec
 
-WNIDS = ("n03", "n01", "n02")  # wnids.txt is in no order
-WORDS = "n01\tgoldfish, Carassius auratus\nn02\tcrane\nn03\tcrane, lifting device\nn99\tnobody\n"
-
-
-def jpeg(path: Path, seed: object, size: tuple[int, int] = (64, 64), mode: str = "RGB") -> None:
-    """Noise, so that a file cut in its middle is cut in its pixels."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
-    pixels = np.random.default_rng(zlib.crc32(repr(seed).encode())).integers(0, 256, shape, np.uint8)
-    Image.fromarray(pixels).save(path, "JPEG")
-
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Ten training images a class, two for validation, as Stanford's archive lays them out."""
-    root = tmp_path / "tiny-imagenet-200"
-    for wnid in WNIDS:
-        folder = root / "train" / wnid
-        for number in range(10):
-            mode = "L" if number == 3 else "RGB"  # a few of the real ones are grey
-            jpeg(folder / "images" / f"{wnid}_{number}.JPEG", (wnid, number), mode=mode)
-        lines = [f"{wnid}_{number}.JPEG\t0\t0\t63\t63\n" for number in range(10)]
-        (folder / f"{wnid}_boxes.txt").write_text("".join(lines))
-    rows = []
-    for number in range(6):
-        jpeg(root / "val" / "images" / f"val_{number}.JPEG", number)
-        rows.append(f"val_{number}.JPEG\t{WNIDS[number % 3]}\t0\t32\t44\t62\n")
-    (root / "val" / "val_annotations.txt").write_text("".join(rows))
-    (root / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
-    (root / "words.txt").write_text(WORDS)
-    jpeg(root / "test" / "images" / "test_0.JPEG", 0)
-    return root
+    return write_tiny_imagenet(tmp_path)
 
 
 @pytest.fixture
 def imagenet(tmp_path: Path) -> Path:
-    root = tmp_path / "ILSVRC2012"
-    for wnid in ("n02", "n01"):
-        for number in range(10):
-            jpeg(root / "train" / wnid / f"{wnid}_{number}.JPEG", (wnid, number), (50 + number, 40))
-        for number in range(3):
-            jpeg(root / "val" / wnid / f"ILSVRC2012_val_{wnid}{number}.JPEG", number, (40, 50))
-    return root
+    return write_imagenet(tmp_path)
 
 
 def load(name: str, folder: Path, **settings: object):  # type: ignore[no-untyped-def]

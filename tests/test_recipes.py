@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from real_layouts import write_cifar10_npz, write_imagenet, write_mnist, write_tiny_imagenet
 from safetensors.torch import save_file
 from torch import nn
 
@@ -18,7 +19,7 @@ from sca_search.models import MODELS
 from sca_search.schedule import Constant, Steps
 from sca_search.shortening import recipe_candidate, shortened, told
 from sca_search.spec import StudySpec, resolve
-from sca_search.task import Progress
+from sca_search.task import Progress, Task
 from sca_search.ternary import TernaryWeight, latents, soft_weights, ternarize
 from sca_search.train import train_candidate, train_dense
 from sca_search.weights_file import load_weights
@@ -281,6 +282,10 @@ def trains_a_few_steps(name: str, folder: Path, count: int) -> None:
     data = made_up_images(folder, SHAPES[dataset], count)
     spec = resolve(RECIPES / f"{name}.toml", {"data": data, "batch": 8, "epochs": 2, "dense_epochs": 1})
     task = make_task(spec.model_copy(update={"data": spec.data.model_copy(update={"augment": "none"})}))
+    require_trained(task, spec)
+
+
+def require_trained(task: Task, spec: StudySpec) -> None:
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(), with_answers=False)
     settled = train_candidate(recipe_candidate(spec, 0), task, start, Progress())
     assert math.isfinite(settled.score.loss)
@@ -289,6 +294,28 @@ def trains_a_few_steps(name: str, folder: Path, count: int) -> None:
     assert settled.moved_share == 0.0  # the zeros are as they land
     assert len(settled.history) == 2
     assert not set(task.ternary_layers) & {task.choices[0].layer.name, task.last_layer}
+
+
+# Recipes, and what writes their data set in files as it comes in.
+OWN_FILES = {
+    "mnist-lenet": write_mnist,
+    "cifar10-resnet20": write_cifar10_npz,
+    "tiny-imagenet-vgg-variate": write_tiny_imagenet,
+    "imagenet-resnet18": write_imagenet,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_recipe_trains_on_its_data_set_in_its_own_files_and_augmented(name: str, tmp_path: Path) -> None:
+    OWN_FILES[name](tmp_path)
+    spec = resolve(
+        RECIPES / f"{name}.toml", {"data_dir": tmp_path, "batch": 8, "epochs": 2, "dense_epochs": 1, "train_limit": 18}
+    )
+    task = make_task(spec)
+    assert task.data.augmentation == PAPER[name][-2]
+    assert task.data.name == spec.data.name
+    require_trained(task, spec)
 
 
 def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_path: Path) -> None:

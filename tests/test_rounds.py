@@ -82,11 +82,16 @@ def test_a_refit_has_the_time_of_a_trial() -> None:
 
 
 def test_a_stop_in_the_midst_of_a_split_is_answered_before_the_next_batch() -> None:
-    taken = []
+    given = []
+
+    def batches():
+        for number in range(100):
+            given.append(number)
+            yield (torch.tensor(number),)
+
     with pytest.raises(StopRequestedError):
-        for batch in until_stopped(((torch.tensor(number),) for number in range(100)), lambda: len(taken) == 3):
-            taken.append(int(batch[0]))
-    assert taken == [0, 1, 2]
+        list(until_stopped(batches(), lambda: len(given) == 4))
+    assert given == [0, 1, 2, 3]
     assert len(list(until_stopped([(torch.zeros(1),)] * 5, lambda: False))) == 5
 
 
