@@ -20,12 +20,13 @@ from sca_search.loss import TaskLoss, cross_entropy
 from sca_search.methods import Method
 from sca_search.output_scale import output_scales
 from sca_search.schedule import Steps
-from sca_search.wheels import heal_torchvision
+from sca_search.wheels import heal_torchvision, without_scipy_signal
 
-heal_torchvision()
-import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
-from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
-from pytorch_lightning.utilities.exceptions import SIGTERMException  # noqa: E402
+heal_torchvision()  # which Lightning imports
+with without_scipy_signal():
+    import pytorch_lightning as lightning
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+    from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 # What Adam knows of a parameter. The fused one reads them without a look at their sizes.
 _REMEMBERED = {"step", "exp_avg", "exp_avg_sq"}

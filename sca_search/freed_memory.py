@@ -5,8 +5,8 @@ import sys
 from functools import cache
 from typing import Any
 
-# Less is not worth the time that it takes to get it again: networks for the digits never keep so much.
-_WORTH_BYTES = 64 * 2**20
+# Less is not worth the time that it takes to get it again: studies of the digits keep 13 MB at most.
+_WORTH_BYTES = 16 * 2**20
 
 
 class _Heaps(ctypes.Structure):

@@ -1,4 +1,5 @@
-"""Lets torchvision, and Lightning behind it, be imported beside a torch that its wheel was not built for.
+"""Lets torchvision, and Lightning behind it, be imported: beside a torch that its wheel was not built for, and without
+what nobody here needs.
 
 A CUDA torchvision next to a CPU torch cannot load its compiled library, and its import then dies on
 `operator torchvision::nms does not exist`: it registers a shape rule for operators that nobody has
@@ -6,8 +7,14 @@ defined. This package uses none of them (it classifies, it finds no boxes), so t
 is enough. Calling one afterwards still fails, as it should: there is no kernel behind it.
 """
 
+import importlib
 import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -30,6 +37,32 @@ def heal_torchvision() -> None:
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if not _load_compiled(folders):
         _declare(_missing_operators())
+
+
+class _LoadedLater(ModuleType):
+    """Stands for a module until somebody asks it for more than it was given."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system's own questions
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def without_scipy_signal() -> Iterator[None]:
+    """While Lightning is imported: torchmetrics, behind it, loads scipy.signal to see whether it has `hamming`, for the
+    sake of a package that computes a metric of speech. It takes 24 MB of every study, with all that it brings."""
+    name = "scipy.signal"
+    stand_in = _LoadedLater(name)
+    stand_in.__dict__["hamming"] = None
+    is_first = sys.modules.setdefault(name, stand_in) is stand_in
+    try:
+        yield
+    finally:
+        if is_first and sys.modules.get(name) is stand_in:
+            del sys.modules[name]
 
 
 def _missing_operators() -> list[str]:

@@ -46,6 +46,30 @@ def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     assert run(program) == "imported"
 
 
+def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked_for() -> None:
+    program = (
+        "import sys\n"
+        "import sca_search.fit\n"
+        "print('scipy.signal' in sys.modules, 'scipy.stats' in sys.modules)\n"
+        "import scipy.signal\n"
+        "print(scipy.signal.windows.hamming(3).tolist()[1], hasattr(scipy.signal, 'hamming'))"
+    )
+    assert run(program).splitlines() == ["False False", "1.0 False"]
+
+
+def test_whoever_needs_scipys_signals_meanwhile_has_them() -> None:
+    program = (
+        "import sys\n"
+        "from sca_search.wheels import without_scipy_signal\n"
+        "with without_scipy_signal():\n"
+        "    import scipy.signal\n"
+        "    assert scipy.signal.hamming is None\n"
+        "    from scipy.signal import fftconvolve\n"
+        "print(fftconvolve([1, 2], [1, 1]).round(6).tolist(), sys.modules['scipy.signal'].fftconvolve is fftconvolve)"
+    )
+    assert run(program) == "[1.0, 3.0, 2.0] True"
+
+
 @pytest.mark.slow  # a process of its own, and seconds for torch in it
 def test_heal_torchvision_leaves_operators_that_exist() -> None:
     program = (
