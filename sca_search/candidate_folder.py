@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from sca_search.candidate import Candidate
 from sca_search.candidate_record import DISTRIBUTION, HISTORY, RECORD
@@ -16,6 +17,7 @@ from sca_search.export.plain import counted_sparsity, load_plain, save_plain
 from sca_search.export.trit_code import encode_trits
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.gauge import Taken
+from sca_search.provenance import made_with
 from sca_search.run_folder import RunFolder
 from sca_search.task import Epoch, Settled, Task
 from sca_search.ternary import zero_counts
@@ -72,6 +74,7 @@ def keep(
     counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),
+        "made_with": made_with(torch.get_num_threads()),  # of a run's commands and machines, this one's
         "accuracy": settled.score.accuracy,
         "sparsity": counted.sparsity,
         "packed_bytes": counted.packed_bytes,

@@ -25,14 +25,12 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     told = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
     command = {"command": without_passwords(shlex.join(["sca-search", *arguments])), "at": time.time()}
-    about = {
-        "format": FORMAT,
-        "commands": [*before, command],
-        "machine": machine(),
-        "threads": threads,
-        "versions": versions(),
-    }
-    write_json_atomic(run.about_file, about)
+    write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
+
+
+def made_with(threads: int) -> dict[str, Any]:
+    """What the bits of a training depend on, beside its settings."""
+    return {"machine": machine(), "threads": threads, "versions": versions()}
 
 
 def _is_command(given: object) -> bool:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sca_search.candidate import Candidate
-from sca_search.candidate_record import read_table, records_of
+from sca_search.candidate_record import RECORD, read_table, records_of
 from sca_search.errors import RunError
 from sca_search.export.plain import load_plain, save_plain
 from sca_search.export_run import trial_row
@@ -76,9 +76,9 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
     start = read_warm_start(run)
     say("reading data and network")
     task = make_task(_without_prior(spec))
-    about = about_of(run)
-    torch.set_num_threads(about.get("threads") or threads_of(spec, task))
-    changed = changed_since(about)
+    made = made_with(run, record)
+    torch.set_num_threads(made.get("threads") or threads_of(spec, task))
+    changed = changed_since(made)
     say(f"training trial {row['trial']}{f', refit {refit}' if refit else ''} again")
     # A look at a rung ends a leg of the training, so that a trial is looked at where it was; refits never are.
     rungs = Rungs(() if refit else rung_epochs(spec.search.rungs, spec.train.epochs))
@@ -144,20 +144,23 @@ def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:
         return load_plain(path)[0]
 
 
-def about_of(run: RunFolder) -> dict[str, Any]:
-    """What a run says of how it was made."""
-    about = read_table(run.about_file)
-    threads = about.get("threads")
+def made_with(run: RunFolder, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Threads, machine and versions of a trial; those of the run's newest command where its record has none of them."""
+    told = record.get("made_with")
+    where, made = (
+        (record["folder"] / RECORD, told) if isinstance(told, dict) else (run.about_file, read_table(run.about_file))
+    )
+    threads = made.get("threads")
     if threads is not None and (type(threads) is not int or not 1 <= threads <= _MOST_THREADS):
-        raise RunError(f"{run.about_file}: threads must be from 1 to {_MOST_THREADS}, got {str(threads)[:80]}")
-    return about
+        raise RunError(f"{where}: threads must be from 1 to {_MOST_THREADS}, got {str(threads)[:80]}")
+    return made
 
 
-def changed_since(about: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What the run says of itself and is not so now; of what it does not say, nothing is known."""
-    then: dict[str, Any] = {"threads": about.get("threads")}
+def changed_since(made: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What is said of a training and is not so now; of what is not said, nothing is known."""
+    then: dict[str, Any] = {"threads": made.get("threads")}
     for part in ("machine", "versions"):
-        then |= told if isinstance(told := about.get(part), dict) else {}
+        then |= told if isinstance(told := made.get(part), dict) else {}
     now = {"threads": torch.get_num_threads()} | machine() | versions()
     known = {name: (str(then[name]), str(value)) for name, value in now.items() if then.get(name) is not None}
     return {name: both for name, both in known.items() if both[0] != both[1]}

@@ -26,6 +26,7 @@ from fuzzing import (
 from kept_answers import KeptAnswers
 from torch import nn
 
+from sca_search.artifacts import _noted
 from sca_search.candidate import Candidate, sharpened
 from sca_search.candidate_record import best_of, records_of
 from sca_search.cli import show_command
@@ -39,7 +40,7 @@ from sca_search.features_run import dense_state
 from sca_search.fit import FitPlan, parameter_groups, remember
 from sca_search.paper.result import read_result
 from sca_search.provenance import note_command
-from sca_search.rerun import about_of, changed_since
+from sca_search.rerun import changed_since, made_with
 from sca_search.run_folder import RunFolder
 from sca_search.schedule import Ramp, Tracked
 from sca_search.source import Source
@@ -162,6 +163,7 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
     run = RunFolder(place)
     database = (place / "study.db").read_bytes()
     entry = b'{"method": "twn", "seed": 0, "trials": 1, "failed": 0, "epochs": 3, "trial": 0, "accuracy": 0.5}'
+    notes = b'{"model.safetensors": "study--0123456789abcdef--model.safetensors", "history.csv": "study--1--h"}'
     cell = b'{"epochs": 3, "network": "lenet", "top1": [0.5], "top5": [0.9], "sparsity": [0.1], "failed": 0}'
     return [
         _of_run("resume: about.json", place, "about.json", lambda: note_command(run, ["x"], 1)),
@@ -171,7 +173,8 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         Reader("resume: study.db", database, through(folder / "study.db", require_sound), (*BYTES, rewritten)),
         _of_run("whole study: study.db", place, "study.db", lambda: _study(run), (*BYTES, rewritten), is_slow=True),
         _going_on(folder),
-        _of_run("rerun: about.json", place, "about.json", lambda: changed_since(about_of(run))),
+        _of_run("rerun: about.json", place, "about.json", lambda: changed_since(made_with(run, {}))),
+        Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _noted), JSON),
         _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: dense_state(run), TENSORS),
         Reader("comparison: a method's result", entry, through(folder / "entry.json", read_entry), JSON),
         Reader("reproduction: a cell's result", cell, through(folder / "cell.json", read_result), JSON),

@@ -3,14 +3,18 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from sca_search.rerun import Difference, compared
+from sca_search.candidate_record import records_of
+from sca_search.rerun import Difference, changed_since, compared, made_with
+from sca_search.run_folder import RunFolder
 
 KEPT = Path(__file__).parent / "run-folder-1"
 
@@ -26,6 +30,13 @@ def change_model(path: Path, name: str, value: float) -> None:
     tensors = load_file(path)
     tensors[name].view(-1)[0] = value
     save_file(tensors, path, metadata=metadata)
+
+
+def change_record(made: Path, candidate: int, change: Callable[[dict[str, Any]], object]) -> None:
+    path = made / "candidates" / f"{candidate:03d}" / "candidate.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
 
 
 @pytest.fixture
@@ -59,6 +70,18 @@ def test_a_refit_comes_out_the_same(run, made: Path) -> None:
     assert "refit 1, came out the same, bit for bit" in done.stdout
 
 
+def test_a_trial_is_compared_with_its_own_command_and_not_with_the_newest(tiny_run: tuple[Path, str]) -> None:
+    made = RunFolder(tiny_run[0])
+    (record, *_) = records_of(made, 0)
+    own = made_with(made, record)
+    assert own.keys() == {"machine", "threads", "versions"}
+    assert changed_since(own | {"threads": torch.get_num_threads()}) == {}
+    other = made_with(made, {"made_with": own | {"threads": 7}, "folder": record["folder"]})
+    assert other["threads"] == 7
+    # A run of an earlier version has it in about.json alone.
+    assert made_with(RunFolder(KEPT), {"folder": KEPT})["threads"] == 1
+
+
 def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
     """One trit and one bias of the kept file are changed, and so is what the run says of itself."""
     model = made / "candidates" / "000" / "model.safetensors"
@@ -67,9 +90,7 @@ def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
     bias = next(name for name, value in tensors.items() if name.endswith("bias"))
     change_model(model, trits, 0 if tensors[trits].view(-1)[0] else 1)
     change_model(model, bias, float(tensors[bias].view(-1)[0]) + 1.0)
-    about = json.loads((made / "about.json").read_text())
-    about["versions"]["torch"] = "1.0"
-    (made / "about.json").write_text(json.dumps(about))
+    change_record(made, 0, lambda record: record["made_with"]["versions"].update(torch="1.0"))
     done = run("rerun", str(made), "--trial", "0", "--json")
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
