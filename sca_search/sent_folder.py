@@ -1,6 +1,7 @@
 """What a folder that somebody sent may not do: lead out of itself, or bring code that its study file calls.
 
-Reading a run or an export runs no code of whoever made it, and writes nowhere else. A study file may name a user's own
+Reading a run, or the data of an export, runs no code of whoever made it, and writes nowhere else; an export's C source
+is a program, which `verify`, `bench` and `check` are there to build and run. A study file may name a user's own
 functions, though, and a folder may hold links. Own functions lie beside the runs, never in them.
 """
 

@@ -994,3 +994,16 @@ def test_a_stopped_candidate_does_not_settle(task, start, nth, phases):
 def test_a_stopped_dense_training_gives_no_start(task):
     with pytest.raises(StopRequestedError):
         train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(stop_requested=lambda: True))
+
+
+def test_a_stop_while_normalisation_is_estimated_again_is_answered(task, start):
+    """No epoch is trained, so that nobody asks before the whole training split is read for the trits."""
+    asked = []
+
+    def stop_requested():
+        asked.append(None)
+        return len(asked) == 2  # before the second of two batches of 256 among 400 images
+
+    with pytest.raises(StopRequestedError):
+        train_candidate(candidate(epochs=0), task, start, Progress(stop_requested=stop_requested))
+    assert len(asked) == 2
