@@ -1,7 +1,7 @@
 """Fuzzes every reader of files: `python benchmarks/fuzz.py --cases 100000` writes the table of RESULTS.md.
 
 Each reader runs in a process of its own, so that its memory is its own. Readers of a whole page, screen or study are
-given a fiftieth of the cases: each file that they read has a reader of its own, too.
+given a fiftieth of the cases, unless --all is said: each file that they read has a reader of its own, too.
 """
 
 import argparse
@@ -31,26 +31,27 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", default="", help="only readers whose names begin so")
+    parser.add_argument("--all", action="store_true", help="as many cases for slow readers: hours")
     parser.add_argument("--go-on", action="store_true", help="not those that RESULTS.md has with as many cases")
     arguments = parser.parse_args()
     every = _names()
     names = [name for name in every if name.startswith(arguments.only)]
-    done = _are_done(arguments.cases) if arguments.go_on else set()
+    done = _are_done(arguments.cases, all_of_them=arguments.all) if arguments.go_on else set()
     context = multiprocessing.get_context("spawn")
     found: list[Outcomes] = []
     for name in [name for name in names if name not in done]:
         with context.Pool(1) as pool:
-            found.append(pool.apply(_one, (name, arguments.cases, arguments.first)))
+            found.append(pool.apply(_one, (name, arguments.cases, arguments.first, arguments.all)))
         print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
         report.write_section(report.RESULTS, _SECTION, _text(found, every))
     sys.exit(0 if all(each.sound for each in found) else 1)
 
 
-def _are_done(cases: int) -> set[str]:
+def _are_done(cases: int, *, all_of_them: bool) -> set[str]:
     """Readers whose rows of RESULTS.md have no fewer cases than they would get now."""
     rows = report.read_table(report.RESULTS, _SECTION)
     with _readers() as every:
-        wanted = {reader.name: _share(reader, cases) for reader in every}
+        wanted = {reader.name: _share(reader, cases, all_of_them=all_of_them) for reader in every}
     return {row["reader"] for row in rows if int(row["cases"].replace(",", "")) >= wanted.get(row["reader"], math.inf)}
 
 
@@ -60,8 +61,8 @@ def _readers() -> Iterator[list[Reader]]:
         yield readers(Path(folder))
 
 
-def _share(reader: Reader, cases: int) -> int:
-    return max(1, cases // _FEWER) if reader.is_slow else cases
+def _share(reader: Reader, cases: int, *, all_of_them: bool) -> int:
+    return cases if all_of_them or not reader.is_slow else max(1, cases // _FEWER)
 
 
 def _names() -> list[str]:
@@ -78,10 +79,10 @@ def _seconds(reader: Reader) -> float:
     return time.process_time() - began
 
 
-def _one(name: str, cases: int, first: int) -> Outcomes:
+def _one(name: str, cases: int, first: int, all_of_them: bool) -> Outcomes:
     with _readers() as every:
         reader = next(each for each in every if each.name == name)
-        return fuzzed(reader, _share(reader, cases), first)
+        return fuzzed(reader, _share(reader, cases, all_of_them=all_of_them), first)
 
 
 def _row(each: Outcomes) -> list[str]:
@@ -101,8 +102,8 @@ def _text(found: list[Outcomes], every: list[str]) -> str:
         "## Files that accidents and attackers changed\n\n"
         "A reader answers or refuses in one sentence; anything else is a crash, more than "
         f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most "
-        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study have a fiftieth of the cases: each of their "
-        "files has a reader of its own, too.\n\n"
+        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study may have fewer cases: each of their files has "
+        "a reader of its own, too.\n\n"
         f"{report.table(headings, rows)}\n\n{len(rows)} of {len(every)} readers. {report.EARLIER}\n\n"
         f"{report.provenance()}"
     )
