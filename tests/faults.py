@@ -209,12 +209,19 @@ def _worker_ended(folder: Path, times: int, how: signal.Signals) -> Injected:
 
     It has recovered when another process trains the candidate.
     """
-    case, chance = Case(folder, trials=max(4, times), more=("--workers", "2")), random.Random(times)
+    # Long enough that the other worker does not finish all of it while a third one imports torch.
+    case, chance = Case(folder, max(4, times), epochs=4 * EPOCHS, more=("--workers", "2")), random.Random(times)
     process = case.start()
     seconds: list[float] = []
     kept_then: dict[int, int | None] = {}
+
+    def is_time() -> bool:
+        return process.poll() is not None or (len(workers_of(process)) == 2 and bool(_came_further(case, kept_then)))
+
     while len(seconds) < times:
-        until(lambda: len(workers_of(process)) == 2 and _came_further(case, kept_then), process, case)
+        until(is_time, None, case)
+        if process.poll() is not None:
+            break
         time.sleep(chance.uniform(0.0, 0.3))
         training = _came_further(case, kept_then)
         if not training:

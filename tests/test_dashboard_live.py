@@ -399,10 +399,17 @@ def test_another_address_is_served_with_a_warning(study: Path) -> None:
         "0.0.0.0",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "http://0.0.0.0:" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, complaints = process.communicate(timeout=30)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert "http://0.0.0.0:" in said
+        port = said.partition("http://0.0.0.0:")[2].partition("/")[0]
+        assert ask(f"http://127.0.0.1:{port}/", "/")[0] == 200  # which waits until it is served
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
     assert "Warning: everybody who can reach 0.0.0.0 can read these studies and export their trials." in complaints
 
 

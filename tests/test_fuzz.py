@@ -65,6 +65,7 @@ NAMES = (
     "whole study: study.db",
     "resume: checkpoint.safetensors",
     "rerun: about.json",
+    "store: artifacts.json",
     "features: dense.safetensors",
     "comparison: a method's result",
     "reproduction: a cell's result",
