@@ -218,6 +218,13 @@ def test_imagenet_with_other_classes_in_val_names_the_first(imagenet: Path, part
     assert str(caught.value) == f"{imagenet / 'val'}: class folders must be those of training, {told}"
 
 
+def test_a_part_of_a_data_set_is_told(imagenet: Path, tiny: Path) -> None:
+    """They may have been copied so, or have been downloaded half."""
+    told = "{}: {} of {}'s {} images in train, {} of {} in val"
+    assert load("imagenet", imagenet).notes == (told.format(imagenet, 20, "imagenet", "1,281,167", 6, "50,000"),)
+    assert load("tiny-imagenet", tiny).notes == (told.format(tiny, 30, "tiny-imagenet", "100,000", 6, "10,000"),)
+
+
 def test_imagenet_with_a_flat_val_or_none_is_refused(imagenet: Path) -> None:
     (imagenet / "val").rename(imagenet / "old")
     with pytest.raises(DataError, match="the copy of imagenet must be whole, val is missing"):
@@ -282,7 +289,7 @@ def test_unreadable_images_are_refused_by_name_and_left_out_only_if_asked(tiny: 
     with pytest.raises(DataError, match=r"JPEG: every image must be readable, this one is not .*; --skip-unreadable"):
         load("tiny-imagenet", tiny.parent)
     data = load("tiny-imagenet", tiny.parent, skip_unreadable=True)
-    assert data.notes == (f"3 unreadable images are left out, the first {broken[0]}",)
+    assert data.notes[1:] == (f"3 unreadable images are left out, the first {broken[0]}",)
     assert (len(data.train) + len(data.val), len(data.read_test())) == (28, 5)
     counts = torch.bincount(torch.cat([data.train.labels, data.val.labels]))
     assert counts.tolist() == [9, 9, 10]

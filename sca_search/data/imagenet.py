@@ -27,6 +27,7 @@ class ImageNet:
     needed: tuple[str, ...]
     source: str
     size: int
+    images: tuple[int, int]  # of the whole, in train and in val
 
 
 IMAGENETS = (
@@ -36,6 +37,7 @@ IMAGENETS = (
         ("wnids.txt", "train", "val/val_annotations.txt", "val/images"),
         "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         64,
+        (100_000, 10_000),
     ),
     ImageNet(
         "imagenet",
@@ -44,6 +46,7 @@ IMAGENETS = (
         "unpack the training and validation images of ILSVRC2012 from https://image-net.org/download (free, after "
         "registration) into train/CLASS and val/CLASS",
         224,
+        (1_281_167, 50_000),
     ),
 )
 
@@ -55,7 +58,17 @@ def load_imagenet(kind: ImageNet, request: DataRequest, *, memory_bytes: int = M
     parts = _tiny_parts(path, request) if is_tiny else _parts(path, request)
     centre = centre_for(request) if is_tiny else CENTRE
     reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
-    return data_of_files(kind.name, parts, reader, request, memory_bytes)
+    data = data_of_files(kind.name, parts, reader, request, memory_bytes)
+    return replace(data, notes=(*_part_of_it(kind, path, parts), *data.notes))
+
+
+def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
+    """Whoever copied a part of it on purpose may train on that; whoever did not should know."""
+    found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
+    if sum(found) + len(parts.left_out) >= sum(kind.images):
+        return []
+    (train, val), (all_train, all_val) = found, kind.images
+    return [f"{path}: {train:,} of {kind.name}'s {all_train:,} images in train, {val:,} of {all_val:,} in val"]
 
 
 def _found(kind: ImageNet, root: Path) -> Path:
