@@ -9,10 +9,12 @@ import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 
@@ -47,6 +49,8 @@ _STATES = {
 _FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
 # What a candidate keeps when it is put back.
 _KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "kept"}
+# Of a trial whose candidate was being trained when it was cut short.
+_GOES_ON = "goes_on"
 # A candidate whose workers died so often without coming any further is what they die of: of its memory, mostly.
 MOST_DEATHS = 3
 
@@ -84,7 +88,19 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         if run.shared is not None:
             _agree(study, spec)
         trial_frame(rows(study))  # what is wrong with a trial shows before another is trained
+    # Optuna takes them in the order of the queue; there is no other place to say otherwise.
+    study._pop_waiting_trial_id = partial(_taken, proxy(study))  # type: ignore[method-assign]
     return study
+
+
+def _taken(study: optuna.Study) -> int | None:
+    """The waiting trial that is this worker's from now on: what was cut short goes on before anything is begun."""
+    storage = study._storage
+    for trial in sorted(_in_state(study, TrialState.WAITING), key=lambda trial: _GOES_ON not in trial.user_attrs):
+        with contextlib.suppress(UpdateFinishedTrialError):
+            if storage.set_trial_state_values(trial._trial_id, state=TrialState.RUNNING):
+                return trial._trial_id
+    return None
 
 
 def _agree(study: optuna.Study, spec: StudySpec) -> None:
@@ -226,7 +242,7 @@ def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     """Queues the candidate of a trial that is about to end again, with the values it had."""
     with queue_locked(study):
         if not is_surplus(study, trial):
-            _queue_again(study, trial)
+            _queue_again(study, trial, {_GOES_ON: True})
 
 
 def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -> None:
@@ -245,7 +261,7 @@ def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -
             storage.set_trial_user_attr(now._trial_id, "reason", reason)
         elif not is_surplus(study, now):
             counted = {"deaths": deaths, "kept_then": now.user_attrs.get("kept", 0)}
-            _queue_again(study, now, counted if deaths else {})
+            _queue_again(study, now, {_GOES_ON: True} | (counted if deaths else {}))
         storage.set_trial_state_values(now._trial_id, TrialState.FAIL)
     logger.warning("trial %d was lost with its worker%s", trial.number, "" if deaths >= MOST_DEATHS else ", put back")
 
