@@ -282,10 +282,10 @@ def _kept_epoch(checkpoint: Path) -> int:
 
 
 def _went_on_from(epoch: int, checkpoint: Path, age: int | None, case: Case, candidate: int) -> None:
-    """What is kept next is of a later epoch: the training did not begin again."""
+    """What is kept next is not of an earlier epoch: the training did not begin again. At a rung it is kept twice."""
     until(lambda: _age(checkpoint) not in {None, age} or _is_complete(case, candidate), None, case)
     later = _kept_epoch(checkpoint)
-    assert later > epoch or _is_complete(case, candidate), (epoch, later, case.screen())
+    assert later >= epoch or _is_complete(case, candidate), (epoch, later, case.screen())
 
 
 def machine_lost(folder: Path, times: int, server: Server | None = None) -> Injected:
