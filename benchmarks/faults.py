@@ -75,7 +75,7 @@ def text_of(found: dict[str, Injected]) -> str:
     measured = [_row(name, each) for name, each in found.items()]
     rows = report.with_earlier(report.RESULTS, _SECTION, measured, FAULTS)
     return (
-        f"## Faults\n\n{report.table(headings, rows)}\n\n"
+        f"## Faults\n\n{report.table(headings, rows)}\n\n{len(rows)} of {len(FAULTS)} faults. "
         "Real studies of digits, whose trials take seconds; a heart that beats every half second, and a checkpoint an "
         "epoch. Recovered: what a dead worker or a lost machine trained is trained by another, from its last "
         "checkpoint; a stopped or refused command has ended in order; a trial has ended after the database came back "
