@@ -5,6 +5,7 @@ given a fiftieth of the cases, unless --all is said: each file that they read ha
 """
 
 import argparse
+import functools
 import math
 import multiprocessing
 import sys
@@ -33,17 +34,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only readers whose names begin so")
     parser.add_argument("--all", action="store_true", help="as many cases for slow readers: hours")
     parser.add_argument("--go-on", action="store_true", help="not those that RESULTS.md has with as many cases")
+    parser.add_argument("--jobs", type=int, default=1, help="readers side by side")
     arguments = parser.parse_args()
     every = _names()
     names = [name for name in every if name.startswith(arguments.only)]
     done = _are_done(arguments.cases, all_of_them=arguments.all) if arguments.go_on else set()
-    context = multiprocessing.get_context("spawn")
+    one = functools.partial(_one, cases=arguments.cases, first=arguments.first, all_of_them=arguments.all)
     found: list[Outcomes] = []
-    for name in [name for name in names if name not in done]:
-        with context.Pool(1) as pool:
-            found.append(pool.apply(_one, (name, arguments.cases, arguments.first, arguments.all)))
-        print(_row(found[-1]), *found[-1].crashes[:5], sep="\n  ", flush=True)
-        report.write_section(report.RESULTS, _SECTION, _text(found, every))
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        for outcomes in pool.imap_unordered(one, [name for name in names if name not in done]):
+            found.append(outcomes)
+            print(_row(outcomes), *outcomes.crashes[:5], sep="\n  ", flush=True)
+            report.write_section(report.RESULTS, _SECTION, _text(found, every))
     sys.exit(0 if all(each.sound for each in found) else 1)
 
 
@@ -79,7 +81,7 @@ def _seconds(reader: Reader) -> float:
     return time.process_time() - began
 
 
-def _one(name: str, cases: int, first: int, all_of_them: bool) -> Outcomes:
+def _one(name: str, *, cases: int, first: int, all_of_them: bool) -> Outcomes:
     with _readers() as every:
         reader = next(each for each in every if each.name == name)
         return fuzzed(reader, _share(reader, cases, all_of_them=all_of_them), first)
