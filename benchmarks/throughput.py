@@ -1,25 +1,31 @@
-"""Images a second of our training beside a bare PyTorch loop of the same dense network, and what each choice brings.
+"""Images a second of our training beside a bare PyTorch loop of the same network, and what each choice brings.
 
     python benchmarks/throughput.py lenet-medium --data-dir DIR
     python benchmarks/throughput.py resnet20 --images 2560
 
 The bare loop has the same network, batches, memory layout and optimizer, and nothing else: no course of the learning
 rate, no look at the loss. Ours is `fit` as a study calls it. All run in turns in one process. Without --data-dir the
-images are random ones of the right shape: what they show makes no difference to the time.
+images are random ones of the right shape: what they show makes no difference to the time. Two workers of one thread
+each are processes of their own, each with half of the images.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from report import RESULTS, provenance, write_section
 from throughput_report import ARMS, speeds_of, text_of
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
 from turns import Work, in_turns
 
@@ -77,6 +83,30 @@ class Bench:
 
         return work
 
+    def bare_ternary(self, form: Form) -> Work:
+        """The same of the ternary network, by the formulas alone, at the end of its schedules."""
+        candidate = self.candidate(form)
+        end = float(candidate.epochs)
+        model = self.network.make_model().train()
+        alpha, sharpness, strength = 0.5, candidate.sharpness_of("", end), candidate.strength_of("", end)
+        softs = []
+        for name in (choice.layer.name for choice in self.network.choices if choice.ternary):
+            softs.append(_Soft(form, alpha, sharpness, candidate.gradient_sharpness))
+            parametrize.register_parametrization(model.get_submodule(name), "weight", softs[-1])
+        model.to(memory_format=layout(model))
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+
+        def work() -> None:
+            for images, labels in self.batches():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(images), labels)
+                if strength:
+                    loss = loss + 1e-9 * sum(((alpha - soft.last**2) * soft.last**2).sum() for soft in softs)
+                loss.backward()
+                optimizer.step()
+
+        return work
+
     def dense(self) -> Work:
         model = self.network.make_model()
         return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
@@ -113,6 +143,77 @@ class Bench:
         return self.bare(batches=loader)
 
 
+class _Soft(nn.Module):
+    """Θ to W as the formula has it; keeps W for the regularizer."""
+
+    last: Tensor
+
+    def __init__(self, form: Form, alpha: float, sharpness: float, gradient_sharpness: float | None) -> None:
+        super().__init__()
+        self.form, self.threshold = form, math.atanh(math.sqrt(alpha / 2))
+        self.sharpness, self.gradient_sharpness = sharpness, gradient_sharpness
+
+    def forward(self, latent: Tensor) -> Tensor:
+        self.last = torch.tanh(latent) if self.form == "paper" else self._with_wide_gradient(latent)
+        return self.last
+
+    def _with_wide_gradient(self, latent: Tensor) -> Tensor:
+        if self.gradient_sharpness is None:
+            return self._sharp(latent, self.sharpness)
+        wide = self._sharp(latent, self.gradient_sharpness)
+        return wide + (self._sharp(latent, self.sharpness) - wide).detach()
+
+    def _sharp(self, latent: Tensor, sharpness: float) -> Tensor:
+        below, above = latent - self.threshold, latent + self.threshold
+        return 0.5 * (torch.tanh(sharpness * below) + torch.tanh(sharpness * above))
+
+
+@contextmanager
+def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], Work]]:
+    """Two processes of one thread that each train the bare loop on half of the images, told when."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(2)]
+    workers = [
+        context.Process(target=_half, args=(arguments, half, theirs), daemon=True)
+        for half, (_, theirs) in enumerate(pipes)
+    ]
+    for worker in workers:
+        worker.start()
+
+    def make_ready() -> Work:
+        for ours, _ in pipes:
+            ours.send("make ready")
+        for ours, _ in pipes:
+            ours.recv()
+        return work
+
+    def work() -> None:
+        for ours, _ in pipes:
+            ours.send("train")
+        for ours, _ in pipes:
+            ours.recv()
+
+    try:
+        yield make_ready
+    finally:
+        for worker in workers:
+            worker.terminate()
+
+
+def _half(arguments: argparse.Namespace, half: int, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    bench = _bench(arguments)
+    images, labels = (part.chunk(2)[half] for part in (bench.split.images, bench.split.labels))
+    mine = replace(bench, split=Split(images, labels))
+    while True:
+        pipe.recv()
+        work = mine.bare()
+        pipe.send("ready")
+        pipe.recv()
+        work()
+        pipe.send("done")
+
+
 class _Pictures(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """A split as torchvision's data sets have theirs: bytes that become a picture, then a tensor, then normalised."""
 
@@ -138,23 +239,31 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
     bench = _bench(arguments)
-    works = {
-        "bare": bench.bare,
-        "dense": bench.dense,
-        "sharpened": lambda: bench.ternary("sharpened"),
-        "paper": lambda: bench.ternary("paper"),
-        "contiguous": lambda: bench.bare(memory_format=torch.contiguous_format),
-        "loader": bench.loaded,
-        "unfused": lambda: bench.bare(fused=False),
-        "two threads": bench.two_threads,
-    }
-    assert works.keys() == ARMS
-    taken = in_turns(works, arguments.rounds)
+    with _two_workers(arguments) as two_workers:
+        taken = in_turns(_works(bench, two_workers), arguments.rounds)
     images = "real images" if arguments.data_dir else "random images"
     heading = f"Throughput of training: {arguments.network}"
     text = f"## {heading}\n\n{text_of(speeds_of(taken, len(bench.split)), _setting(bench, images))}\n\n{provenance()}"
     print(text)
     write_section(RESULTS, f"throughput of {arguments.network}", text)
+
+
+def _works(bench: Bench, two_workers: Callable[[], Work]) -> dict[str, Callable[[], Work]]:
+    works = {
+        "bare": bench.bare,
+        "dense": bench.dense,
+        "bare sharpened": lambda: bench.bare_ternary("sharpened"),
+        "sharpened": lambda: bench.ternary("sharpened"),
+        "bare paper": lambda: bench.bare_ternary("paper"),
+        "paper": lambda: bench.ternary("paper"),
+        "contiguous": lambda: bench.bare(memory_format=torch.contiguous_format),
+        "loader": bench.loaded,
+        "unfused": lambda: bench.bare(fused=False),
+        "two threads": bench.two_threads,
+        "two workers": two_workers,
+    }
+    assert works.keys() == ARMS
+    return works
 
 
 def _arguments() -> argparse.Namespace:
