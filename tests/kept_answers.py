@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from optuna.storages._rdb.storage import _VersionManager
 
 from sca_search import answers, display, export_run, results, run_folder
 from sca_search.dashboard import reading, study_data
@@ -45,6 +46,9 @@ class KeptAnswers:
             (study_data, "_table", self._page_table),
             (study_data, "page_features", self._features),
             (RunFiles, "rows", property(self._rows_of)),
+            # A fact of Optuna's package, for which it runs all its scripts of older databases: half of the time in
+            # which a study is opened.
+            (_VersionManager, "get_head_version", self._kept_method(_VersionManager.get_head_version)),
         ]
 
     @contextmanager
@@ -83,6 +87,10 @@ class KeptAnswers:
             return self._answer(f"{function.__name__} {more!r}", lambda: function(about, *more))
 
         return ask
+
+    def _kept_method(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A method whose answer is the same for every object."""
+        return lambda one: self._answer(method.__qualname__, lambda: method(one))
 
     def _answer(self, question: str, work_out: Callable[[], Any]) -> Any:
         if len(self._known) > _MOST:
