@@ -78,7 +78,8 @@ def text_of(found: dict[str, Injected]) -> str:
         f"## Faults\n\n{report.table(headings, rows)}\n\n{len(rows)} of {len(FAULTS)} faults. "
         "Real studies of digits, whose trials take seconds; a heart that beats every half second, and a checkpoint an "
         "epoch. Recovered: what a dead worker or a lost machine trained is trained by another, from its last "
-        "checkpoint; a stopped or refused command has ended in order; a trial has ended after the database came back "
+        "checkpoint; a study whose only process was killed has kept more after --resume; a stopped or refused command "
+        "has ended in order; a trial has ended after the database came back "
         "or the clock was moved; a candidate with a damaged checkpoint has begun again; a trial beyond its limits has "
         f"been ended. Processes import torch on the way, which takes seconds. {report.EARLIER}\n\n{report.provenance()}"
     )

@@ -5,6 +5,7 @@
 
 It only reads: a table that is not finished is written as far as it has come, and again later. Table 5 is compared with
 table 2 where both are given. --readme writes the claims into the README, and leaves those whose table is not given.
+--spread puts tables of shorter trainings with several seeds beside those of long ones, into sections of their own.
 """
 
 import argparse
@@ -46,6 +47,7 @@ from sca_search.run_folder import RunFolder
 
 SECTION = "claims of the paper"
 HEADINGS = ("claim", "the paper", "seen here", "")
+SPREAD = ", several seeds of a shorter training"
 SEEN = {True: "the collapse was seen", False: "no collapse was seen", None: "whether it collapsed cannot be told"}
 
 
@@ -74,9 +76,9 @@ def main() -> None:
     }
     with_tanh = Reading.of("2", arguments.with_tanh) if arguments.with_tanh else read.get("2")
     for reading in read.values():
-        text = section_of(reading, with_tanh)
+        text = section_of(reading, with_tanh, SPREAD if arguments.spread else "")
         print(text)
-        write_section(RESULTS, f"the paper's table {reading.table}", text)
+        write_section(RESULTS, f"the paper's table {reading.table}{SPREAD if arguments.spread else ''}", text)
     if arguments.readme:
         rows = {number: read[number].rows if number in read else rows_of(figures_of(number), {}) for number in TITLES}
         claims = claims_of(rows, with_tanh.rows if with_tanh else rows["2"])
@@ -92,8 +94,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--with-tanh", type=Path, help="table 2 with as many epochs as table 5, where --table 2 has others"
     )
+    parser.add_argument("--spread", action="store_true", help="shorter trainings with several seeds: other sections")
     parser.add_argument("--readme", action="store_true", help="also write the claims into the README")
     arguments = parser.parse_args()
+    if arguments.spread and arguments.readme:
+        parser.error("the README's claims are of the longest trainings: --readme must stand without --spread")
     if len(arguments.table) != len(arguments.folder):
         parser.error(f"each --table must have its --folder, got {len(arguments.table)} and {len(arguments.folder)}")
     for folder in [*arguments.folder, *filter(None, [arguments.with_tanh])]:
@@ -105,10 +110,10 @@ def _arguments() -> argparse.Namespace:
 # A table --------------------------------------------------------------------------------------------------------------
 
 
-def section_of(reading: Reading, with_tanh: Reading | None = None) -> str:
+def section_of(reading: Reading, with_tanh: Reading | None = None, kind: str = "") -> str:
     """A section of RESULTS.md."""
     parts = [
-        f"## The paper's table {reading.table}: {TITLES[reading.table]}",
+        f"## The paper's table {reading.table}: {TITLES[reading.table]}{kind}",
         _grid(reading.rows) if reading.table in GRIDS else _list(reading.rows),
         *_findings(reading, with_tanh),
         f"{len(reading.results)} of {len(reading.cells)} cells are trained{_setting(reading)}. Test accuracy; mean ± "

@@ -328,19 +328,26 @@ def _taken_again(case: Case, candidate: int) -> bool:
 
 
 def _stopped_and_resumed(folder: Path, times: int, how: signal.Signals, code: int) -> Injected:
-    """One study, stopped so often and resumed; in the end it is whole."""
-    case, seconds, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), [], random.Random(times)
-    for index in range(times):
-        process = case.start(*(["--resume"] if index else []))
-        until_kept_again(case, process)
+    """One study, stopped so often and resumed; it goes on from where it was, and in the end it is whole.
+
+    Killed, it has recovered when the resumed command has kept more; otherwise when it has ended in order.
+    """
+    case, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), random.Random(times)
+    ended, resumed, process = [], [], case.start()
+    until_kept_again(case, process)
+    for _ in range(times):
         time.sleep(chance.uniform(0.0, 0.2))
         os.kill(process.pid, how)
         began = time.monotonic()
         assert process.wait(timeout=PATIENCE_SECONDS) == code, case.screen()
-        seconds.append(time.monotonic() - began)
-    counted = case.finish("--resume")
-    counted.times, counted.seconds = times, seconds
-    return counted
+        ended.append(time.monotonic() - began)
+        kept = {path: _kept_epoch(path) for path in case.checkpoints()}
+        began = time.monotonic()
+        process = case.start("--resume")
+        until_kept_again(case, process)
+        resumed.append(time.monotonic() - began)
+        assert all(_kept_epoch(path) >= epoch for path, epoch in kept.items() if path.exists()), case.screen()
+    return _ended(process, case, resumed if how == signal.SIGKILL else ended)
 
 
 def only_process_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:

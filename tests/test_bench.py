@@ -136,6 +136,7 @@ def engines_of(printed: Mapping[str, object]) -> list[str]:
     return [engine["name"] for engine in engines]
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     done = run("bench", str(exported), "--seconds", "0.3", "--save", "figures.json")
     assert done.returncode == 0, done.stderr
@@ -189,6 +190,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     assert "no C compiler was found" in done.stderr
 
 
+@pytest.mark.slow
 def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder)

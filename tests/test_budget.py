@@ -129,6 +129,7 @@ def test_only_what_the_goal_is_about_is_measured(goal: GoalSpec, columns: set[st
     assert columns_of(goal) == columns
 
 
+@pytest.mark.slow
 def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
     done = sca_search(*TINY, "--max-kb", "1", "--max-file-kb", "11.4", "--no-grid", "--name", "small", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -147,6 +148,7 @@ def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
     assert file.stat().st_size <= 11.4 * 1024
 
 
+@pytest.mark.slow
 def test_study_that_was_stopped_keeps_the_splits_of_its_candidates(tmp_path: Path) -> None:
     flags = [*TINY, "--max-kb", "1", "--no-grid", "--name", "small"]
     assert sca_search(*flags, cwd=tmp_path).returncode == 0
@@ -181,6 +183,7 @@ def test_budget_that_cannot_be_is_refused_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_budget_that_needs_no_zeros_says_so(tmp_path: Path) -> None:
     done = sca_search(*TINY, "--max-kb", "9", "--no-grid", "--name", "roomy", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -109,6 +109,7 @@ def check_kernels(graph: Graph, names: list[str], options: COptions, flags: list
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("convolution", "linear", "stored"), [("lists", "codes", False), ("combined", "lists", True)])
 def test_every_operation_agrees_at_every_vector_length(
     lanes: list[str], convolution: str, linear: str, stored: bool
@@ -133,6 +134,7 @@ def test_every_operation_agrees_on_many_shapes(
     check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lists", "combined"])
 def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     # Blocks of several channels, several tiles, strides, depthwise, one column wide, 5 x 5, dilation, a last tile that
@@ -164,6 +166,7 @@ def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None
     check_kernels(builder.graph(names), names, COptions(), [])
 
 
+@pytest.mark.slow
 def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> None:
     # Two blocks as in a ResNet, the second with a projection; 32 x 32 cells are a power of two.
     builder = Builder((4, 32, 32), np.random.default_rng(7))
@@ -313,6 +316,7 @@ def trits(rows: list[list[int]]) -> Trits:
     return np.array(rows, np.int8).reshape(len(rows), -1, 1, 1)
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     # The second layer reads only outputs 0 and 2 of the first: row 1 need not be computed, so input 1 is not read.
     graph = chain([trits([[1, 0, 0], [0, 1, -1], [0, 0, 1]]), trits([[1, 0, -1]])], bias=0.5)
@@ -324,6 +328,7 @@ def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_channel_that_is_always_zero_is_left_out(tmp_path: Path) -> None:
     # Output 1 of the first layer has no weights and a bias that the ReLU cuts off.
     graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=-0.5)
@@ -339,6 +344,7 @@ def test_channel_of_a_constant_above_zero_stays() -> None:
     assert living(graph)["c1"].weight.reshape(2, 2).tolist() == [[1, 1], [0, -1]]
 
 
+@pytest.mark.slow
 def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
     graph = chain([trits([[0, 0], [0, 0]]), trits([[0, 0]])], bias=0.25)
     images = written(tmp_path, graph, COptions())
@@ -442,6 +448,7 @@ def between_layers(input_shape: Shape, seed: int) -> tuple[Graph, list[str]]:
     return builder.graph(names), names
 
 
+@pytest.mark.slow
 def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
     for shape, seed in (((3, 16, 32), 0), ((5, 13, 20), 1), ((2, 5, 9), 2)):
         graph, names = between_layers(shape, seed)

@@ -144,6 +144,7 @@ def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibrati
     assert again.network == calibrated[0].network
 
 
+@pytest.mark.slow
 def test_hooks_are_at_every_step_and_cost_nothing_unless_asked_for(tmp_path: Path) -> None:
     graph = small_graph()
     images = random_images(graph, 1)
@@ -266,6 +267,7 @@ def test_network_without_a_ternary_layer_is_one_sentence() -> None:
         calibration_of(graph)
 
 
+@pytest.mark.slow
 def test_candidate_is_measured_as_it_would_be_exported() -> None:
     measured = measure_ms(small_graph(), seconds=0.05)
     assert 0 < measured.latency_ms < 1e3

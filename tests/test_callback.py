@@ -64,6 +64,7 @@ def accuracy(module: nn.Module) -> float:
         return float((module.eval()(split.images).argmax(1) == split.labels).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("target", [0.5, 0.95])
 def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, target: float) -> None:
@@ -77,6 +78,7 @@ def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, targ
     assert accuracy(module) > 0.9
 
 
+@pytest.mark.slow
 def test_module_trained_with_the_callback_is_exported_and_verified(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Theirs(normalised=False)
@@ -114,6 +116,7 @@ def test_papers_form_adds_its_pull_to_the_gradient() -> None:
     assert sparsity(module) == pytest.approx(0.5, abs=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_after", [4, 11])  # before and after the trits are frozen
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path, stopped_after: int) -> None:
     def trained(epochs: list[int]) -> Theirs:

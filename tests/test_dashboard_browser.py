@@ -29,6 +29,7 @@ def trials_of(study: Path) -> pd.DataFrame:
     return pd.read_csv(study / "trials.csv").set_index("trial")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [(1440, "light"), (400, "dark")], ids=["desk", "phone"])
 def test_every_figure_is_drawn(study: Path, look: tuple[int, str]) -> None:
     width, scheme = look

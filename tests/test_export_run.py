@@ -22,6 +22,7 @@ from sca_search.export.plain import count_zeros, load_plain
 Run = Callable[..., Outcome]
 
 
+@pytest.mark.slow
 def test_chosen_trial_is_exported_in_all_formats_and_verified(tiny_run: tuple[Path, str], run: Run) -> None:
     study, printed = tiny_run
     assert f"sca-search export runs/{study.name}" in printed

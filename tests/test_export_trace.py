@@ -134,6 +134,7 @@ def convolutions(draw: st.DrawFn) -> nn.Module:
     return nn.Conv2d(6, outputs, kernel, stride, padding, dilation, groups, bias=draw(st.booleans()))
 
 
+@pytest.mark.slow
 @FEW
 @given(st.lists(convolutions(), min_size=12, max_size=12), st.integers(7, 9), st.integers(7, 9))
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")

@@ -167,6 +167,7 @@ def test_packed_model_is_loaded_and_answers_as_the_network(exported: Path) -> No
         assert torch.allclose(sca_search.load(exported / "model.safetensors")(images), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_folder_is_verified_again_without_its_pt2(exported: Path) -> None:
     found = verify_folder(exported, seconds=5)
     assert found.holds
@@ -190,6 +191,7 @@ def test_damaged_packed_file_fails(copied: Path) -> None:
     assert "checksum is wrong" in failures(copied)["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_packed_file_of_another_model_fails(copied: Path) -> None:
     graph, vectors = read_packed(copied / "model.safetensors")
     last = graph.records[-1]
@@ -202,6 +204,7 @@ def test_packed_file_of_another_model_fails(copied: Path) -> None:
     assert "apart" in failures(copied)["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_claim_of_other_zeros_fails(copied: Path) -> None:
     facts = json.loads((copied / "export.json").read_text())
     zeros, weights = facts["zeros"]["2"]
@@ -212,6 +215,7 @@ def test_claim_of_other_zeros_fails(copied: Path) -> None:
     assert f"2 has (zeros, weights) ({zeros}, {weights}), claimed is ({zeros + 1}, {weights})" in wrong["c/model.c"]
 
 
+@pytest.mark.slow
 def test_changed_c_source_fails(copied: Path) -> None:
     source = (copied / "c" / "model.c").read_text()
     (copied / "c" / "model.c").write_text(
@@ -246,6 +250,7 @@ def test_folder_without_facts_is_refused(tmp_path: Path) -> None:
         verify_folder(tmp_path, seconds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparsity", [0.0, 1.0])
 def test_layers_without_zeros_and_without_anything_else(sparsity: float, tmp_path: Path) -> None:
     done = export_network(tmp_path / "e", small_network(sparsity), ExportOptions(formats=("packed", "c", "onnx")))
@@ -274,6 +279,7 @@ def test_layer_called_twice_is_claimed_once(tmp_path: Path) -> None:
     assert all("0 of 36 ternary weights" in found for found in counted.values())
 
 
+@pytest.mark.slow
 def test_half_is_compared_with_what_it_stores(tmp_path: Path) -> None:
     done = export_network(tmp_path / "e", small_network(), ExportOptions(formats=("packed", "torch"), half=True))
     assert done.verification.holds, done.verification
@@ -297,6 +303,7 @@ def test_export_refuses_a_folder_that_holds_something(tmp_path: Path, exported: 
     assert sorted(path.name for path in (tmp_path / "taken").iterdir()) == ["diary.txt", "export.json"]
 
 
+@pytest.mark.slow
 def test_export_fills_the_folder_it_stands_in_and_replaces_an_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_chosen_model_takes_inputs_as_they_are(sequences: sca.Result) -> None:
     assert sca.sparsity(model) == pytest.approx(0.5, abs=0.001)
 
 
+@pytest.mark.slow
 def test_chosen_is_exported_verified_and_loaded_again(sequences: sca.Result, tmp_path: Path) -> None:
     exported = sequences.chosen.export(tmp_path / "out", formats=["packed", "c", "onnx"])
     assert exported.verification.holds
@@ -92,6 +93,7 @@ def test_chosen_is_exported_verified_and_loaded_again(sequences: sca.Result, tmp
     np.testing.assert_allclose(loaded(inputs).detach().numpy(), ours, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Result) -> None:
     command = [sys.executable, "-m", "sca_search.cli", "export", str(sequences.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -114,6 +116,7 @@ def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_refused_by_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_search_of_names_is_the_commands_study(tmp_path: Path) -> None:
     result = sca.search("lenet-small", "digits", target_sparsity=0.7, out=tmp_path, name="named", **QUICK)
     again = sca.search("lenet-small", "digits", target_sparsity=0.7, out=tmp_path, name="named", resume=True,

@@ -69,6 +69,7 @@ SHAPES = st.tuples(st.sampled_from([1, 2, 3, 6, 17]), st.integers(1, 20), st.int
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is a compilation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_operation_equals_the_model_in_integers(lanes: str) -> None:
     graph, _ = every_operation((6, 9, 17), 3)
@@ -85,6 +86,7 @@ def test_every_operation_equals_it_on_many_shapes(
     check(graph, COptions(stored=stored), flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
+@pytest.mark.slow
 @needs_clang
 def test_every_operation_equals_it_when_clang_optimises() -> None:
     graph, _ = every_operation((3, 7, 12), 5)
@@ -281,6 +283,7 @@ def training(shape: tuple[int, ...]) -> Images:
     return Images(64, batches)
 
 
+@pytest.mark.slow
 def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path) -> None:
     network = small_network()
     assert network.images is not None

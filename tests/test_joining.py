@@ -329,6 +329,7 @@ Chores(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), heartbeat=0.2).once("x
 """
 
 
+@pytest.mark.slow
 def test_a_chore_whose_doer_died_is_done_by_another(database: str, tmp_path: Path) -> None:
     address = storage_address(database)
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "joint"), address], check=False)

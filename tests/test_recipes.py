@@ -366,6 +366,7 @@ def test_a_recipe_without_its_values_names_each(tmp_path: Path) -> None:
     assert [line.split(" is missing")[0] for line in lines] == [f"{path}: recipe.{key}" for key in missing]
 
 
+@pytest.mark.slow
 def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path: Path) -> None:
     text = "[recipe]\nepochs = 40\nalpha = 0.1\nstrength_lambda = 1e-3\nlearning_rate = 0.01\n"
     (tmp_path / "point.toml").write_text(text)

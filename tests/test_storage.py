@@ -149,6 +149,7 @@ def test_many_takers_take_each_trial_once(run: RunFolder) -> None:
     assert sorted(number for each in taken for number in each) == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_database_that_is_restarted_is_waited_for(run: RunFolder, server: Server) -> None:
     """Calls in the middle of an outage come back with their answers, and each has its effect once."""
     study = a_study(run)

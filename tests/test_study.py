@@ -185,6 +185,7 @@ def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, s
     assert np.allclose(history["gap"], history["soft_accuracy"] - history["rounded_accuracy"])
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
     done = run("--target-sparsity", "0.5", "--name", "again", *TINY)
     assert done.returncode == 0, done.stderr
@@ -202,6 +203,7 @@ def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) 
     assert "→ chosen" in done.stdout
 
 
+@pytest.mark.slow
 def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> None:
     few = ("--target-sparsity", "0.5", "--name", "more", "--refits", "0", "--epochs", "1", "--dense-epochs", "2")
     assert run(*few, "--trials", "1").returncode == 0
@@ -214,6 +216,7 @@ def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> 
     assert len(after) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["0", "0.1", "0.37", "0.9", "0.99"])
 def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
     short = ("--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "2", "--name", "one")

@@ -38,6 +38,7 @@ def test_layer_alone_computes_what_it_computes_in_the_graph() -> None:
         assert np.allclose(found, values[layer.name].reshape(1, -1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_kernel_of_a_layer_gives_the_same_answer() -> None:
     graph = graph_of()
     for layer in graph.ternary_layers:

@@ -34,6 +34,7 @@ def stub_torchvision(folder: Path) -> Path:
     return folder / "torchvision"
 
 
+@pytest.mark.slow
 def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     program = (
         "from sca_search.wheels import heal_torchvision\n"
@@ -46,6 +47,7 @@ def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     assert run(program) == "imported"
 
 
+@pytest.mark.slow
 def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked_for() -> None:
     program = (
         "import sys\n"
@@ -57,6 +59,7 @@ def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked
     assert run(program).splitlines() == ["False False", "1.0 False"]
 
 
+@pytest.mark.slow
 def test_whoever_needs_scipys_signals_meanwhile_has_them() -> None:
     program = (
         "import sys\n"
