@@ -1,6 +1,7 @@
 """A trained state that a user brings: a safetensors file, or a state dict that torch saved, loaded without code."""
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ def _lies_in_the_file(value: Tensor) -> bool:
 
 def _load_torch(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of another protocol of pickle's: what matters is whether it can be read
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
             f"--weights {path}: holds more than tensors, which could run code when it is loaded, or is damaged; "

@@ -23,6 +23,14 @@ def test_a_state_is_loaded_whole(tmp_path, name):
     assert all(torch.equal(value, fresh.state_dict()[key]) for key, value in trained.state_dict().items())
 
 
+def test_a_state_of_another_protocol_is_loaded_without_a_word(tmp_path, recwarn):
+    trained, fresh = network(), network()
+    torch.save(trained.state_dict(), tmp_path / "a.pt", pickle_protocol=3)
+    load_weights(fresh, tmp_path / "a.pt")
+    assert torch.equal(fresh[0].weight, trained[0].weight)
+    assert not recwarn.list
+
+
 def test_what_does_not_fit_is_listed_by_its_first_names(tmp_path):
     state = network().state_dict()
     given = {f"module.{number}": torch.zeros(1) for number in range(5)}
