@@ -117,8 +117,8 @@ def section_of(reading: Reading, with_tanh: Reading | None = None, kind: str = "
         _grid(reading.rows) if reading.table in GRIDS else _list(reading.rows),
         *_findings(reading, with_tanh),
         f"{len(reading.results)} of {len(reading.cells)} cells are trained{_setting(reading)}. Test accuracy; mean ± "
-        "standard deviation where there are several seeds; zeros as rounding leaves them. Other methods' figures are "
-        "in the paper.",
+        "standard deviation where there are several seeds, which share the network that they start from; zeros as "
+        "rounding leaves them. Other methods' figures are in the paper.",
         f"{_made_by(reading)}the tables by:  \n{provenance()}",
     ]
     return "\n\n".join(part for part in parts if part)
