@@ -39,6 +39,9 @@ from sca_search.workshop import make_space, make_task, warm_start
 _WEIGHTS_FOR_THREADS = 100_000
 # A worker that dies before its first trial would die again.
 _MOST_STILLBORN = 3
+# Where a trial's time is limited, a worker may take so long, and a trial's time besides, until it is ready for one: it
+# runs a user's code by then, which may hang as well.
+_SECONDS_TO_BEGIN = 600.0
 _SECONDS_TO_END = 20.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -78,6 +81,8 @@ class _Worker:
 
     process: Any
     events: Connection
+    started: float = field(default_factory=time.monotonic)
+    is_ready: bool = False
     trial: int | None = None
     began: float = 0.0
     has_begun: bool = False
@@ -146,7 +151,9 @@ class Team:
                 events.close()
 
     def _heard(self, worker: _Worker, kind: str, *told: Any) -> None:
-        if kind == "done":
+        if kind == "ready":
+            worker.is_ready = True
+        elif kind == "done":
             worker.is_done = True
         elif kind == "failed":
             raise told[0]
@@ -168,6 +175,10 @@ class Team:
                 continue
             if (reason := self._beyond_limits(worker)) is not None:
                 self._end_trial(number, worker, reason)
+            elif self._hangs_at_its_start(worker):
+                worker.process.kill()
+                worker.process.join()
+                self._replace(number, worker, "hung before its first trial", "workers hang before their first trial")
             elif worker.events.closed and not worker.process.is_alive():  # all that it said was heard
                 self._replace(number, worker)
 
@@ -184,6 +195,12 @@ class Team:
                 return f"took {taken / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
         return None
 
+    def _hangs_at_its_start(self, worker: _Worker) -> bool:
+        limit = self.spec.search.trial_time
+        if worker.is_ready or limit is None:
+            return False
+        return time.monotonic() - worker.started > limit + _SECONDS_TO_BEGIN
+
     def _end_trial(self, number: int, worker: _Worker, reason: str) -> None:
         worker.process.kill()
         worker.process.join()
@@ -193,7 +210,13 @@ class Team:
             self.listener.on_end(trial.number)
         self._start_again(number)
 
-    def _replace(self, number: int, worker: _Worker) -> None:
+    def _replace(
+        self,
+        number: int,
+        worker: _Worker,
+        what: str = "died",
+        again_and_again: str = "workers end without a word: they are killed, for want of memory perhaps",
+    ) -> None:
         """Puts back what a worker was training when it died, and starts another."""
         taken = trials_of(self.study, owner_name(worker.process.pid))
         for trial in taken:
@@ -201,9 +224,9 @@ class Team:
         # One that had taken a trial may have died before it could say so; the trial counts such deaths.
         self._stillborn = 0 if taken else self._stillborn + (not worker.has_begun)
         if self._stillborn >= _MOST_STILLBORN:
-            raise StorageError("workers end without a word: they are killed, for want of memory perhaps")
-        logger.warning("worker %d died (exit code %s)", number, worker.process.exitcode)
-        self.listener.on_note(f"worker {number} died; another takes its place")
+            raise StorageError(again_and_again)
+        logger.warning("worker %d %s (exit code %s)", number, what, worker.process.exitcode)
+        self.listener.on_note(f"worker {number} {what}; another takes its place")
         self._start_again(number)
 
     def _start_again(self, number: int) -> None:
@@ -248,7 +271,7 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: s
     listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested, tell("on_note"))
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            _work(run, spec, line, listener, number)
+            _work(run, spec, line, listener, number, tell("ready"))
     except Exception as error:
         tell("failed")(_sendable(error))
     tell("done")()
@@ -264,11 +287,14 @@ def _sendable(error: Exception) -> Exception:
     return sent
 
 
-def _work(run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int) -> None:
+def _work(
+    run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int, on_ready: Callable[[], None]
+) -> None:
     task = make_task(spec)
     torch.set_num_threads(threads_of(spec, task))
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)
     objective = make_objective(run, space, task, start, listener, number)
     study = open_study(run, space, listener.stop_requested)
+    on_ready()
     work(study, objective, lambda: not line.enough.value, is_alone=False)

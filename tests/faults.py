@@ -535,9 +535,9 @@ KEPT = []
 
 
 def loss(outputs, targets):
-    """Every other trial goes wrong: the file that counts them is beside this one."""
+    """A training goes wrong when it is told to, by the file beside this one; not the try before all trainings."""
     marks = Path(__file__).with_suffix(".marks")
-    if outputs.requires_grad and marks.exists() and marks.read_text() == "now":
+    if outputs.grad_fn is not None and marks.exists() and marks.read_text() == "now":
         marks.write_text("done")
         {wrong}
     return functional.cross_entropy(outputs, targets)

@@ -171,26 +171,77 @@ def test_an_error_that_nobody_foresaw_ends_the_study_as_it_would_without_workers
 
 
 @pytest.fixture
-def bury(tmp_path: Path) -> Callable[[bool], None]:
-    """Replaces a worker that has died without a word, with a trial of its own or without one."""
+def team(tmp_path: Path) -> Team:
+    """Of a study with a queue; no worker is started in another's place."""
     spec = resolve(None, {"target_sparsity": 0.5, "trials": 4})
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
     team = Team(run, spec, study, Listener(), lambda: True)
-    team._stop, team._enough = SimpleNamespace(value=0), SimpleNamespace(value=1)  # no other is started
+    team._stop, team._enough = SimpleNamespace(value=0), SimpleNamespace(value=1)
+    return team
+
+
+@pytest.fixture
+def bury(team: Team) -> Callable[[bool], None]:
+    """Replaces a worker that has died without a word, with a trial of its own or without one."""
 
     def died(had_trial: bool) -> None:
         process = multiprocessing.get_context("spawn").Process(target=int)
         process.start()
         process.join()
         if had_trial:
-            trial = study.ask()
-            study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner_name(process.pid))
+            trial = team.study.ask()
+            team.study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner_name(process.pid))
         team._workers[1] = _Worker(process, multiprocessing.Pipe(duplex=False)[0])
         team._replace(1, team._workers[1])
 
     return died
+
+
+def sleeping(team: Team, *, seconds_ago: float) -> _Worker:
+    """A worker's process that sleeps, as if it had been started some time ago."""
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
+    process.start()
+    events, _ = multiprocessing.Pipe(duplex=False)
+    team._workers[1] = _Worker(process, events, started=time.monotonic() - seconds_ago)
+    return team._workers[1]
+
+
+def test_a_worker_that_is_not_ready_in_time_is_ended_and_replaced(team: Team) -> None:
+    told: list[str] = []
+    team.listener = Listener(on_note=told.append)
+    team.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
+    worker = sleeping(team, seconds_ago=620.0)  # ten minutes, and a trial's time besides
+    team._look_after()
+    assert worker.process.is_alive()
+    worker.started -= 20.0
+    team._look_after()
+    assert not worker.process.is_alive()
+    assert told == ["worker 1 hung before its first trial; another takes its place"]
+
+
+def test_workers_that_hang_before_any_trial_end_the_study(team: Team) -> None:
+    team.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
+    for _ in range(2):
+        sleeping(team, seconds_ago=1000.0)
+        team._look_after()
+    sleeping(team, seconds_ago=1000.0)
+    with pytest.raises(StorageError, match="workers hang before their first trial"):
+        team._look_after()
+
+
+@pytest.mark.parametrize(("flags", "is_ready"), [({}, False), ({"trial_time": "30s"}, True)])
+def test_a_worker_that_is_ready_or_has_no_limit_may_take_its_time(
+    team: Team, flags: dict[str, object], is_ready: bool
+) -> None:
+    team.spec = resolve(None, {"target_sparsity": 0.5, **flags})
+    worker = sleeping(team, seconds_ago=100_000.0)
+    if is_ready:
+        team._heard(worker, "ready")
+    team._look_after()
+    assert worker.process.is_alive()
+    worker.process.kill()
 
 
 def test_workers_that_die_before_any_trial_end_the_study(bury: Callable[[bool], None]) -> None:
