@@ -122,7 +122,7 @@ def best_trial(frame: pd.DataFrame) -> int | None:
     found by bootstrap. Accuracy counts images one by one, the loss weighs all of them: of 21 pairs of networks trained
     for one sparsity on MNIST, the loss told 19 times which was better on the test split, the accuracy 12.
     """
-    best = frame["accuracy"].max()
+    best = float(frame["accuracy"].max())  # numpy's own would warn where a table has numbers without measure
     if "accuracy_error" in frame and frame["accuracy_error"].notna().any():
         error = frame.loc[frame["accuracy"] == best, "accuracy_error"].fillna(0.0).max()
     else:

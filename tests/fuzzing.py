@@ -12,6 +12,7 @@ import signal
 import struct
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -207,6 +208,16 @@ def fuzzed(reader: Reader, cases: int, first: int = 0) -> Outcomes:
 def _try_one(reader: Reader, content: bytes, seed: int, outcomes: Outcomes) -> None:
     outcomes.cases += 1
     began = time.process_time()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        _read_one(reader, content, seed, outcomes)
+    took = time.process_time() - began
+    outcomes.slowest_seconds = max(outcomes.slowest_seconds, took)
+    # A library's words about a file would stand on the user's screen.
+    outcomes.crashes += [f"seed {seed}: a warning: {str(warning.message)[:200]}" for warning in said]
+
+
+def _read_one(reader: Reader, content: bytes, seed: int, outcomes: Outcomes) -> None:
     try:
         with _limited_time():
             reader.read(content)
@@ -219,8 +230,6 @@ def _try_one(reader: Reader, content: bytes, seed: int, outcomes: Outcomes) -> N
         last = traceback.format_exc().splitlines()
         where = [line.strip() for line in last if "/sca_search/" in line][-1:]
         outcomes.crashes.append(f"seed {seed}: {last[-1][:200]} {' '.join(where)}")
-    took = time.process_time() - began
-    outcomes.slowest_seconds = max(outcomes.slowest_seconds, took)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 memory. benchmarks/fuzz.py is the long form."""
 
 import random
+import warnings
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,14 @@ def test_an_error_that_is_none_of_ours_is_a_crash() -> None:
     assert not spoil(KeyError("x")).sound
     assert not spoil(MemoryError()).sound
     assert spoil(RunError("x")).sound
+
+
+def test_a_librarys_warning_is_a_crash() -> None:
+    def read(content: bytes) -> None:
+        if content != b"good":
+            warnings.warn("odd", RuntimeWarning, stacklevel=1)
+
+    assert len(fuzzed(Reader("a reader", b"good", read, (lambda _content, _dice: b"bad",)), 3).crashes) == 3
 
 
 def test_a_reader_that_does_not_end_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,10 @@ def test_choose_takes_the_most_accurate_within_the_tolerance():
     assert choose(frame, 0.5) is None
 
 
+def test_choose_of_an_accuracy_without_measure_is_nothing_and_without_a_warning():
+    assert choose(frame_of(complete(0, 0.5, 1e308, images=100)), 0.5) is None
+
+
 def test_choose_breaks_ties_by_loss_then_trial():
     frame = frame_of(
         complete(0, 0.5, 0.9, loss=math.nan),
