@@ -49,6 +49,9 @@ FACTS = (
     "started",  # UTC, ISO 8601
 )
 _TEXT = ("state", "reason")
+_NUMBERED = tuple(name for name in FACTS if name != "started")
+# Far beyond every study; a folder has its candidate's number for a name.
+_MOST_CANDIDATES = 2**31
 _NUMBER_TYPES = {
     name: "int64" if name == "trial" else "float64" for name in COLUMNS if name not in {"off_target", *_TEXT}
 }
@@ -187,6 +190,11 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise RunError(f"{path} is no table of trials: it lacks the column {missing[0]!r}")
+    for name in _NUMBERED:
+        if name in frame and not pd.api.types.is_numeric_dtype(frame[name]):
+            raise RunError(f"{path} is no table of trials: the column {name!r} must hold numbers")
+    if "candidate" in frame and not frame["candidate"].dropna().between(0, _MOST_CANDIDATES).all():
+        raise RunError(f"{path} is no table of trials: a candidate's number must be between 0 and {_MOST_CANDIDATES:,}")
     return _with_text(frame)
 
 

@@ -277,6 +277,9 @@ HEAD = ",".join(COLUMNS)
         b"\xff\xfe\x00",
         HEAD.encode() + b"\nzero,complete,,,,,,,,False,,\n",
         HEAD.encode() + b"\n0,complete,,,,,,,,perhaps,,\n",
+        HEAD.encode() + b",latency_ms\n0,complete,,,,,,,,False,,,fast\n",
+        HEAD.encode() + b",candidate\n0,complete,,,,,,,,False,,,1.7976931348623157e308\n",
+        HEAD.encode() + b",candidate\n0,complete,,,,,,,,False,,,-1\n",
     ],
 )
 def test_read_csv_refuses_another_table(tmp_path, content):
