@@ -44,7 +44,7 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
         for outcomes in pool.imap_unordered(one, [name for name in names if name not in done]):
             found.append(outcomes)
-            print(_row(outcomes), *outcomes.crashes[:5], sep="\n  ", flush=True)
+            print(_row(outcomes), *_kinds(outcomes.crashes), sep="\n  ", flush=True)
             report.write_section(report.RESULTS, _SECTION, _text(found, every))
     sys.exit(0 if all(each.sound for each in found) else 1)
 
@@ -85,6 +85,13 @@ def _one(name: str, *, cases: int, first: int, all_of_them: bool) -> Outcomes:
     with _readers() as every:
         reader = next(each for each in every if each.name == name)
         return fuzzed(reader, _share(reader, cases, all_of_them=all_of_them), first)
+
+
+def _kinds(crashes: list[str]) -> list[str]:
+    """One of each kind, by where it happened, and how many are like it."""
+    places = [crash.partition(": ")[2].rpartition(" File ")[2] for crash in crashes]  # without its seed
+    kinds = dict(zip(reversed(places), reversed(crashes), strict=True))
+    return [f"{crash} ({places.count(place)} like it)" for place, crash in kinds.items()]
 
 
 def _row(each: Outcomes) -> list[str]:

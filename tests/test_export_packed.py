@@ -257,6 +257,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "absurd outputs": (record("weight_shape", [2**40, 2, 3, 3]), "the scale"),
     "weights below zero": (record("weight_shape", [3, -2, -3, 3]), "sizes above 0"),
     "unknown record": (record("type", "attention"), "must have one of the types"),
+    "record of a list": (record("type", ["conv2d"]), "must have one of the types"),
     "unknown field": (record("colour", 1), "lacks or does not know 'colour'"),
     "missing field": (lambda _, model: model["records"][0].pop("inputs"), "lacks or does not know 'inputs'"),
     "field of another type": (record("groups", "1"), "groups must be a list of whole numbers"),

@@ -60,7 +60,7 @@ def restore(given: Any, array: Callable[[str, str], NDArray[np.float32]], trits:
     `array(record, field)` fetches float values, `trits(record, shape)` a ternary weight. What is said of types is
     checked here; whether shapes fit each other is for the rules of a graph to say.
     """
-    if not isinstance(given, dict) or given.get("type") not in KINDS:
+    if not isinstance(given, dict) or given.get("type") not in tuple(KINDS):  # a list has no hash
         raise ExportError(f"a record must have one of the types {', '.join(KINDS)}")
     kind = KINDS[given["type"]]
     names = {field.name for field in fields(kind)}
