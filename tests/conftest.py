@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,12 @@ def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.Comp
         env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         **options,
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with many slow tests come first: begun last, one of them would keep a single process busy for minutes."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @dataclass(frozen=True)
