@@ -6,6 +6,9 @@ from pathlib import Path
 
 from sca_search.errors import RunError
 
+# The last but one by Optuna, of rows that lack what their own kind calls for.
+_RAISED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
+
 
 @contextmanager
 def damage_refused(where: Path, what: str) -> Iterator[None]:
@@ -13,5 +16,5 @@ def damage_refused(where: Path, what: str) -> Iterator[None]:
     a user's own code: there the same errors are faults of that."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except _RAISED as error:
         raise RunError(f"{where}: cannot be {what}, a file in it is damaged: {repr(error)[:300]}") from error

@@ -214,6 +214,7 @@ STUDY += ("--threads", "1", "--train-limit", "100", "--batch", "10", "--out", ".
     [
         "UPDATE trial_params SET distribution_json = '{}' WHERE param_id = 1",
         "UPDATE trials SET state = 'NONE' WHERE trial_id = 1",
+        "UPDATE trial_values SET value = NULL WHERE trial_id = 1",
         "UPDATE trial_user_attributes SET value_json = '\"x\"' WHERE key = 'loss'",
         "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END",
         "UPDATE study_directions SET direction = 'SIDEWAYS'",
