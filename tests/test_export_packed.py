@@ -37,7 +37,7 @@ from sca_search.export.records import INPUT, AdaptivePool, Convolution, Graph, L
 from sca_search.export.shapes import check_graph
 from sca_search.export.sizes import bits_per_weight, sizes
 from sca_search.export.trit_code import encode_trits
-from sca_search.export.vectors import on_grid, read_vectors, write_vectors
+from sca_search.export.vectors import on_grid, read_vectors, take_vectors, write_vectors
 
 
 def floats(*values: float) -> np.ndarray:
@@ -440,6 +440,12 @@ def test_load_gives_a_ready_network(tmp_path: Path) -> None:
     images = random_images(GRAPH, 5, seed=3)
     assert np.allclose(network(torch.from_numpy(images)).numpy(), evaluate(GRAPH, images), atol=1e-5)
     assert sca_search.load(str(tmp_path / "model.safetensors")).class_names == network.class_names
+
+
+def test_test_images_beyond_float32_are_infinite_without_a_warning() -> None:
+    grid = np.array([0.0, 3e38], dtype=np.float32)
+    taken = take_vectors({"test.images": np.array([0, 255], dtype=np.uint8), "test.grid": grid})
+    assert taken.images.tolist() == [0.0, np.inf]
 
 
 def test_load_refuses_a_model_that_does_not_answer_its_test_vectors(tmp_path: Path) -> None:
