@@ -1,6 +1,7 @@
 """What a study costs between its trainings when it is long: ask, the prior's fit, tell, and what is written then.
 
     python benchmarks/long_study.py
+    python benchmarks/long_study.py --postgres
     python benchmarks/long_study.py --storage postgresql://user@host/database
 
 A study's storage is filled with trials that look like real ones (values of the real space of a real network, what the
@@ -20,9 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
 import numpy as np
 import optuna
 from optuna.trial import TrialState
+from postgres import running_server
 from report import RESULTS, provenance, table, write_section
 from synthetic_trials import distributions_of, finished, planned, store, synthetic, waiting
 
@@ -197,17 +201,25 @@ def text_of(found: Shown, about: str) -> str:
 def main() -> None:
     arguments = _arguments()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if not arguments.postgres:
+        return report(arguments, arguments.storage)
+    with running_server() as server:
+        return report(arguments, server.new_database())
+
+
+def report(arguments: argparse.Namespace, storage: str | None) -> None:
+    """In a database, or in a SQLite file."""
     settings = {"model": arguments.model, "form": arguments.form, "front": True}
     spec = resolve(None, settings | {"dense_epochs": 1, "train_limit": 100})
     with tempfile.TemporaryDirectory() as folder:
-        bench = made(Path(folder), spec, arguments.storage)
+        bench = made(Path(folder), spec, storage)
         found = measured(bench, arguments.sizes, arguments.samplers, arguments.trials)
         if arguments.queued:
-            again = replace(bench, study=new_study(arguments.storage or local_address(bench.run)))
+            again = replace(bench, study=new_study(storage or local_address(bench.run)))
             size = max(arguments.sizes)
             found |= with_queue(again, size, size - arguments.queued, arguments.samplers, arguments.trials)
     load = os.getloadavg()[1]
-    database = "SQLite" if arguments.storage is None else arguments.storage.partition(":")[0]
+    database = "SQLite" if storage is None else "PostgreSQL"
     layers, values = len(bench.space.layers), len(distributions_of(bench.space))
     about = (
         f"{arguments.trials}; {arguments.model}, {layers} ternary layers, {values} searched values, {database}; "
@@ -227,7 +239,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--queued", type=int, default=9_000, help="of the largest size, once more; 0: not again")
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--form", default="paper")
-    parser.add_argument("--storage", help="a database's URL; a SQLite file otherwise")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--storage", help="a database's URL; a SQLite file otherwise")
+    where.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own, on this machine")
     return parser.parse_args()
 
 

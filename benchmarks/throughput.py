@@ -45,6 +45,7 @@ SPARSITY = 0.9
 RATE = 1e-3
 # Network: its data, the shape of an image, a batch, and images for a round of seconds.
 NETWORKS = {
+    "lenet": ("mnist", (1, 28, 28), 64, 3_200),
     "lenet-medium": ("mnist", (1, 28, 28), 64, 12_800),
     "resnet20": ("cifar10", (3, 32, 32), 128, 2_560),
 }

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,17 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _require_figures(record: Mapping[str, Any]) -> None:
     """What candidates are compared and counted by; TypeError where it is of another kind."""
-    for name in ("accuracy", "loss"):
-        if isinstance(record[name], bool) or not isinstance(record[name], int | float):
-            raise TypeError(f"{name} must be a number, got {str(record[name])[:80]}")
+    for name, most in (("accuracy", sys.float_info.max), ("loss", math.inf)):  # a record without a loss has infinity
+        if not _is_figure(record[name], most):
+            raise TypeError(f"{name} must be a number with a measure, got {str(record[name])[:80]}")
     for name, count in record["layers"].items() if isinstance(record["layers"], dict) else [("layers", None)]:
         if not isinstance(count, dict) or any(type(count.get(key)) is not int for key in ("zeros", "weights")):
             raise TypeError(f"{name[:80]} must have zeros and weights, got {str(count)[:80]}")
+
+
+def _is_figure(value: object, most: float) -> bool:
+    """Neither NaN nor beyond what a float holds, as integers in JSON may be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    is_held = isinstance(value, float) or abs(value) <= sys.float_info.max
+    return is_held and abs(value) <= most

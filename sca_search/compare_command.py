@@ -15,7 +15,7 @@ from sca_search.files import write_json_atomic
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.method_names import METHODS, NOT_DONE, SCA
 from sca_search.screen import answer, errors, remarks, results, say
-from sca_search.spec import resolve
+from sca_search.spec import check_seeds, resolve
 
 if TYPE_CHECKING:
     from sca_search.contest import Contest, Entry
@@ -87,8 +87,7 @@ def compare_command(
     base = resolve(study, flags)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
         raise SpecError("compare needs a target sparsity and nothing else for a goal: give --target-sparsity")
-    if seeds < 1:
-        raise SpecError(f"--seeds must be at least 1, got {seeds}")
+    check_seeds(seeds)
     usual = base.out / f"compare-{base.base_name}"
     say("loading torch")
     from sca_search.contest import Contest, chosen_methods

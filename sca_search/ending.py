@@ -20,6 +20,7 @@ from typing import Any
 import typer
 
 from sca_search.errors import ScaError
+from sca_search.passwords import without_passwords
 from sca_search.screen import LOGGER, PIPE_CLOSED, answer, errors, manner
 
 DONE, NO, REFUSED, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
@@ -64,7 +65,8 @@ def _usage(sentence: str) -> str:
 
 
 def _refuse(sentences: str, error: Exception) -> int:
-    sentences = "\n".join(map(_short, sentences.split("\n")))
+    # Shortened first, half a password would no longer be known as one.
+    sentences = "\n".join(map(_short, without_passwords(sentences).split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(sentences, style="red")

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sca_search.errors import SpecError
 from sca_search.screen import speak
+from sca_search.shared_study import require_addresses_in_place
 
 _PANEL = "Output"
 _FLAGS: dict[str, Any] = {
@@ -75,6 +76,8 @@ class RunByDefault(TyperGroup):
     """`sca-search --target-sparsity 0.5` is `sca-search run --target-sparsity 0.5`, and `-q show` is `show -q`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # a shell that completes a line wants no sentences
+            require_addresses_in_place(args)
         words = list(args)
         first = [words.pop(0) for _ in range(_leading(words))]
         if not words or (words[0] not in self.commands and words[0].partition("=")[0] not in _GROUPS_OWN):

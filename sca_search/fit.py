@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -74,47 +74,60 @@ class Watch:
     keep: Callable[[int, Callable[[], dict[str, Tensor]]], None] = field(default=lambda _epoch, _memory: None)
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be learned, and who looks on."""
+
+    loss: TaskLoss = cross_entropy
+    watch: Watch = field(default_factory=Watch)
+
+
 class Learner(lightning.LightningModule):
     """The task's loss, plus the method's own term where one is at work."""
 
     def __init__(
-        self, model: nn.Module, plan: FitPlan, leg: Leg, steps: int, method: Method | None, loss: TaskLoss
+        self, model: nn.Module, plan: FitPlan, leg: Leg, batches: int, method: Method | None, lesson: Lesson
     ) -> None:
         super().__init__()
         self.model = model
         self.plan = plan
         self.leg = leg
-        self.steps = steps  # an epoch; the trainer does not know yet when it asks for optimizers
+        self.batches = batches  # an epoch; the trainer does not know yet when it asks for optimizers
         self.method = method
-        self.loss = loss
+        self.lesson = lesson
+        self.stopped = False
         self.memory: dict[str, Tensor] = {}
 
-    @torch.enable_grad()  # a user's data set may have left them off
-    def training_step(self, batch: Batch, _index: int) -> Tensor:
+    def on_after_backward(self) -> None:
+        if self.method is not None:
+            self.method.after_backward()
+
+    def loss_of(self, batch: Batch) -> Tensor:
         inputs, *wanted = batch
-        loss = self.loss(self.model(inputs), *wanted)
+        loss = self.lesson.loss(self.model(inputs), *wanted)
         if self.method is not None:
             loss = loss + self.method.penalty()
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(f"the loss became {value} in epoch {self.leg.first + self.current_epoch + 1}")
-        if not self.automatic_optimization:
-            self._step(loss)
         return loss
 
-    def _step(self, loss: Tensor) -> None:
-        """What Lightning's own optimization comes to where `is_plain`, and in its order."""
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        course: Any = self.lr_schedulers()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.on_after_backward()
-        optimizer.step()
-        course.step()
-
-    def on_after_backward(self) -> None:
+    def move_schedules(self, batch: int) -> None:
         if self.method is not None:
-            self.method.after_backward()
+            self.method.update(self.leg.first + self.current_epoch + batch / self.batches)
+
+    def listen(self) -> None:
+        """Whether the outside wants to stop."""
+        if self.lesson.watch.stop_requested():
+            self.stopped = self.trainer.should_stop = True
+
+    def on_train_epoch_end(self) -> None:
+        if not self.stopped:
+            optimizer = self.trainer.optimizers[0]
+            optimizer.zero_grad()  # nobody needs them before the next step, and what comes now needs room
+            epoch = self.leg.first + self.current_epoch + 1
+            self.lesson.watch.after_epoch(epoch)
+            self.lesson.watch.keep(epoch, lambda: memory_of(optimizer))
 
     def configure_optimizers(self) -> Any:
         own = (self.method.latents().values(), self.method.trains_itself()) if self.method else ()
@@ -122,13 +135,61 @@ class Learner(lightning.LightningModule):
         # Lightning clips no gradients of a fused one, and lets it unscale none.
         optimizer = torch.optim.Adam(groups, fused=is_plain(self.trainer))
         remember(optimizer, self.leg.memory)
-        course = _course(optimizer, self.plan, self.steps * self.plan.epochs)
-        for _ in range(self.steps * self.leg.first):
+        # Of several batches that are added up, the optimizer makes one step, and of those left over at the end another.
+        steps = math.ceil(self.batches / self.trainer.accumulate_grad_batches)
+        course = _course(optimizer, self.plan, steps * self.plan.epochs)
+        for _ in range(steps * self.leg.first):
             course.step()
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": course, "interval": "step"}}
 
     def on_train_end(self) -> None:
         self.memory = memory_of(self.trainer.optimizers[0])
+
+
+class StepLearner(Learner):
+    """Lightning takes the steps."""
+
+    @torch.enable_grad()  # a user's data set may have left them off
+    def training_step(self, batch: Batch, _index: int) -> Tensor:
+        return self.loss_of(batch)
+
+    def on_train_batch_start(self, _batch: Any, batch_idx: int) -> None:
+        self.move_schedules(batch_idx)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.listen()
+
+
+class EpochLearner(Learner):
+    """Takes an epoch's steps by itself, where they are plain: the same to the bit.
+
+    What Lightning does around a step would be a twentieth of a small network's time.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.automatic_optimization = False
+
+    def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
+        """Until the epoch is over or somebody wants to stop. By its argument's name Lightning gives it an iterator."""
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        course: Any = self.lr_schedulers()
+        for batch, number, _loader in dataloader_iter:
+            self.move_schedules(number)
+            self._step(self.transfer_batch_to_device(batch, self.device, 0), optimizer, course)
+            self.listen()
+            if self.trainer.received_sigterm:
+                raise SIGTERMException
+            if self.stopped:
+                return
+
+    @torch.enable_grad()
+    def _step(self, batch: Batch, optimizer: Any, course: Any) -> None:
+        optimizer.zero_grad()
+        self.loss_of(batch).backward()  # type: ignore[no-untyped-call]
+        self.on_after_backward()
+        optimizer.step()
+        course.step()
 
 
 def memory_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -199,37 +260,10 @@ def _course(optimizer: torch.optim.Optimizer, plan: FitPlan, steps: int) -> torc
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: course.at(step / per_epoch, plan.epochs))
 
 
-class _Conductor(lightning.Callback):
-    """Moves the schedules before each batch; tells the outside after each epoch; stops when asked."""
-
-    def __init__(self, watch: Watch, method: Method | None, leg: Leg) -> None:
-        self.watch = watch
-        self.method = method
-        self.first = leg.first
-        self.stopped = False
-
-    def on_train_batch_start(self, trainer: Any, _module: Any, _batch: Any, batch_idx: int) -> None:
-        if self.method is not None:
-            self.method.update(self.first + trainer.current_epoch + batch_idx / trainer.num_training_batches)
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if self.watch.stop_requested():
-            self.stopped = trainer.should_stop = True
-
-    def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
-        if not self.stopped:
-            for optimizer in trainer.optimizers:
-                optimizer.zero_grad()  # nobody needs them before the next step, and what comes now needs room
-            epoch = self.first + trainer.current_epoch + 1
-            self.watch.after_epoch(epoch)
-            self.watch.keep(epoch, lambda: memory_of(trainer.optimizers[0]))
-
-
 def is_plain(trainer: Any) -> bool:
     """Whether a step is forward, backward and the optimizer's, and nobody listens in between.
 
-    The module takes such a step by itself: the hooks that Lightning calls around each of its parts would be a
-    twentieth of a small network's time. Lightning does not count these steps, so whatever counts them is not plain.
+    Lightning does not count what an `EpochLearner` does, so whatever counts steps is not plain.
     """
     return bool(
         trainer.gradient_clip_val is None
@@ -238,7 +272,7 @@ def is_plain(trainer: Any) -> bool:
         and trainer.world_size == 1
         and trainer.max_steps == -1
         and not trainer.loggers
-        and all(isinstance(callback, _Conductor) for callback in trainer.callbacks)
+        and not trainer.callbacks
     )
 
 
@@ -256,7 +290,7 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> lightning.Trainer:
         warnings.simplefilter("ignore")
         try:
             trainer = lightning.Trainer(**(usual | dict(settings)), **quiet, enable_model_summary=False, **ours)
-        except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
+        except (MisconfigurationException, ArithmeticError, ValueError, TypeError, ImportError, RuntimeError) as error:
             sentence = " ".join(str(error).split())
             raise SpecError(f"[trainer]: Lightning refuses these settings: {sentence}") from error
     if trainer.strategy.launcher is not None and trainer.world_size > 1:
@@ -282,16 +316,15 @@ def fit(
     if epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
         return leg.memory
     give_back()
-    conductor = _Conductor(watch, method, leg)
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
-    learner = Learner(model, plan, leg, len(batches), method, loss)
     with warnings.catch_warnings():
         # Lightning advises worker processes and more: the batches are in memory, and the advice is not the user's.
         warnings.simplefilter("ignore")
-        trainer = make_trainer(plan.trainer, max_epochs=epochs, callbacks=[conductor])
-        learner.automatic_optimization = not is_plain(trainer)
+        trainer = make_trainer(plan.trainer, max_epochs=epochs)
+        kind = EpochLearner if is_plain(trainer) else StepLearner
+        learner = kind(model, plan, leg, len(batches), method, Lesson(loss, watch))
         try:
             trainer.fit(learner, batches)
         except SIGTERMException as error:  # Lightning listens for it as well, and would end the process
@@ -306,6 +339,6 @@ def fit(
                 raise error.__context__ from None
             raise
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    if conductor.stopped:
+    if learner.stopped:
         raise StopRequestedError
     return learner.memory

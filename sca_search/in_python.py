@@ -81,7 +81,7 @@ def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Resu
     task = make_task(spec, source)
     for note in task.data.notes:
         console.print(f"{task.data.name}: {note}", highlight=False, markup=False)
-    known = resumed_run(spec) if resume else None
+    known = resumed_run(spec, training_is_whole=task.data.training_is_whole) if resume else None
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, console.print)

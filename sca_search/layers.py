@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sca_search.errors import ModelError
-from sca_search.named_object import cause_of
+from sca_search.named_object import RAISED, cause_of
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
@@ -94,7 +94,7 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
     try:
         with torch.no_grad(), _in_evaluation(model):
             answer = model(torch.zeros(2, *input_shape))
-    except Exception as error:  # whatever a network raises on an input that it cannot take
+    except RAISED as error:  # whatever a network raises on an input that it cannot take
         place = _place(within, names)
         sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {cause_of(error)}"
         raise ModelError(sentence) from error

@@ -12,7 +12,7 @@ from torch import Tensor
 from sca_search.data import DataSet
 from sca_search.errors import CodeError, DivergenceError, SpecError
 from sca_search.metric_name import ACCURACY, METRICS, short_name
-from sca_search.named_object import cause_of, is_reference, load_object
+from sca_search.named_object import RAISED, cause_of, is_reference, load_object
 
 Measure = Callable[[Tensor, Tensor], float]
 """(outputs, targets), a row an example -> a number"""
@@ -89,7 +89,7 @@ class Metric:
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         try:
             value = self.measure(outputs, targets)
-        except Exception as error:
+        except RAISED as error:
             raise CodeError(f"the metric {self.name} failed with {cause_of(error)}") from error
         return self._number(value, outputs)
 

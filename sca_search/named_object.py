@@ -18,6 +18,10 @@ from sca_search.errors import InputError, SpecError, nearest_name
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_SHOWN = 200
 
+# What a call of the user's code may raise. An exit() in it would otherwise end the command with its exit code, and 0
+# says that all is done.
+RAISED = (Exception, SystemExit)
+
 
 def is_reference(text: str) -> bool:
     """Whether a text has the form of a reference: something importable, a colon, a name."""
@@ -30,6 +34,12 @@ def load_object(reference: str, what: str, error: type[InputError] = SpecError) 
     if not is_reference(reference):
         raise error(f"{what} must be named as package.module:name or file.py:name, got {reference!r}")
     place, _, name = reference.rpartition(":")
+    if place.partition(".")[0] in sys.stdlib_module_names:
+        # Nothing there makes data or networks, but a study that was sent could end or stop a program by it: os:abort.
+        raise error(
+            f"{what} must be of your own or of an installed package, {place} is of Python itself; a file of that name "
+            f"is {place}.py:{name}"
+        )
     found: object = _module(place, what, error)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -64,7 +74,7 @@ def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
         if raised.name is not None and (place == raised.name or place.startswith(f"{raised.name}.")):
             raise error(f"{what}: there is no module {place!r} to import, here or installed") from raised
         raise error(f"{what}: importing {place} failed with {cause_of(raised)}") from raised
-    except (Exception, SystemExit) as raised:
+    except RAISED as raised:
         raise error(f"{what}: importing {place} failed with {cause_of(raised)}") from raised
 
 

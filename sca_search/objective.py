@@ -27,7 +27,9 @@ from sca_search.goal import planned_between
 from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
 from sca_search.measure import Score
+from sca_search.memory_limit import memory_limits
 from sca_search.method_names import SCA
+from sca_search.passwords import without_passwords
 from sca_search.results import trial_frame
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logger
@@ -53,8 +55,6 @@ from sca_search.workshop import given_prior, make_gauge, or_again
 
 # The training under way, in the store of artifacts.
 CHECKPOINT = "checkpoint"
-# How torch says that there is no memory, on the processor and on others.
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _POLL_SECONDS = 0.5
 # What ends a training, and not the study that it is part of.
 FAILURES = (CodeError, DivergenceError, LimitError)
@@ -131,7 +131,7 @@ class Objective:
                     self._note,
                 )
         except FAILURES as error:
-            trial.set_user_attr("reason", str(error))
+            trial.set_user_attr("reason", without_passwords(str(error)))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
         except PausedError as error:
@@ -286,19 +286,6 @@ def _put_back_if_cut_short(trial: optuna.Trial, is_lost: Callable[[], bool]) -> 
         with contextlib.suppress(Exception):  # what ended the trial may also keep it from being put back
             put_back(trial.study, trial)
         raise
-
-
-@contextlib.contextmanager
-def memory_limits() -> Iterator[None]:
-    """A training for which there is no memory ends its trial, not the study."""
-    try:
-        yield
-    except MemoryError as error:
-        raise LimitError("ran out of memory") from error
-    except RuntimeError as error:
-        if not any(sign in str(error) for sign in _OUT_OF_MEMORY):
-            raise
-        raise LimitError(f"ran out of memory: {str(error).splitlines()[0]}") from error
 
 
 def work(

@@ -21,7 +21,7 @@ from sca_search.gauge import TAKEN, Gauge, Taken
 from sca_search.goal import aim_of, chosen_trial, limits_of
 from sca_search.halving import foretelling, rung_epochs
 from sca_search.measure import EVALUATION_BATCH
-from sca_search.objective import memory_limits
+from sca_search.memory_limit import memory_limits
 from sca_search.results import front_area, measured, pareto_front, write_csv
 from sca_search.run_folder import RunFolder
 from sca_search.sampler import derived_seed

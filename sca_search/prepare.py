@@ -19,7 +19,7 @@ from sca_search.errors import ModelError
 from sca_search.layers import LayerChoice, choose_layers, require_rows, weight_layers
 from sca_search.levels import shaped_as
 from sca_search.models import Maker
-from sca_search.named_object import cause_of
+from sca_search.named_object import RAISED, cause_of
 from sca_search.output_scale import put_output_scales, scaled_layers
 from sca_search.spec_tables import ModelSpec
 from sca_search.weights_file import load_weights
@@ -94,6 +94,6 @@ def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], ou
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             answer = trained(torch.zeros(2, *input_shape))
-        except Exception as error:  # whatever it raises
+        except RAISED as error:  # whatever it raises
             raise ModelError(f"the network fails in training mode: {cause_of(error)}") from error
     require_rows(answer, outputs, " in training mode")

@@ -12,9 +12,9 @@ from typing import Any
 
 from sca_search.candidate_record import read_json
 from sca_search.files import write_json_atomic
+from sca_search.passwords import address_without_password
 from sca_search.run_folder import RunFolder
 from sca_search.run_format import FORMAT, require_known_format
-from sca_search.shared_study import without_passwords
 from sca_search.versions import versions
 
 
@@ -24,7 +24,9 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     known = read_json(run.about_file, {})
     told = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
-    command = {"command": without_passwords(shlex.join(["sca-search", *arguments])), "at": time.time()}
+    # Before they are joined: the shell's quotes would stand in the middle of a password with a quote.
+    shown = shlex.join(["sca-search", *map(address_without_password, arguments)])
+    command = {"command": shown, "at": time.time()}
     write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
 
 

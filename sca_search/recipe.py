@@ -12,6 +12,8 @@
 A study with a recipe has no goal: its trials are seeds of this one point, and the zeros are as they land.
 """
 
+from itertools import accumulate
+from operator import mul
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -19,17 +21,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sca_search.schedule import NonNegativeFloat
 
 PositiveFloat = Annotated[float, Field(strict=True, gt=0)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+# Products of these, as steps and shortening make them, are still numbers.
+_MOST = 1e30
+Measure = Annotated[PositiveFloat, Field(le=_MOST)]
 
 
 def _in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
     epochs = [epoch for epoch, _ in steps]
     if epochs != sorted(set(epochs)):
         raise ValueError(f"must name each epoch once, in order, got {epochs}")
+    if any(number > _MOST for number in (*epochs, *accumulate((factor for _, factor in steps), mul))):
+        raise ValueError(f"must have epochs and products of factors of at most {_MOST:g}, got {list(steps)}")
     return steps
 
 
-EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, PositiveFloat], ...], AfterValidator(_in_order)]
+EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, Measure], ...], AfterValidator(_in_order)]
 
 
 class RecipeSpec(BaseModel):
@@ -40,9 +47,9 @@ class RecipeSpec(BaseModel):
     epochs: PositiveInt
     images: PositiveInt | None = None  # of an epoch of the full length; fewer (data.train_limit) shorten it as well
     alpha: NonNegativeFloat
-    strength_lambda: PositiveFloat  # λ itself
+    strength_lambda: Measure  # λ itself
     lambda_steps: EpochFactors = ()
-    learning_rate: PositiveFloat
+    learning_rate: Measure
     learning_rate_steps: EpochFactors = ()  # empty: one cycle
     optimizer: Literal["adam"] = "adam"
     initialisation: Literal["xavier", "pretrained"] = "xavier"

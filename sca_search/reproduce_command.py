@@ -13,6 +13,7 @@ from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks, require_one_network
 from sca_search.paper_figures import GRIDS, TITLES, figures_of
 from sca_search.screen import answer, errors, remarks, results, say
+from sca_search.spec import check_seeds
 
 if TYPE_CHECKING:
     from sca_search.paper.comparison import RankCorrelation, Row
@@ -97,8 +98,7 @@ def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds
         raise SpecError(f"--hours must be above 0, got {hours}")
     if epochs is not None and epochs < 1:
         raise SpecError(f"--epochs must be at least 1, got {epochs}")
-    if seeds < 1:
-        raise SpecError(f"--seeds must be at least 1, got {seeds}")
+    check_seeds(seeds)
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise SpecError(f"--data-dir must be a folder that exists, got {str(data_dir)!r}")
 

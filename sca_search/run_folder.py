@@ -34,9 +34,10 @@ from filelock import FileLock, Timeout
 from sca_search.errors import RunError, StorageError, TakenError
 from sca_search.files import write_json_atomic, write_text_atomic
 from sca_search.metric_name import ACCURACY
+from sca_search.passwords import address_without_password
 from sca_search.run_format import require_known_format
 from sca_search.sent_folder import refuse_links_out, refuse_own_code
-from sca_search.shared_study import Shared, without_passwords
+from sca_search.shared_study import Shared
 from sca_search.spec import StudySpec, differences, resolve
 
 # The name of the one study in a run folder's own database.
@@ -207,7 +208,7 @@ def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
     require_joinable(run, spec)
     if not run.spec_file.is_file():
         _make(run.path, exist_ok=True)
-        write_json_atomic(run.shared_file, {"storage": without_passwords(shared.storage)})
+        write_json_atomic(run.shared_file, {"storage": address_without_password(shared.storage)})
         write_text_atomic(run.spec_file, spec.to_toml())
     return run
 
@@ -232,18 +233,27 @@ def new_run(spec: StudySpec) -> RunFolder:
     return run
 
 
-def resumed_run(spec: StudySpec) -> RunFolder:
-    """The folder of a study that goes on: the one named, else the newest that the same command made."""
+def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder:
+    """The folder of a study that goes on: the one named, else the newest that the same command made.
+
+    Unreadable files may be left out from now on where `training_is_whole`, so that only test images are concerned: what
+    is trained and compared stays what it was.
+    """
+
+    def changed(run: RunFolder) -> list[str]:
+        may_skip = spec.data.skip_unreadable and training_is_whole
+        return [key for key in differences(spec, run.spec()) if not (may_skip and key == "data.skip_unreadable")]
+
     if spec.name:
         found = [RunFolder(spec.out / spec.name)] if (spec.out / spec.name).is_dir() else []
     else:
         found = [RunFolder(path) for path in _newest_first(spec)]
     if not found:
         raise RunError(f"{spec.out / (spec.name or spec.base_name)}: there is no run to resume")
-    same = [run for run in found if not differences(spec, run.spec())]
+    same = [run for run in found if not changed(run)]
     if not same:
-        changed = ", ".join(differences(spec, found[0].spec()))
-        raise RunError(f"{found[0].path}: holds another study, it differs in {changed}; choose another --name")
+        what = ", ".join(changed(found[0]))
+        raise RunError(f"{found[0].path}: holds another study, it differs in {what}; choose another --name")
     return _require_local(same[0])
 
 

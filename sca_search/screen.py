@@ -1,7 +1,8 @@
 """Where a command's words go, and how many there are: `--json`, `-q` and `-v`, which every command has.
 
 Results go to stdout. With `--json`, stdout holds exactly one JSON document, and all words go to stderr. With `-q`, only
-results and errors are left; with `-v`, what the run's log holds is shown as well.
+results and errors are left; with `-v`, what the run's log holds is shown as well. Passwords of
+addresses are hidden in all of it.
 """
 
 import json
@@ -17,6 +18,9 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
+
+from sca_search.passwords import without_passwords
 
 LOGGER = "sca_search"
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
@@ -38,8 +42,13 @@ class Screen(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        if isinstance(renderable, Text) and (shown := without_passwords(renderable.plain)) != renderable.plain:
+            renderable = renderable.blank_copy(shown)
         for part in super().render(renderable, options):
             yield part if part.control or not _HIDDEN.search(part.text) else Segment(printable(part.text), part.style)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(without_passwords(text), **options)
 
     # A reader that leaves early (`| head`) is no failure of the study: 1 would say so.
     def on_broken_pipe(self) -> None:
@@ -51,7 +60,7 @@ class PrintableLines(logging.Formatter):
     """Log lines for a terminal, and for a file that is shown on one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return printable(without_passwords(super().format(record)))
 
 
 @dataclass
@@ -125,13 +134,15 @@ def answer(document: Mapping[str, Any]) -> None:
 
 
 def strict(value: Any) -> Any:
-    """As JSON has it: what is not finite is null, a path is a text, numpy's numbers are numbers."""
+    """As JSON has it: what is not finite is null, a path is a text, numpy's numbers are numbers; without passwords."""
     if isinstance(value, Mapping):
         return {str(key): strict(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [strict(each) for each in value]
     if isinstance(value, Path):
-        return os.fsencode(value).decode("utf-8", errors="backslashreplace")
+        return strict(os.fsencode(value).decode("utf-8", errors="backslashreplace"))
+    if isinstance(value, str):
+        return without_passwords(value)
     if hasattr(value, "item"):
         return strict(value.item())
     return None if isinstance(value, float) and not math.isfinite(value) else value

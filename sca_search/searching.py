@@ -32,7 +32,13 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     task = make_task(spec)
     _print_notes(task)
     _print_recipe(spec)
-    known = join(spec, shared) if shared else resumed_run(spec) if resume else None
+    known = (
+        join(spec, shared)
+        if shared
+        else resumed_run(spec, training_is_whole=task.data.training_is_whole)
+        if resume
+        else None
+    )
     if known is None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)

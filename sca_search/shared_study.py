@@ -1,4 +1,4 @@
-"""Where a study that several machines share is kept: the addresses, and how they are shown without their passwords.
+"""Where a study that several machines share is kept: the addresses, and that they are given nowhere else.
 
 The trials are in a PostgreSQL database. Files are in the run folder, which all machines then see, or in a store of
 artifacts: a folder that all of them see, or a bucket.
@@ -6,20 +6,21 @@ artifacts: a folder that all of them see, or a bucket.
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sca_search.errors import SpecError
+from sca_search.passwords import HIDDEN, address_without_password, holds_password
 
 STORAGE_VARIABLE = "SCA_SEARCH_STORAGE"
 _DRIVER = "postgresql+psycopg"
-_HIDDEN = "***"
-# Up to the last @: a password with an @ in it that should have been written as %40 is hidden whole.
-_USER_AND_PASSWORD = re.compile(r"(?<=://)([^:/?#\s]*):\S*@")
+_TAKE_ADDRESSES = ("--storage", "--artifacts")
 # Optuna fills in what stands between braces.
 _UNCLEAR = re.compile(r"[\s{}]")
-_PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&\s'\"]*", re.IGNORECASE)
+# Host, port and database, as far as they can be nothing else: a port with letters is a password without its @.
+_PLACE = re.compile(r"(?:\[[\da-f:.]*\]|[\w.-]*)(?::\d+(?=/|$))?(?:/[\w./-]*)?")
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,21 @@ def shared_by(storage: str | None, artifacts: str | None) -> Shared | None:
     given = storage or os.environ.get(STORAGE_VARIABLE) or None
     if given is None:
         if artifacts is not None:
-            raise SpecError(f"--artifacts goes with --storage, got {without_passwords(artifacts)!r} alone")
+            raise SpecError(f"--artifacts goes with --storage, got {address_without_password(artifacts)!r} alone")
         return None
     if artifacts is not None:
         artifact_address(artifacts)
     return Shared(storage_address(given), artifacts)
 
 
-def without_passwords(text: str) -> str:
-    """A text in which the passwords of addresses are hidden."""
-    return _PASSWORD_OPTION.sub(rf"\1{_HIDDEN}", _USER_AND_PASSWORD.sub(rf"\1:{_HIDDEN}@", text))
+def require_addresses_in_place(arguments: Sequence[str]) -> None:
+    """An address with a password elsewhere would be taken for the name of a file or folder, and be written down."""
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        flag, is_joined, _ = argument.partition("=") if argument.startswith("--") else (before, "", "")
+        if holds_password(argument) and flag not in _TAKE_ADDRESSES:
+            where = flag if re.fullmatch(r"--[a-z-]+", flag) else "the command line"
+            shown = _unknown_address(argument.removeprefix(f"{flag}=") if is_joined else argument)
+            raise SpecError(f"{where}: an address with a password is taken by --storage alone, got {shown!r}")
 
 
 def storage_address(given: str) -> str:
@@ -58,17 +64,23 @@ def storage_address(given: str) -> str:
     if scheme not in {"postgresql", "postgres", _DRIVER} or not is_whole or not given.isprintable():
         rule = "be the address of a PostgreSQL database, postgresql://USER@HOST/DATABASE"
         raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
-    if _UNCLEAR.search(rest) or rest.count("@") > 1:
-        rule = "have every space, brace and @ of its user and password written as %20, %7B, %7D and %40"
+    if _UNCLEAR.search(rest) or rest.count("@") != parts.netloc.count("@") or rest.count("@") > 1:
+        signs = "space, brace, slash, question mark and @"
+        rule = f"have every {signs} of its user and password written as %20, %7B, %7D, %2F, %3F and %40"
         raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
     return f"{_DRIVER}://{rest}"
 
 
 def _unknown_address(given: str) -> str:
-    """What is no address may hold a password anywhere before its last @."""
+    """What is no address may hold a password anywhere before its last @, and behind it what is no place."""
     scheme, colon, rest = given.partition("://") if "://" in given else ("", "", given)
     user, at, place = rest.rpartition("@")
-    return without_passwords(f"{scheme}{colon}{_HIDDEN if user else ''}{at}{place}")
+    # The @ may be the password's own: db/x?password=hun@ter.
+    if not re.fullmatch(r"[\w+.-]*", scheme) or re.search(r"[/?=]", user):
+        return HIDDEN
+    clear = _PLACE.match(place)
+    known = clear[0] if clear else ""
+    return f"{scheme}{colon}{HIDDEN if user else ''}{at}{known}{HIDDEN if known != place else ''}"
 
 
 @dataclass(frozen=True)
@@ -91,4 +103,5 @@ def artifact_address(given: str) -> ArtifactAddress:
         return ArtifactAddress(folder=Path(path))
     if parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc):
         return ArtifactAddress(bucket=parts.netloc, prefix=path.strip("/"))
-    raise SpecError(f"--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got {without_passwords(given)!r}")
+    shown = address_without_password(given)
+    raise SpecError(f"--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got {shown!r}")

@@ -19,6 +19,7 @@ from pydantic import (
 from sca_search.errors import SpecError
 from sca_search.method_names import METHODS, SCA
 from sca_search.metric_name import at_most_one, is_share
+from sca_search.passwords import address_without_password, holds_password
 from sca_search.recipe import RecipeSpec
 from sca_search.spec_faults import fault_of, sentence
 from sca_search.spec_tables import (
@@ -31,7 +32,7 @@ from sca_search.spec_tables import (
     Table,
     TrainSpec,
 )
-from sca_search.spec_values import IN_PYTHON, Folder, Name, TrainerSettings, Whole
+from sca_search.spec_values import IN_PYTHON, MOST_SEEDS, Folder, Name, TrainerSettings, Whole
 
 # Flag -> key in the study file. A flag's fault is reported under the flag's name.
 FLAGS = {
@@ -268,12 +269,34 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
             key = FLAGS[flag]
             _put(values, key.split("."), value)
             by_flag[key] = f"--{flag.replace('_', '-')}"
+    where = str(study_file) if study_file else "the command line"
+    _require_no_passwords(values, where)
     try:
         return StudySpec.model_validate(values)
     except ValidationError as error:
-        where = str(study_file) if study_file else "the command line"
         sentences = [sentence(fault, where, by_flag, StudySpec) for fault in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(sentences))) from error
+
+
+def check_seeds(seeds: int) -> None:
+    """Of commands that train the same several times."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise SpecError(f"--seeds must be from 1 to {MOST_SEEDS:,}, got {seeds}")
+
+
+def _require_no_passwords(values: Mapping[str, Any], where: str) -> None:
+    """Of an address in the wrong place nothing else is said: other sentences would quote parts of it, and the spec is
+    written down."""
+    waiting: list[tuple[str, object]] = [("a key", list(values)), *values.items()]
+    while waiting:  # a database's spec may hold tables within tables, deeper than calls may go
+        key, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(key, list(value)), *((f"{key}.{name}", each) for name, each in value.items())]
+        elif isinstance(value, list | tuple):
+            waiting += [(key, each) for each in value]
+        elif isinstance(value, str | Path) and holds_password(str(value)):
+            shown = address_without_password(str(value))
+            raise SpecError(f"{where}: {key} must not be an address with a password, got {shown!r}")
 
 
 def _overruled(flags: Mapping[str, object]) -> tuple[str, ...]:

@@ -15,18 +15,21 @@ from sca_search.spec_values import (
     EarlyRange,
     Folder,
     Growths,
+    HalfWidth,
     HoldRange,
     KeptShare,
     LossName,
     MetricName,
     OwnName,
     Patterns,
+    Pixels,
     PositiveRange,
     Processes,
     Seconds,
     ShareBelowOne,
     ShareRange,
     Spread,
+    Temperature,
     Threads,
     Whole,
     known_augmentation,
@@ -84,7 +87,7 @@ class DataSpec(Table):
 
     name: OwnName = "digits"
     dir: Folder | None = None
-    image_size: Count | None = None
+    image_size: Pixels | None = None
     train_limit: Annotated[Whole, Field(ge=10, lt=2**31)] | None = None
     normalise: bool = True  # inputs by channel, and a regression's targets; else they stay as they are
     columns: Patterns = ()  # of hf-disk: inputs and targets
@@ -124,7 +127,7 @@ class TrainSpec(Table):
     loss: LossName | None = None  # None: by the kind of the targets
     metric: MetricName | None = None  # likewise; what trials are compared by, higher is better
     distillation: Share = 0.9  # share of the loss that asks for the dense net's answers
-    temperature: PositiveFloat = 4.0
+    temperature: Temperature = 4.0
     floor_per_layer: CountOrNone = 1
     floor_per_channel: CountOrNone = 0
 
@@ -149,9 +152,9 @@ class SpaceSpec(Table):
     latent_learning_rate: PositiveRange = (0.01, 0.1)
     frozen_learning_rate: PositiveRange = (0.001, 0.01)
     # Half-width of each group's logarithm of density beside the others'; 0 splits the zeros evenly.
-    split: NonNegativeFloat = 1.0
+    split: HalfWidth = 1.0
     # Half-width of the logarithm of each group's own strength or sharpness beside the others'; 0: the same for all.
-    own: NonNegativeFloat = 0.7
+    own: HalfWidth = 0.7
 
 
 class SearchSpec(Table):

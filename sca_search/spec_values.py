@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from sca_search.errors import nearest_name
 from sca_search.method_names import METHODS, NOT_DONE
 from sca_search.metric_name import LOSSES, METRICS, check_name
-from sca_search.recipe import PositiveFloat
+from sca_search.recipe import Measure, PositiveFloat
 from sca_search.schedule import Share
 from sca_search.spec_faults import shown
 
@@ -17,11 +17,13 @@ from sca_search.spec_faults import shown
 Whole = Annotated[int, Field(strict=True)]
 # Beyond these a number is a slip of the finger, or meant to fill somebody's memory: a plan has an entry a trial.
 _MOST = 1_000_000
-_MOST_PROCESSES = 1024
+MOST_PROCESSES = 1024
 Count = Annotated[Whole, Field(ge=1, le=_MOST)]
 CountOrNone = Annotated[Whole, Field(ge=0, le=_MOST)]
-Processes = Annotated[Whole, Field(ge=1, le=_MOST_PROCESSES)]
-Threads = Annotated[Whole, Field(ge=0, le=_MOST_PROCESSES)]
+Pixels = Annotated[Whole, Field(ge=1, le=4096)]  # of a side
+MOST_SEEDS = 10_000
+Processes = Annotated[Whole, Field(ge=1, le=MOST_PROCESSES)]
+Threads = Annotated[Whole, Field(ge=0, le=MOST_PROCESSES)]
 ShareBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -57,9 +59,13 @@ def _names(given: object) -> object:
     return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
 
 
-Seconds = Annotated[PositiveFloat, BeforeValidator(_seconds)]
+# Thirty years: a thread cannot be told to wait for much longer.
+Seconds = Annotated[PositiveFloat, Field(le=1e9), BeforeValidator(_seconds)]
+# Beyond it, answers that are softened by it are all alike.
+HalfWidth = Annotated[float, Field(strict=True, ge=0, le=20)]  # of a logarithm: its exponential is half a billion
+Temperature = Annotated[PositiveFloat, Field(le=1e4)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
-PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_range), AfterValidator(_rising)]
+PositiveRange = Annotated[tuple[Measure, Measure], BeforeValidator(_range), AfterValidator(_rising)]
 ShareRange = Annotated[tuple[ShareBelowOne, ShareBelowOne], BeforeValidator(_range), AfterValidator(_rising)]
 
 
@@ -124,11 +130,24 @@ TRAINER_SETTINGS = (
 )
 
 
+# Those that leave a network's weights in single precision, as all that measures and exports it takes for granted.
+PRECISIONS = ("32-true", "32", "16-mixed", "bf16-mixed")
+
+
 def _trainer_settings(given: object) -> object:
-    for name in given if isinstance(given, dict) else ():
+    if not isinstance(given, dict):
+        return given
+    for name in given:
         if name not in TRAINER_SETTINGS:
             near = nearest_name(str(name), TRAINER_SETTINGS)
             raise ValueError(f"must have only {', '.join(TRAINER_SETTINGS)}, got {shown(name)}{near}")
+    together = given.get("accumulate_grad_batches", 1)
+    if type(together) is not int or not 1 <= together <= _MOST:
+        raise ValueError(
+            f"must have accumulate_grad_batches from 1 to {_MOST:,}, a whole number, got {shown(together)}"
+        )
+    if str(precision := given.get("precision", "32")) not in PRECISIONS:
+        raise ValueError(f"must have as precision one of {', '.join(PRECISIONS)}, got {shown(precision)}")
     return given
 
 

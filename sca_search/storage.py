@@ -34,10 +34,10 @@ from sqlalchemy.exc import (
 )
 
 from sca_search.errors import SpecError, StorageError
+from sca_search.passwords import address_without_password, without_passwords
 from sca_search.quiet_queue import QuietQueue
 from sca_search.run_folder import RunFolder
 from sca_search.run_log import logger
-from sca_search.shared_study import without_passwords
 
 _T = TypeVar("_T")
 _TOKEN = "sca-search:token"
@@ -262,7 +262,7 @@ def open_storage(
 
 
 def _shown(address: str) -> str:
-    return without_passwords(re.sub(r"^postgresql\+psycopg", "postgresql", address))
+    return address_without_password(re.sub(r"^postgresql\+psycopg", "postgresql", address))
 
 
 def storage_of(study: optuna.Study) -> BaseStorage:

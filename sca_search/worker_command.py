@@ -12,6 +12,7 @@ from sca_search.errors import RunError, SpecError, nearest_name
 from sca_search.interrupt import stop_on_interrupt
 from sca_search.screen import answer, errors, remarks, results, say
 from sca_search.shared_study import STORAGE_VARIABLE, Shared, shared_by
+from sca_search.spec_values import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from sca_search.spec import StudySpec
@@ -29,8 +30,12 @@ def worker_command(
         str | None,
         typer.Option(help="Where the machines share files: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes here. Default 1.", min=1, show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads a process.", min=1, show_default=False)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes here. Default 1.", min=1, max=MOST_PROCESSES, show_default=False)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads a process.", min=1, max=MOST_PROCESSES, show_default=False)
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with this machine's copies of the data sets.", show_default=False)
     ] = None,

@@ -1,6 +1,7 @@
 """What several test files share: a study small enough to run for real in seconds."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from filelock import FileLock
 
 # The command's screen is as wide as its process is told when it is imported; sentences should not be folded.
 os.environ["COLUMNS"] = "200"
@@ -82,8 +84,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A finished study of three short trials: its folder, and what the command printed."""
-    folder = tmp_path_factory.mktemp("tiny")
-    done = sca_search("--target-sparsity", "0.5", "--name", "tiny", *TINY, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder / "runs" / "tiny", done.stdout
+    """A finished study of three short trials: its folder, and what the command printed. Trained by one of the processes
+    that run the tests; each has a copy, which its tests may change."""
+    own = tmp_path_factory.getbasetemp()
+    trained = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "tiny-trained"
+    with FileLock(f"{trained}.lock"):
+        if not (trained / "printed").is_file():
+            trained.mkdir()
+            done = sca_search("--target-sparsity", "0.5", "--name", "tiny", *TINY, cwd=trained)
+            assert done.returncode == 0, done.stderr
+            (trained / "printed").write_text(done.stdout)
+    folder = tmp_path_factory.mktemp("tiny") / "runs"
+    shutil.copytree(trained / "runs", folder)
+    return folder / "tiny", (trained / "printed").read_text()

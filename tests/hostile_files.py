@@ -14,8 +14,10 @@ from random_records import Builder, every_operation, random_images
 from safetensors.torch import save
 
 from sca_search.allocation import LayerShape
+from sca_search.candidate import Candidate
 from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.correction import Observation
+from sca_search.errors import SpecError
 from sca_search.export.c_count import count_zeros_c
 from sca_search.export.c_kernels import kernels_hash
 from sca_search.export.c_options import COptions
@@ -30,9 +32,32 @@ from sca_search.export.records import INPUT, Graph, TestVectors
 from sca_search.export.vectors import on_grid, read_vectors, write_vectors
 from sca_search.latency_file import read_latency_table
 from sca_search.prior_file import read_prior, write_prior
+from sca_search.shortening import recipe_candidate, told
 from sca_search.spec import resolve
 from sca_search.weights_file import read_weights
 
+# Every number that its shortening works with, and Lightning's settings.
+RECIPE = b"""
+[data]
+train_limit = 20000
+
+[train]
+epochs = 4
+
+[recipe]
+epochs = 370
+images = 60000
+alpha = 1e-4
+strength_lambda = 5e-8
+lambda_steps = [[270, 50], [300, 0.5]]
+learning_rate = 0.01
+learning_rate_steps = [[100, 0.1], [160, 0.1]]
+spread = 0.6
+
+[trainer]
+accumulate_grad_batches = 2
+precision = "bf16-mixed"
+"""
 LAYERS = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
 
 
@@ -137,6 +162,7 @@ def _study_files(folder: Path) -> list[Reader]:
     study = (RUN / "study.toml").read_bytes()
     return [
         Reader("study file", study, through(folder / "study.toml", lambda path: resolve(path, {}).to_toml()), TEXT),
+        Reader("recipe", RECIPE, through(folder / "recipe.toml", _point), TEXT),
         Reader(
             "prior",
             (folder / "prior.json").read_bytes(),
@@ -150,6 +176,15 @@ def _study_files(folder: Path) -> list[Reader]:
             JSON,
         ),
     ]
+
+
+def _point(path: Path) -> Candidate:
+    """A recipe, in words and as the one point that is trained."""
+    spec = resolve(path, {})
+    if spec.recipe is None:
+        raise SpecError("no recipe is left")
+    told(spec)
+    return recipe_candidate(spec, seed=0)
 
 
 def _asked(path: Path, graph: Graph) -> float:

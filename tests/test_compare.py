@@ -93,7 +93,8 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
     ("flags", "sentence"),
     [
         (("--methods", "twm"), "unknown method 'twm'"),
-        (("--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("--seeds", "1" + "0" * 40), f"--seeds must be from 1 to 10,000, got 1{'0' * 40}"),
+        (("--seeds", "0"), "--seeds must be from 1 to 10,000, got 0"),
         (("--target-sparsity", "1.5"), "--target-sparsity must be"),
     ],
 )

@@ -64,6 +64,12 @@ def said(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_a_command_of_anothers_run_is_shown_without_its_password() -> None:
+    noted = [{"command": "sca-search --storage postgresql://me:hunter-2@db/x --front", "at": 0.0}]
+    document = study_document(files_of(ROWS, about={"commands": noted}))
+    assert document["setup"]["commands"] == ["sca-search --storage postgresql://me:***@db/x --front"]
+
+
 # The front ------------------------------------------------------------------------------------------------------------
 
 

@@ -262,17 +262,17 @@ def test_mnist_is_read_from_a_local_copy(mnist_folder: Path) -> None:
     assert data.train.images.mean().item() == pytest.approx(0, abs=1e-5)
 
 
-def test_mnist_cut_short_is_refused_with_its_folder(mnist_folder: Path) -> None:
+def test_mnist_cut_short_is_refused_with_its_file(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(DataError, match="MNIST/raw: the copy of mnist must be whole"):
+    with pytest.raises(DataError, match="MNIST/raw/train-images-idx3-ubyte: the copy of mnist must be whole"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
 def test_mnist_with_test_images_cut_short_is_refused_before_anything_is_trained(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(DataError, match="MNIST/raw: the copy of mnist must be whole"):
+    with pytest.raises(DataError, match="MNIST/raw/t10k-images-idx3-ubyte: the copy of mnist must be whole"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 

@@ -72,9 +72,9 @@ def test_npz_with_limit_and_size(tmp_path: Path) -> None:
 
 
 def test_npz_reads_test_images_only_when_asked(tmp_path: Path) -> None:
+    data = load_data(save(tmp_path), seed=0)
     bad = np.full((12, 5, 4), np.nan)
-    floats = {"train_images": np.ones((30, 5, 4)), "val_images": np.ones((9, 5, 4))}
-    data = load_data(save(tmp_path, test_images=bad, **floats), seed=0)
+    save(tmp_path, test_images=bad)
     with pytest.raises(DataError, match="test_images must be finite numbers, got NaN or infinity"):
         data.read_test()
 
@@ -371,8 +371,8 @@ def test_folder_with_an_image_that_cannot_be_used_names_the_file(tmp_path: Path,
 def test_folder_reads_test_images_only_when_asked(tmp_path: Path) -> None:
     for part in ("train", "val", "test"):
         draw_classes(tmp_path / part, {"cat": 3, "dog": 3})
-    (tmp_path / "test" / "cat" / "000.png").write_text("no image")
     data = load_data(f"folder:{tmp_path}", seed=0, image_size=4)
+    (tmp_path / "test" / "cat" / "000.png").write_text("no image")
     with pytest.raises(DataError, match=r"test.cat.000\.png: every image must be readable"):
         data.read_test()
 

@@ -33,6 +33,7 @@ NAMES = (
     "C source, stored",
     "ONNX model",
     "study file",
+    "recipe",
     "prior",
     "latency table",
     "page: summary.json",
@@ -77,7 +78,13 @@ def test_no_reader_is_left_out(known: dict[str, Reader]) -> None:
     assert set(known) == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def _marked(name: str) -> object:
+    """What reads a whole page, screen or study takes seconds."""
+    is_slow = name.startswith(("page: ", "live: ", "show: ", "whole "))
+    return pytest.param(name, marks=pytest.mark.slow) if is_slow else name
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in NAMES])
 def test_bad_files_are_read_or_refused(known: dict[str, Reader], name: str) -> None:
     outcomes = fuzzed(known[name], CASES_OF_SLOW if known[name].is_slow else CASES)
     assert outcomes.sound, "\n".join([str(outcomes), *outcomes.crashes])

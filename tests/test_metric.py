@@ -133,8 +133,8 @@ def test_targets_that_are_all_alike_have_no_r2() -> None:
 
 
 def test_a_module_that_is_no_function_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"the metric math:pi must be a function of \(outputs, targets\), got 3\.14"):
-        metric_of("math:pi", data_with(torch.rand(4)))
+    with pytest.raises(SpecError, match=r"the metric numpy:pi must be a function of \(outputs, targets\), got 3\.14"):
+        metric_of("numpy:pi", data_with(torch.rand(4)))
 
 
 def test_the_bootstrap_of_a_mean_is_near_its_standard_error() -> None:

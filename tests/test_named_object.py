@@ -1,9 +1,9 @@
 """A user's own objects by name: from modules and files, and a sentence for each that cannot be had."""
 
-import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sca_search.errors import DataError, SpecError
@@ -40,7 +40,14 @@ def test_a_reference_is_a_place_a_colon_and_a_name(text: str, expected: bool) ->
 
 
 def test_an_object_of_an_installed_module_is_found() -> None:
-    assert load_object("math:floor", "the metric") is math.floor
+    assert load_object("numpy.linalg:norm", "the metric") is np.linalg.norm
+
+
+@pytest.mark.parametrize("reference", ["os:abort", "os.path:exists", "builtins:exit", "signal:pause"])
+def test_an_object_of_python_itself_is_refused(reference: str) -> None:
+    place, _, name = reference.partition(":")
+    with pytest.raises(DataError, match=rf"the data must be of your own .*; a file of that name is {place}\.py:{name}"):
+        load_object(reference, "the data", DataError)
 
 
 def test_an_object_of_a_file_is_found_and_the_file_runs_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from sca_search.candidate import Candidate
 from sca_search.correction import Observation
-from sca_search.errors import StorageError
+from sca_search.errors import CodeError, StorageError
 from sca_search.fit import StopRequestedError
 from sca_search.goal import GRID, planned_ahead
 from sca_search.halving import RungScore
@@ -513,6 +513,19 @@ def test_a_damaged_checkpoint_is_told_and_its_training_starts_again(tmp_path, ta
     )
     assert studio.states() == {0: "complete"}
     assert_trained_in_one_go(studio, 0, task, start)
+
+
+def test_what_code_of_a_users_own_says_is_kept_without_passwords(tmp_path, task, start):
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1))
+
+    def on_epoch(_trial, _epoch):
+        raise CodeError("own.py: failed at postgresql://me:hunter-2@db/x")
+
+    objective = replace(studio.objective, listener=replace(studio.objective.listener, on_epoch=on_epoch))
+    fill_queue(studio.study, studio.space)
+    work(studio.study, objective, lambda: has_waiting(studio.study))
+    (row,) = rows(studio.study)
+    assert (row["state"], row["reason"]) == ("failed", "own.py: failed at postgresql://me:***@db/x")
 
 
 # What trials leave for each other

@@ -305,7 +305,8 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
         (("6", "--hours", "0"), "--hours must be above 0, got 0"),
         (("6", "--hours", "nan"), "--hours must be above 0, got nan"),
         (("6", "--epochs", "0"), "--epochs must be at least 1, got 0"),
-        (("6", "--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("6", "--seeds", "99999999999"), "--seeds must be from 1 to 10,000, got 99999999999"),
+        (("6", "--seeds", "0"), "--seeds must be from 1 to 10,000, got 0"),
         (
             ("3", "--weights", "a.pt"),
             "--weights a.pt: must be of the only network that is trained, got resnet18 on imagenet, alexnet on",

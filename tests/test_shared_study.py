@@ -1,24 +1,29 @@
 """Addresses of shared studies: what is taken, what is refused, and that no password is shown anywhere."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sca_search.errors import SpecError
 from sca_search.provenance import note_command
-from sca_search.run_folder import RunFolder
+from sca_search.run_folder import RunFolder, joined_run
 from sca_search.shared_study import (
     STORAGE_VARIABLE,
     Shared,
     artifact_address,
+    require_addresses_in_place,
     shared_by,
     storage_address,
-    without_passwords,
 )
+from sca_search.spec import resolve
 
 SECRET = "hunter-2"
+UNCLEAR = (
+    "--storage must have every space, brace, slash, question mark and @ of its user and password written as %20, %7B, "
+    "%7D, %2F, %3F and %40"
+)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,15 @@ def test_addresses_of_postgresql_are_taken(given_one: str, taken: str) -> None:
         "https://me:hunter-2@db/studies",
         "me:hunter-2@db/studies",
         "postgresql:me:hunter-2@db/studies",
+        "postgresql://me:hunter-2",
+        "postgresql://me:hunter-2/studies",
+        "postgresql:/me:hunter-2@db/studies",
+        "mysql://db/studies?password=hunter-2",
+        "mysql://db/studies?password=a hunter-2",
+        "mysql://db/studies?password=a@hunter-2",
+        "mysql://db/studies?pass%77ord=hunter-2",
+        "host=db password='a hunter-2'",
+        "host=db password='hunter-2://db/x'",
     ],
 )
 def test_other_addresses_are_refused_without_their_passwords(bad: str) -> None:
@@ -71,31 +85,25 @@ def test_other_addresses_are_refused_without_their_passwords(bad: str) -> None:
 def test_addresses_that_could_be_read_otherwise_are_refused_without_their_passwords(bad: str) -> None:
     with pytest.raises(SpecError) as caught:
         storage_address(bad)
-    rule = "--storage must have every space, brace and @ of its user and password written as %20, %7B, %7D and %40"
-    assert str(caught.value) == f"{rule}, got 'postgresql://***@db/x'"
+    assert str(caught.value) == f"{UNCLEAR}, got 'postgresql://***@db/x'"
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("bad", "shown"),
     [
-        ("postgresql://me:hunter-2@db/x", "postgresql://me:***@db/x"),
-        ("postgresql://me:hun@ter-2@db/x", "postgresql://me:***@db/x"),
-        ("postgresql://me@server:hunter-2@db/x", "postgresql://me@server:***@db/x"),
-        ("--storage=postgresql://me:hunter-2@db/x --name a", "--storage=postgresql://me:***@db/x --name a"),
-        ("postgresql://db/x?user=me&password=hunter-2&a=b", "postgresql://db/x?user=me&password=***&a=b"),
-        ("postgresql://db/x?sslpassword=hunter-2", "postgresql://db/x?sslpassword=***"),
-        ("postgresql://me@db/x", "postgresql://me@db/x"),
-        ("ratio 1:2 me@db", "ratio 1:2 me@db"),
+        ("postgresql://db/x?password=hunter-2 hunter-2", "postgresql://db/x***"),
+        ("postgresql://db/x?password={hunter-2}", "postgresql://db/x***"),
+        # Which @ and which slash end the password?
+        ("postgresql://db/x?password=a@hunter-2", "***"),
+        ("postgresql://db:1/x?password=a@hunter-2", "***"),
+        ("postgresql://me:1/hunter-2@db/x", "***"),
+        ("postgresql://me/x:hunter-2@db/x", "***"),
     ],
 )
-def test_passwords_are_hidden_and_nothing_else(text: str, shown: str) -> None:
-    assert without_passwords(text) == shown
-
-
-@given(st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="/?#"), min_size=3))
-def test_no_password_survives(password: str) -> None:
-    hidden = without_passwords(f"postgresql://user:{password}@host/database")
-    assert hidden == "postgresql://user:***@host/database"
+def test_of_an_address_that_is_refused_only_what_is_clear_is_shown(bad: str, shown: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        storage_address(bad)
+    assert str(caught.value) == f"{UNCLEAR}, got {shown!r}"
 
 
 def test_a_shared_study_does_not_print_its_address() -> None:
@@ -109,6 +117,53 @@ def test_the_command_is_noted_without_its_password(tmp_path: Path) -> None:
     told = run.about_file.read_text()
     assert "postgresql://me:***@db/x" in told
     assert SECRET not in told
+
+
+@pytest.mark.parametrize("option", ["password", "pass%77ord", "sslpassword"])
+@pytest.mark.parametrize("password", ["hun'ter-2", 'hun"ter-2', "hun&ter-2", "hun'\"&'ter-2", "hun%20ter-2"])
+def test_what_is_written_of_a_shared_study_holds_no_part_of_a_password(
+    option: str, password: str, tmp_path: Path
+) -> None:
+    address = f"postgresql://db/x?{option}={password}&sslmode=require"
+    run = joined_run(resolve(None, {"out": tmp_path, "name": "a"}), Shared(storage_address(address)))
+    note_command(run, ["--storage", address, f"--storage={address}", "--name", "a"], threads=1)
+    shown = f"postgresql://db/x?{option}=***&sslmode=require"
+    (noted,) = json.loads(run.about_file.read_text())["commands"]
+    assert shlex.split(noted["command"]) == ["sca-search", "--storage", shown, f"--storage={shown}", "--name", "a"]
+    assert json.loads(run.shared_file.read_text()) == {"storage": shown.replace("postgresql", "postgresql+psycopg")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["postgresql://me:hunter-2@db/x"], "the command line"),
+        (["show", "postgresql://me:hunter-2@db/x"], "the command line"),
+        (["worker", "x", "postgresql://me:hunter-2@db/x"], "the command line"),
+        (["--storage", "postgresql://me@db/x", "postgresql://me:hunter-2@db/x"], "the command line"),
+        (["--out", "postgresql://me:hunter-2@db/x"], "--out"),
+        (["--out=postgresql://me:hunter-2@db/x"], "--out"),
+        (["--storge", "postgresql://me:hunter-2@db/x"], "--storge"),
+        (["--storage", "--name", "postgresql://me:hunter-2 hunter-2@db/x"], "--name"),
+    ],
+)
+def test_an_address_with_a_password_in_the_wrong_place_is_refused(arguments: list[str], where: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        require_addresses_in_place(arguments)
+    rule = "an address with a password is taken by --storage alone"
+    assert str(caught.value) == f"{where}: {rule}, got 'postgresql://***@db/x'"
+
+
+@pytest.mark.parametrize("bad", ["--postgresql://me:hunter-2=a@db/x", "postgresql://db/x?pass%77ord=a@hunter-2"])
+def test_of_an_address_in_the_wrong_place_only_what_is_clear_is_shown(bad: str) -> None:
+    with pytest.raises(SpecError, match=r"^the command line: an address with a password .*") as caught:
+        require_addresses_in_place([bad])
+    assert SECRET not in str(caught.value)
+
+
+def test_addresses_in_their_places_are_taken() -> None:
+    require_addresses_in_place(["--storage", "postgresql://me:hunter-2@db/x", "--out", "C:/runs", "--name", "a@b:c"])
+    require_addresses_in_place(["--storage=postgresql://db/x?password=hunter-2"])
+    require_addresses_in_place(["--artifacts", "s3://me:hunter-2@bucket/x", "--model", "net.py:build"])
 
 
 def test_flags_stand_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

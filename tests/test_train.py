@@ -1,6 +1,9 @@
 """Training on the real digits: the optimizer's course, the dense start, candidates, settling, and stopping."""
 
 import math
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,17 +18,17 @@ from sca_search.errors import DivergenceError, RunError
 from sca_search.exact import Floor
 from sca_search.fit import (
     WHOLE,
+    EpochLearner,
     FitPlan,
-    Learner,
+    Lesson,
+    StepLearner,
     StopRequestedError,
     Watch,
-    _Conductor,
     fit,
     is_plain,
     lightning,
     parameter_groups,
 )
-from sca_search.loss import cross_entropy
 from sca_search.methods import Method
 from sca_search.prepare import prepared
 from sca_search.schedule import Ramp, Tracked
@@ -255,6 +258,23 @@ def test_rate_is_multiplied_at_the_epochs_named():
     np.testing.assert_allclose(moved, [0.1] * 4 + [0.01] * 6 + [0.05] * 6, rtol=1e-6)
 
 
+def test_batches_that_are_added_up_share_a_step_and_the_rate_still_makes_one_cycle():
+    moved = steps_taken(FitPlan(epochs=10, learning_rate=0.1, trainer={"accumulate_grad_batches": 2}))
+    np.testing.assert_array_equal(moved[::2], np.zeros(20))
+    np.testing.assert_allclose(moved[1::2], adam_steps(*one_cycle(0.1, 20)), rtol=1e-5)
+
+
+def test_batches_left_over_make_a_step_of_their_own():
+    plan = FitPlan(epochs=2, learning_rate=0.1, learning_rate_steps=((1, 0.1),), trainer={"accumulate_grad_batches": 2})
+    moved = steps_taken(plan, batches_an_epoch=3)
+    assert list(np.flatnonzero(moved)) == [1, 2, 4, 5]
+    assert moved[1] == pytest.approx(0.1, rel=1e-6)
+    # Half a gradient after a whole one: by hand, (0.1 · 2 · 0.9 + 0.1) / (1 - 0.9²) and the root of the squares alike.
+    first, second = (0.9 * 0.1 * 2 + 0.1 * 1) / 0.19, (0.999 * 0.001 * 4 + 0.001 * 1) / (1 - 0.999**2)
+    assert moved[2] == pytest.approx(0.1 * first / second**0.5, rel=1e-6)
+    assert 0 < moved[4] < 0.02  # in the second epoch, at a tenth of the rate
+
+
 def test_a_single_step_can_be_taken():
     assert len(steps_taken(FitPlan(epochs=1, learning_rate=0.1), batches_an_epoch=1)) == 1
 
@@ -278,11 +298,16 @@ class Recorder(Method):
         return 0.0
 
 
-def test_schedules_move_before_each_batch_by_its_share_of_the_epoch():
+# Whose steps are plain, and whose are Lightning's: no gradient is so large as to be clipped.
+TRAINERS = pytest.mark.parametrize("trainer", [{}, {"gradient_clip_val": 1e9}], ids=["plain", "by Lightning"])
+
+
+@TRAINERS
+def test_schedules_move_before_each_batch_by_its_share_of_the_epoch(trainer):
     split = Split(torch.randn(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3)
     control, epochs = Recorder(), []
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    fit(model, split.batches(4, seed=0), FitPlan(2, 0.01), Watch(after_epoch=epochs.append), control)
+    fit(model, split.batches(4, seed=0), FitPlan(2, 0.01, trainer=trainer), Watch(after_epoch=epochs.append), control)
     assert control.epochs == pytest.approx([0, 1 / 3, 2 / 3, 1, 4 / 3, 5 / 3])
     assert epochs == [1, 2]
 
@@ -312,7 +337,6 @@ def plain_trainer(**settings):
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
-        "callbacks": [_Conductor(Watch(), None, WHOLE)],
     }
     return lightning.Trainer(**ours | settings)
 
@@ -335,12 +359,11 @@ class Doubled(Recorder):
 @pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
 def test_a_plain_step_is_lightnings_own_to_the_bit(task, start, steps):
     trained = []
-    for automatic in (True, False):
+    for kind in (StepLearner, EpochLearner):
         model = task.model_with(start.state)
         plan = FitPlan(2, 0.01, learning_rate_steps=steps, weight_decay=0.01)
         batches = task.data.train.batches(64, seed=0)
-        learner = Learner(model, plan, WHOLE, len(batches), Doubled(model), cross_entropy)
-        learner.automatic_optimization = automatic
+        learner = kind(model, plan, WHOLE, len(batches), Doubled(model), Lesson())
         plain_trainer().fit(learner, batches)
         trained.append(model.state_dict() | learner.memory)
     assert states_equal(*trained)
@@ -970,15 +993,44 @@ class StopAt:
 
 
 # 400 images in batches of 64, the last of 16: 7 batches an epoch.
+@TRAINERS
 @pytest.mark.parametrize("nth", [1, 6, 7, 8, 14])
-def test_a_stop_ends_the_training_within_one_batch(task, start, nth):
+def test_a_stop_ends_the_training_within_one_batch(task, start, nth, trainer):
     model, stop, epochs, passes = task.model_with(start.state), StopAt(nth), [], []
     model.register_forward_hook(lambda *_: passes.append(model.training))
+    plan = FitPlan(2, 0.01, trainer=trainer)
     with pytest.raises(StopRequestedError):
-        fit(model, task.data.train.batches(64, seed=0), FitPlan(2, 0.01), Watch(epochs.append, stop))
+        fit(model, task.data.train.batches(64, seed=0), plan, Watch(epochs.append, stop))
     assert stop.asked == nth
     assert passes == [True] * nth
     assert epochs == [1] * (nth > 7)  # an epoch that was cut, or ended with the stop, is not told
+
+
+# 10 batches an epoch; the third is told by a signal to be the last.
+TERMINATED = """
+import os, signal, sys
+import torch
+from sca_search.data import Split
+from sca_search.fit import FitPlan, Watch, fit
+
+model, passes = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)), []
+
+def loss(outputs, labels):
+    passes.append(None)
+    print(len(passes), flush=True)
+    if len(passes) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+split = Split(torch.ones(20, 1, 1, 1), torch.zeros(20, dtype=torch.int64))
+fit(model, split.batches(2, seed=0), FitPlan(2, 0.01), Watch(), loss=loss)
+"""
+
+
+def test_a_signal_that_nobody_else_hears_ends_the_process_within_one_batch():
+    ended = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["1", "2", "3"], ended.stderr
+    assert ended.returncode == -signal.SIGTERM
 
 
 # One epoch of 7 batches in each phase.

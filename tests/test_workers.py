@@ -274,6 +274,7 @@ def test_lightnings_settings_reach_its_trainer() -> None:
         ({"accelerator": "gpuu"}, "[trainer]: Lightning refuses these settings: "),
         ({"precision": "3"}, "[trainer]: Lightning refuses these settings: "),
         ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
+        ({"devices": 10**30, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
         ({"devices": 2, "accelerator": "cpu"}, "[trainer]: a trial must be trained in one process, got 2 by "),
     ],
 )

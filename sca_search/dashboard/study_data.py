@@ -26,6 +26,7 @@ from sca_search.dashboard.words import (
 from sca_search.goal import limits_of
 from sca_search.method_names import METHODS, SCA
 from sca_search.metric_name import is_share
+from sca_search.passwords import without_passwords
 from sca_search.spec import StudySpec
 
 Document = dict[str, Any]
@@ -166,5 +167,5 @@ def _setup(files: RunFiles) -> Document:
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],
         "versions": files.about.get("versions") or files.summary.get("versions") or {},
-        "commands": [str(each.get("command", "")) for each in files.about.get("commands", ())],
+        "commands": [without_passwords(str(each.get("command", ""))) for each in files.about.get("commands", ())],
     }

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.data.arrays import split_from_arrays
-from sca_search.data.carve import Rows, carve_val, limit_rows
+from sca_search.data.carve import Rows, carve_val, limit_rows, require_every_class
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.download import cache_folder, fetch_files
+from sca_search.data.idx import idx_fault
 from sca_search.data.npz import load_npz
 from sca_search.data.splits import Split
 from sca_search.errors import DataError
@@ -45,7 +46,15 @@ class Archive:
     packed: dict[str, str]  # what a copy can be unpacked from, and the MD5 of each
     npz: str | None = None  # one file with all of it, preferred where present
     classes: tuple[str, ...] | None = None  # names for the npz, which has none
-    pixels: int = 32  # of the npz's images, each way
+    shape: tuple[int, ...] = (32, 32, 3)  # of an image
+    is_idx: bool = False  # whether its files are images, labels of training and then of the test, in MNIST's format
+
+    def places(self, root: Path, train: bool) -> tuple[Path, Path]:
+        """Where a split's images and labels lie, for sentences; of CIFAR's files torchvision does not say which."""
+        if not self.is_idx:
+            return ((root / self.files[0]).parent,) * 2
+        images, labels = self.files[:2] if train else self.files[2:]
+        return root / images, root / labels
 
 
 _MNIST = {
@@ -62,6 +71,8 @@ ARCHIVES = (
         "MNIST",
         tuple(f"MNIST/raw/{file}-ubyte" for file in _MNIST),
         {f"MNIST/raw/{file}-ubyte.gz": md5 for file, md5 in _MNIST.items()},
+        shape=(28, 28),
+        is_idx=True,
     ),
     Archive(
         "cifar10",
@@ -101,10 +112,11 @@ def load_archive(archive: Archive, request: DataRequest, *, opener: Opener | Non
 def _from_npz(archive: Archive, path: Path, request: DataRequest) -> DataSet:
     data = load_npz(archive.name, path, request, archive.classes)
     assert archive.classes is not None
-    size = request.image_size or archive.pixels
-    if (data.input_shape, len(data.classes)) != ((3, size, size), len(archive.classes)):
+    height, width, channels = archive.shape
+    size = request.image_size or height
+    if (data.input_shape, len(data.classes)) != ((channels, size, size), len(archive.classes)):
         raise DataError(
-            f"{path}: {archive.name} must have colour images of {archive.pixels}×{archive.pixels} pixels in "
+            f"{path}: {archive.name} must have colour images of {height}×{width} pixels in "
             f"{len(archive.classes)} classes, got inputs of the shape {data.input_shape} in {len(data.classes)}; any "
             f"other data can be named by its path"
         )
@@ -141,6 +153,7 @@ def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opene
     images, labels, classes = _read(archive, root, opener, train=True)
     _read(archive, root, opener, train=False)  # half a copy is found out now, and not when all is trained
     val, train = carve_val(labels, request.seed)
+    require_every_class(str(archive.places(root, train=True)[1]), labels[train], classes)
     train = train[limit_rows(labels[train], request.train_limit, request.seed)]
 
     def part(rows: Rows) -> Split:
@@ -156,20 +169,42 @@ def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opene
 def _read(
     archive: Archive, root: Path, opener: Opener, *, train: bool
 ) -> tuple[NDArray[np.uint8], Rows, tuple[str, ...]]:
+    places = archive.places(root, train)
+    for place, axes in zip(places, (3, 1), strict=True) if archive.is_idx else ():
+        if fault := idx_fault(place, axes):
+            raise _damaged(archive, place, fault)
     try:
         with warnings.catch_warnings():
             # CIFAR's files were pickled by a numpy of 2009, whose dtypes the present one deprecates.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
             stored = opener(root, train=train, download=False)
         images, labels = np.asarray(stored.data), np.asarray(stored.targets, dtype=np.int64)
-        if len(images) != len(labels) or labels.max() >= len(stored.classes):
-            raise ValueError(f"{len(images)} images, {len(labels)} labels up to {labels.max()}")
     except _DAMAGED as error:
-        # torchvision ends with advice for whoever calls it.
-        reason = " ".join(str(error).split()).partition(" You can use")[0] or type(error).__name__
-        folder = (root / archive.files[0]).parent  # torchvision does not say which of its files it is
-        raise DataError(
-            f"{folder}: the copy of {archive.name} must be whole, this one is damaged "
-            f"({reason}); delete it to have it downloaded again"
-        ) from None
+        # torchvision ends with advice for whoever calls it, and its assertions have no words.
+        reason = " ".join(str(error).split()).partition(" You can use")[0] or "it is not in its format"
+        raise _damaged(archive, places[0].parent if archive.is_idx else places[0], reason) from None
+    _refuse_odd(archive, places, images, labels, len(stored.classes))
     return images, labels, tuple(stored.classes)
+
+
+def _refuse_odd(archive: Archive, places: tuple[Path, Path], images: NDArray[Any], labels: Rows, classes: int) -> None:
+    """What can be read, and is not the data set: a network would be made for something else, or fail at the end."""
+    if images.shape[1:] != archive.shape:
+        raise DataError(
+            f"{places[0]}: {archive.name} must have images of the shape {archive.shape}, got {images.shape[1:]}; any "
+            "other data can be named by its path"
+        )
+    if not len(images):
+        raise _damaged(archive, places[0], "it has no images")
+    if len(images) != len(labels):
+        raise _damaged(archive, places[1], f"{len(images)} images, {len(labels)} labels")
+    low, high = labels.min(), labels.max()
+    if low < 0 or high >= classes:
+        raise _damaged(archive, places[1], f"labels must be 0..{classes - 1}, got {low if low < 0 else high}")
+
+
+def _damaged(archive: Archive, place: Path, reason: str) -> DataError:
+    return DataError(
+        f"{place}: the copy of {archive.name} must be whole, this one is damaged ({reason}); delete it to have it "
+        "downloaded again"
+    )

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.errors import DataError
-from sca_search.named_object import cause_of
+from sca_search.named_object import RAISED, cause_of
 
 
 def is_module(data: object) -> bool:
@@ -24,7 +24,7 @@ def splits_of_module(name: str, module: Any) -> list[Any]:
         return [*found, _of_loader(module, "test_dataloader")]
     except DataError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise DataError(f"data set {name!r}: its data module failed with {cause_of(error)}") from error
 
 

@@ -54,6 +54,7 @@ class DataSet:
     target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised, which they are then
     target_std: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
     augmentation: Augmentation = "none"  # of `training`, and of nothing else
 
     @property

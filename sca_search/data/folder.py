@@ -52,7 +52,7 @@ def _divided(path: Path, request: DataRequest) -> Parts:
     train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
     if (path / "val").is_dir():
         val = list_files(path / "val", classes, request)
-        return Parts(train, val, test, classes, train.left_out + val.left_out + test.left_out)
+        return Parts(train, val, test, classes, train.left_out + val.left_out, test.left_out)
     return with_carved_val(path, train, test, classes, request)
 
 
@@ -60,7 +60,7 @@ def with_carved_val(path: Path, train: Files, test: Files, classes: tuple[str, .
     """Three splits of two."""
     val, kept = carve_val(train.labels, request.seed)
     require_every_class(str(path), train.labels[kept], classes)
-    return Parts(train.take(kept), train.take(val), test, classes, train.left_out + test.left_out)
+    return Parts(train.take(kept), train.take(val), test, classes, train.left_out, test.left_out)
 
 
 def _carved(path: Path, request: DataRequest) -> Parts:

@@ -7,7 +7,7 @@ from typing import Any
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.objects import from_objects, seeded
 from sca_search.errors import DataError
-from sca_search.named_object import cause_of, load_object
+from sca_search.named_object import RAISED, cause_of, load_object
 from sca_search.wheels import heal_torchvision
 
 _TAKES = ("seed", "data_dir")
@@ -31,7 +31,7 @@ def _called(name: str, function: object, request: DataRequest) -> object:
         return function(**{key: known[key] for key in _taken(name, function)})
     except DataError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise DataError(f"data set {name!r}: the function failed with {cause_of(error)}") from error
 
 

@@ -36,9 +36,22 @@ class ImageReader:
     def image_shape(self) -> tuple[int, int, int]:
         return self.channels, self.size, self.size
 
+    @property
+    def _mode(self) -> str:
+        return "L" if self.channels == 1 else "RGB"
+
     def __call__(self, path: Path, /) -> Tensor:
         """The image as float32 CHW in 0..1."""
         return self._read(path, None)
+
+    def check(self, path: Path, /) -> None:
+        """Refuses a file as reading it would, in a fraction of the time: a JPEG is drawn in an eighth of its size."""
+        try:
+            with Image.open(path) as image:
+                _load_small(image)
+                _convert(image.crop((0, 0, 1, 1)), self._mode, path)
+        except _UNREADABLE as error:
+            raise _unreadable(path, error) from None
 
     def varied(self, path: Path, generator: np.random.Generator, /) -> Tensor:
         """The same of a part at random, mirrored by the toss of a coin."""
@@ -47,7 +60,7 @@ class ImageReader:
     def _read(self, path: Path, generator: np.random.Generator | None) -> Tensor:
         try:
             with Image.open(path) as image:
-                coloured = _convert(image, "L" if self.channels == 1 else "RGB", path)
+                coloured = _convert(image, self._mode, path)
             box = random_box(coloured.size, generator) if generator else centre_box(coloured.size, self.centre)
             square = coloured.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
         except _UNREADABLE as error:
@@ -95,14 +108,19 @@ def is_grey(path: Path) -> bool:
 
 
 def is_readable(path: Path) -> bool:
-    """Whether a file can be read to its end; of a JPEG every byte is looked at, but only an eighth of it drawn."""
+    """Whether a file can be read to its end."""
     try:
         with Image.open(path) as image:
-            image.draft(image.mode, (1, 1))
-            image.load()
+            _load_small(image)
     except _UNREADABLE:
         return False
     return True
+
+
+def _load_small(image: Image.Image) -> None:
+    """Reads a file to its end; of a JPEG every byte is looked at, but only an eighth of it drawn."""
+    image.draft(image.mode, (1, 1))
+    image.load()
 
 
 def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:

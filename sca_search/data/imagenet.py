@@ -65,7 +65,7 @@ def load_imagenet(kind: ImageNet, request: DataRequest, *, memory_bytes: int = M
 def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
     """Whoever copied a part of it on purpose may train on that; whoever did not should know."""
     found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
-    if sum(found) + len(parts.left_out) >= sum(kind.images):
+    if sum(found) + len(parts.left_out) + len(parts.test_left_out) >= sum(kind.images):
         return []
     (train, val), (all_train, all_val) = found, kind.images
     return [f"{path}: {train:,} of {kind.name}'s {all_train:,} images in train, {val:,} of {all_val:,} in val"]

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from sca_search.errors import CodeError, DataError
-from sca_search.named_object import cause_of
+from sca_search.named_object import RAISED, cause_of
 
 # So many items are read twice: one that is flipped by the toss of a coin is caught but once in 65,536.
 _READ_TWICE = 16
@@ -38,7 +38,7 @@ class Items:
     def _item(self, row: int) -> Any:
         try:
             return self.source[row]
-        except Exception as error:
+        except RAISED as error:
             raise CodeError(f"{self.where}: reading item {row} failed with {cause_of(error)}") from error
 
     def _input(self, given: Any) -> Tensor:

@@ -17,7 +17,8 @@ from sca_search.data.function import load_function
 from sca_search.data.hf_disk import load_hf_disk
 from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.data.npz import load_npz
-from sca_search.errors import DataError, unknown_name
+from sca_search.errors import DataError, LimitError, unknown_name
+from sca_search.memory_limit import memory_limits
 from sca_search.named_object import is_reference
 from sca_search.spec_tables import DataSpec
 
@@ -92,7 +93,10 @@ def _loaded(name: str, request: DataRequest) -> DataSet:
         if value is not None and value < 1:
             raise DataError(f"data set {name!r}: {option} must be at least 1, got {value}")
     try:
-        return _load(name, request)
+        with memory_limits():
+            return _load(name, request)
+    except LimitError as error:
+        raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
     except OSError as error:
         raise DataError(f"data set {name!r}: must be readable, got: {error}") from None
 

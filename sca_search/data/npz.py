@@ -8,15 +8,17 @@
 Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (taken as they are). Inputs have any rank,
 (N, C), (N, C, L), (N, C, H, W) or more, channels first, of the same types. What is predicted follows from the targets
 (targets.py). Every rule about names, shapes and types is checked on the arrays' headers before anything is read, the
-test arrays' too: a long study must not end on a malformed test split.
+test arrays' too, and test inputs are walked through in pieces, of which nothing is kept: a long study must not end on a
+malformed test split.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +30,11 @@ from sca_search.data.splits import Split
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import DataError
 
-_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+# RuntimeError is what zipfile says of a password.
+_BROKEN = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _NAMES = "output_names"
+# Values of an array that are looked at together: their float32 copies are 4 MB.
+_PIECE = 1024**2
 
 
 class _Header(NamedTuple):
@@ -49,6 +54,9 @@ class _File:
 
     def read_inputs(self, part: str) -> NDArray[Any]:
         return _read_inputs(self.path, f"{part}_{self.inputs}")
+
+    def check_inputs(self, part: str) -> None:
+        _check_values(self.path, f"{part}_{self.inputs}")
 
     def read_targets(self, part: str) -> Values:
         key = f"{part}_{self.targets}"
@@ -73,6 +81,7 @@ def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str]
     count = count_outputs(f"{path}: train_{file.targets}", targets, file.kind)
     for part in file.parts[1:]:
         check_targets(f"{path}: {part}_{file.targets}", file.read_targets(part), file.kind, count)
+    file.check_inputs("test")
     names = _output_names(path, file.kind, count, classes)
     train, val = _read_train_and_val(file, names, request)
     return assemble(
@@ -87,11 +96,11 @@ def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str]
 
 
 def _output_names(path: Path, kind: Kind, count: int, known: Sequence[str] | None) -> tuple[str, ...]:
-    if _NAMES in _read_headers(path):
-        given = _read(path, _NAMES)
-        if given.shape != (count,) or given.dtype.kind != "U":
-            raise DataError(f"{path}: {_NAMES} must be {count} texts, got {given.dtype} of shape {given.shape}")
-        return tuple(map(str, given))
+    header = _read_headers(path).get(_NAMES)
+    if header is not None:
+        if header.shape != (count,) or header.dtype.kind != "U":
+            raise DataError(f"{path}: {_NAMES} must be {count} texts, got {header.dtype} of shape {header.shape}")
+        return tuple(map(str, _read(path, _NAMES)))
     return tuple(known) if known and len(known) == count else numbered(kind, count)
 
 
@@ -162,21 +171,48 @@ def _read_headers(path: Path) -> dict[str, _Header]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name.removesuffix(".npy"): _read_header(archive, name) for name in names}
+            return {name.removesuffix(".npy"): _checked_header(archive, name) for name in names}
     except _BROKEN as error:
         raise DataError(f"{path}: every array must be readable, got: {error}") from None
 
 
-def _read_header(archive: zipfile.ZipFile, name: str) -> _Header:
+def _checked_header(archive: zipfile.ZipFile, name: str) -> _Header:
+    """An array's header, once it asks for as much as the file has: numpy would make room for what it asks for."""
     with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
+        header = _read_header(member)
+        given = archive.getinfo(name).file_size - member.tell()
+    claimed = math.prod(header.shape) * header.dtype.itemsize
+    if claimed != given and not header.dtype.hasobject:  # objects are pickled, in any number of bytes
+        raise ValueError(
+            f"{name} has the shape {header.shape} of {header.dtype}, which is {claimed:,} bytes, but holds {given:,}"
+        )
+    return header
+
+
+def _read_header(member: IO[bytes]) -> _Header:
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
     return _Header(shape, dtype)
 
 
+def _check_values(path: Path, key: str) -> None:
+    """Walks through inputs as reading them would, checksum included; nothing of them is kept."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+            dtype = _read_header(member).dtype
+            while piece := member.read(_PIECE * dtype.itemsize):
+                _finite(path, key, np.frombuffer(piece, dtype))
+    except _BROKEN as error:
+        raise _unreadable(path, key, error) from None
+
+
 def _read_inputs(path: Path, key: str) -> NDArray[Any]:
-    inputs = _read(path, key)
+    return _finite(path, key, _read(path, key))
+
+
+def _finite(path: Path, key: str, inputs: NDArray[Any]) -> NDArray[Any]:
+    """Inputs as they are trained on; DataError where that is not a number."""
     if inputs.dtype == np.uint8:
         return inputs
     with np.errstate(over="ignore"):  # a float64 may be finite and still not fit: refused below
@@ -191,6 +227,12 @@ def _read(path: Path, key: str) -> NDArray[Any]:
         # Without pickle: a file that somebody sent must not be able to run code.
         with np.load(path, allow_pickle=False) as archive:
             array: NDArray[Any] = archive[key]
+    except MemoryError:
+        raise DataError(f"{path}: {key} must fit into memory, there is no room for it") from None
     except _BROKEN as error:
-        raise DataError(f"{path}: {key} must be readable, got: {error}") from None
+        raise _unreadable(path, key, error) from None
     return array
+
+
+def _unreadable(path: Path, key: str, error: Exception) -> DataError:
+    return DataError(f"{path}: {key} must be readable, got: {error}")

@@ -9,7 +9,7 @@ from torch import nn
 
 from sca_search.errors import ModelError
 from sca_search.models.shape import Shape
-from sca_search.named_object import cause_of, load_object
+from sca_search.named_object import RAISED, cause_of, load_object
 from sca_search.wheels import heal_torchvision
 
 Maker = Callable[[], nn.Module]
@@ -33,7 +33,7 @@ def maker_of(given: Any, num_classes: int, input_shape: Shape, name: str) -> Mak
     def make() -> nn.Module:
         try:
             made = given(*arguments, **keywords)
-        except Exception as error:  # whatever the user's code raises
+        except RAISED as error:  # whatever the user's code raises
             raise ModelError(f"model {name}: failed when it was called: {cause_of(error)}") from error
         if not isinstance(made, nn.Module):
             raise ModelError(f"model {name}: must return a torch.nn.Module, it returned {_kind(made)}")
