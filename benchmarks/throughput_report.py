@@ -21,6 +21,7 @@ CHOICES = (
     ("two workers", "two threads", "two workers of one thread", "one worker of two threads"),
     ("bare", "bare sharpened", "dense", "the same ternary, sharpened form"),
     ("bare", "bare paper", "dense", "the same ternary, paper's form"),
+    ("paper", "held", "ours, paper's form", "ours, its weights held at trits step by step, as a search begins"),
 )
 ARMS = {*TRAININGS, *(bare for _, bare in TRAININGS.values()), *(arm for each in CHOICES for arm in each[:2])}
 

@@ -276,6 +276,7 @@ def test_throughput_is_the_best_round_beside_the_bare_loop(modules) -> None:
         in text
     )
     assert "| two workers of one thread | one worker of two threads | 1,000 | 500 | 2.00 |" in text
+    assert "held at trits step by step, as a search begins | 1,000 | 500 | 2.00 |" in text
     assert "of the same network: dense not met; ternary, sharpened form met; ternary, paper's form met." in text
 
 
