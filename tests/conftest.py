@@ -31,7 +31,7 @@ TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4"
 def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
     """The real command in a process of its own, wide enough that no sentence is folded."""
     return subprocess.run(
-        [sys.executable, "-m", "sca_search.cli", *arguments],
+        [sys.executable, "-m", "sca_search", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
