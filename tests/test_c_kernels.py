@@ -45,6 +45,8 @@ from sca_search.export.records import (
 )
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+# The last of several counts. Of many random shapes: half of the time, and the tests of given ones optimise.
+NOT_OPTIMISED = ["-O0"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 X86 = platform.machine() == "x86_64"
 # How many floats a vector has, and what asks for it; longer ones only where the machine can run them.
@@ -131,7 +133,7 @@ def test_every_operation_agrees_on_many_shapes(
     shape: tuple[int, int, int], seed: int, kinds: tuple[str, str, bool], flags: list[str]
 ) -> None:
     graph, names = every_operation(shape, seed)
-    check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags)
+    check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMISED)
 
 
 @pytest.mark.slow
@@ -466,7 +468,7 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
 )
 def test_maps_in_place_agree_on_many_shapes(shape: tuple[int, int, int], seed: int, flags: list[str]) -> None:
     graph, names = between_layers(shape, seed)
-    check_kernels(graph, names, COptions(in_place(graph)), flags)
+    check_kernels(graph, names, COptions(in_place(graph)), flags + NOT_OPTIMISED)
 
 
 def test_lists_in_place_worked_out_by_hand() -> None:

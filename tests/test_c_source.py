@@ -99,7 +99,7 @@ def test_every_operation_agrees_with_the_reference(shape: tuple[int, int, int], 
 @settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference_on_many_shapes(shape: tuple[int, int, int], seed: int) -> None:
-    check_every_operation(shape, seed)
+    check_every_operation(shape, seed, optimise="-O0")  # half of the time; the others here optimise
 
 
 @needs_clang
