@@ -77,7 +77,7 @@ class LimitError(ScaError):
 
 
 class CodeError(ScaError):
-    """A loss, a metric or a data set of the user's raised, or gave something else than it must."""
+    """A network, a loss, a metric or a data set of the user's raised, or gave something else than it must."""
 
 
 def unknown_name(what: str, given: str, known: Iterable[str]) -> str:

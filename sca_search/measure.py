@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from sca_search.data import Batch
 from sca_search.freed_memory import give_back
 from sca_search.loss import PlainLoss, cross_entropy
+from sca_search.memory_limit import memory_limits
 from sca_search.metric import ACCURACY_METRIC, Metric
+from sca_search.named_object import own_code
 
 # Evaluation needs no gradients, so its batches may be larger than training's; this one still fits a small cache.
 EVALUATION_BATCH = 256
@@ -38,7 +40,10 @@ def score(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    outputs, targets = one_below_another((model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches)
+    with own_code("the network"), memory_limits():
+        outputs, targets = one_below_another(
+            (model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches
+        )
     model.train(was_training)
     error = metric.standard_error(outputs, targets) if with_error else None
     return Score(metric(outputs, targets), float(loss(outputs, targets)), error)
@@ -49,7 +54,8 @@ def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     """The logits of a network in evaluation mode, a row an image."""
     give_back()
     model.eval()
-    (rows,) = one_below_another((model(images),) for images, *_ in batches)
+    with own_code("the network"), memory_limits():
+        (rows,) = one_below_another((model(images),) for images, *_ in batches)
     return rows
 
 
@@ -100,8 +106,9 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
         norm.train()
     give_back()
     device = next(model.parameters()).device
-    for images, *_ in batches:
-        model(images.to(device))
+    with own_code("the network"), memory_limits():
+        for images, *_ in batches:
+            model(images.to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.eval()

@@ -7,13 +7,16 @@ with it. Importing runs the user's code: nothing here is meant for files that so
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from sca_search.errors import InputError, SpecError, nearest_name
+from sca_search.errors import CodeError, InputError, ScaError, SpecError, nearest_name
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_SHOWN = 200
@@ -34,18 +37,46 @@ def load_object(reference: str, what: str, error: type[InputError] = SpecError) 
     if not is_reference(reference):
         raise error(f"{what} must be named as package.module:name or file.py:name, got {reference!r}")
     place, _, name = reference.rpartition(":")
-    if place.partition(".")[0] in sys.stdlib_module_names:
-        # Nothing there makes data or networks, but a study that was sent could end or stop a program by it: os:abort.
-        raise error(
-            f"{what} must be of your own or of an installed package, {place} is of Python itself; a file of that name "
-            f"is {place}.py:{name}"
-        )
+    rule = f"{what} must be of your own or of an installed package"
+    if not place.endswith(".py") and _is_pythons(place):
+        file = f"{place.replace('.', '/')}.py:{name}"
+        raise error(f"{rule}, {place} is of Python itself; a file of that name is {file}")
     found: object = _module(place, what, error)
     for part in name.split("."):
         if not hasattr(found, part):
             raise error(f"{what} {reference!r}: {place} has no {part!r}{nearest_name(part, dir(found))}")
         found = getattr(found, part)
+        if _is_pythons(_home_of(found)):  # as in torch:os.abort
+            raise error(f"{rule}, {reference} is of Python itself")
     return found
+
+
+def _is_pythons(module: str) -> bool:
+    """Nothing there makes data or networks, but a study that was sent could end or stop a program by it: os:abort."""
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _home_of(found: object) -> str:
+    """The module that a module, a class or a function is or comes from; empty for a partial and the like."""
+    if isinstance(found, ModuleType):
+        return found.__name__
+    return str(found.__module__) if inspect.isclass(found) or inspect.isroutine(found) else ""
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """CodeError where code of the user's fails in the middle of a study.
+
+    What fails in installed code alone is not theirs, and errors of ours say by themselves what they are.
+    """
+    try:
+        yield
+    except ScaError:
+        raise
+    except RAISED as error:
+        if not _own_frames(error):
+            raise
+        raise CodeError(f"{what} failed with {cause_of(error)}") from error
 
 
 def cause_of(raised: BaseException) -> str:
@@ -53,9 +84,12 @@ def cause_of(raised: BaseException) -> str:
     said = " ".join(str(raised).split())
     kind = type(raised).__name__
     shown = f"{kind}: {said[:_MOST_SHOWN]}" if said else kind
-    frames = traceback.extract_tb(raised.__traceback__)
-    theirs = [frame for frame in frames if not _is_installed(frame.filename)]
+    theirs = _own_frames(raised)
     return f"{shown} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else shown
+
+
+def _own_frames(raised: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_installed(frame.filename)]
 
 
 def _is_installed(filename: str) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 HIDDEN = "***"
 # Options of PostgreSQL's that are secrets themselves; the others, like passfile, say where one is kept.
-_SECRETS = ("password", "passwd", "secret", "scram_client_key", "scram_server_key")
+_SECRETS = ("password", "passwd", "secret", "scram_client_key", "scram_server_key", "access_key", "session_token")
+# As other programs spell them: the database refuses them by their names. In a sentence these are words like others.
+_MISSPELT = ("pass", "pwd")
 
 
 def _spelled(word: str) -> str:
@@ -18,7 +20,11 @@ def _spelled(word: str) -> str:
     return "".join(rf"(?:{each}|%(?:25)*(?:{ord(each):02x}|{ord(each.upper()):02x}))" for each in word)
 
 
-_OPTION = rf"(?:{'|'.join(map(_spelled, _SECRETS))})\s*(?:=|%3D)"
+def _one_of(words: Iterable[str]) -> str:
+    return f"(?:{'|'.join(map(_spelled, words))})"
+
+
+_OPTION = rf"(?:{_one_of(_SECRETS)}|(?<=[?&]){_one_of(_MISSPELT)})\s*(?:=|%(?:25)*3D)"
 # An & that should have been written as %26 does not end a password: no other option begins behind it.
 _NO_OPTION = r"&(?!\w+=)"
 # What stands before a password in front of a host. One slash is left where an address was taken for a path.

@@ -99,6 +99,10 @@ def artifact_address(given: str) -> ArtifactAddress:
     except ValueError:
         parts = urlsplit("")
     path = unquote(parts.path)
+    if parts.query or parts.fragment:  # which nobody would look at; who writes a key into an address does so there
+        raise SpecError(
+            f"--artifacts must have no ? and no # in it, write %3F and %23, got {_unknown_address(given)!r}"
+        )
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(path) > 1 and "\0" not in path:
         return ArtifactAddress(folder=Path(path))
     if parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc):

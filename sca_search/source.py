@@ -28,7 +28,7 @@ class Source:
     def has_objects(self) -> bool:
         return any(getattr(self, name) is not None for name in OBJECTS)
 
-    def load(self, spec: StudySpec) -> DataSet:
+    def load(self, spec: StudySpec, *, check_test: bool = True) -> DataSet:
         """The data set."""
         data, seed = spec.data, spec.seed
         if self.data is not None:
@@ -38,7 +38,7 @@ class Source:
             return made.augmented_by(data.augment)
         if data.name.startswith(IN_PYTHON):
             raise DataError(f"data set {data.name!r} was made in Python: only there can it be read again")
-        return load_study_data(data, seed)
+        return load_study_data(data, seed, check_test=check_test)
 
     def maker(self, spec: StudySpec, outputs: int, input_shape: Sequence[int]) -> Maker:
         """What makes the network."""
@@ -59,11 +59,11 @@ class OnceRead(Source):
 
     kept: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
 
-    def load(self, spec: StudySpec) -> DataSet:
+    def load(self, spec: StudySpec, *, check_test: bool = True) -> DataSet:
         key = (spec.data, spec.seed)
         if key not in self.kept:
             self.kept.clear()  # another data set takes its place in memory
-            self.kept[key] = super().load(spec)
+            self.kept[key] = super().load(spec, check_test=check_test)
         return self.kept[key]
 
 

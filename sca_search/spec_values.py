@@ -61,8 +61,8 @@ def _names(given: object) -> object:
 
 # Thirty years: a thread cannot be told to wait for much longer.
 Seconds = Annotated[PositiveFloat, Field(le=1e9), BeforeValidator(_seconds)]
-# Beyond it, answers that are softened by it are all alike.
 HalfWidth = Annotated[float, Field(strict=True, ge=0, le=20)]  # of a logarithm: its exponential is half a billion
+# Beyond it, answers that are softened by it are all alike.
 Temperature = Annotated[PositiveFloat, Field(le=1e4)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names)]
 PositiveRange = Annotated[tuple[Measure, Measure], BeforeValidator(_range), AfterValidator(_rising)]
@@ -131,7 +131,7 @@ TRAINER_SETTINGS = (
 
 
 # Those that leave a network's weights in single precision, as all that measures and exports it takes for granted.
-PRECISIONS = ("32-true", "32", "16-mixed", "bf16-mixed")
+PRECISIONS = ("32-true", "32", "16-mixed", "16", "bf16-mixed", "bf16")
 
 
 def _trainer_settings(given: object) -> object:

@@ -32,7 +32,9 @@ from sca_search.measure import (
     reestimate_normalisation,
     remembers_its_beginning,
 )
+from sca_search.memory_limit import memory_limits
 from sca_search.methods import Method, method_class
+from sca_search.named_object import own_code
 from sca_search.task import NOT_KEPT, Epoch, Keeping, PausedError, Progress, Rungs, Settled, Task, WarmStart
 from sca_search.ternary import total
 
@@ -52,6 +54,8 @@ def until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) 
         yield batch
 
 
+@own_code("the network")
+@memory_limits()
 def train_dense(
     task: Task,
     *,
@@ -121,6 +125,8 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
 
 
+@own_code("the network")
+@memory_limits()
 def train_candidate(
     candidate: Candidate, task: Task, start: WarmStart, progress: Progress, rungs: Rungs = NO_RUNGS
 ) -> Settled:

@@ -290,7 +290,7 @@ def _sendable(error: Exception) -> Exception:
 def _work(
     run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int, on_ready: Callable[[], None]
 ) -> None:
-    task = make_task(spec)
+    task = make_task(spec, check_test=False)  # the process that started this one has looked through them
     torch.set_num_threads(threads_of(spec, task))
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)

@@ -57,9 +57,9 @@ def _to_nobody(_done: int, _parts: int) -> None:
     pass
 
 
-def make_task(spec: StudySpec, source: Source = BY_NAME) -> Task:
+def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = True) -> Task:
     """Data, network and the choice of layers; raises for everything that a user can get wrong."""
-    data = source.load(spec)
+    data = source.load(spec, check_test=check_test)
     make = source.maker(spec, data.num_classes, data.input_shape)
     network = prepared(make, data.input_shape, data.num_classes, spec.model)
     metric = metric_of(source.metric or spec.train.metric, data)

@@ -20,11 +20,12 @@ from real_layouts import (
     write_tiny_imagenet,
 )
 
-from sca_search.data import load_data
+from sca_search.data import load_data, load_study_data
 from sca_search.data.dataset import DataRequest
 from sca_search.data.folder import load_folder
 from sca_search.data.idx import idx_fault
 from sca_search.errors import DataError
+from sca_search.spec import resolve
 
 Run = Callable[..., Outcome]
 
@@ -161,6 +162,22 @@ def test_test_images_are_looked_through_in_pieces(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 20e6
+
+
+def test_a_damaged_array_is_told_whatever_packed_it(run: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", **arrays())
+    with (
+        zipfile.ZipFile(tmp_path / "plain.npz") as plain,
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_LZMA) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+        begin = packed.getinfo("test_images.npy").header_offset
+    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    place = begin + 30 + len("test_images.npy") + 60  # behind the member's own header, in the midst of what it holds
+    whole[place : place + 8] = b"\xff" * 8
+    (tmp_path / "a.npz").write_bytes(whole)
+    assert refused(run, "--data", "npz:a.npz").startswith("a.npz: ")
 
 
 def with_header(path: Path, key: str, shape: tuple[int, ...]) -> None:
@@ -327,6 +344,15 @@ def test_a_function_that_ends_the_process_is_refused(
     (tmp_path / "own.py").write_text(OWN)
     said = refused(run, *arguments)
     assert said.replace(f"{tmp_path}/", "").startswith(sentence)
+
+
+def test_test_examples_that_were_looked_through_are_not_read_again(tmp_path: Path) -> None:
+    """By the processes of a study: the one that started them has just done it."""
+    (tmp_path / "own.py").write_text(OWN)
+    data = resolve(None, {"target_sparsity": 0.5, "data": f"{tmp_path}/own.py:items"}).data
+    assert len(load_study_data(data, seed=0, check_test=False).train) > 0
+    with pytest.raises(DataError, match="test: reading item 0 failed with SystemExit"):
+        load_study_data(data, seed=0)
 
 
 def test_an_item_of_a_users_test_split_that_cannot_be_read_is_refused_first(tmp_path: Path) -> None:

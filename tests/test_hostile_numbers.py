@@ -103,7 +103,9 @@ def test_batches_that_are_added_up_are_a_count(tmp_path: Path, given: str) -> No
 
 @pytest.mark.parametrize("given", ['"64-true"', '"bf16-true"', '"16-true"', "64", "true", '"x"'])
 def test_a_precision_of_other_weights_than_ours_is_refused(tmp_path: Path, given: str) -> None:
-    with pytest.raises(SpecError, match="trainer must have as precision one of 32-true, 32, 16-mixed, bf16-mixed, got"):
+    with pytest.raises(
+        SpecError, match="trainer must have as precision one of 32-true, 32, 16-mixed, 16, bf16-mixed, bf16, got"
+    ):
         resolve(study_with(tmp_path, "trainer.precision", given), {})
 
 

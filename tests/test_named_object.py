@@ -1,13 +1,16 @@
 """A user's own objects by name: from modules and files, and a sentence for each that cannot be had."""
 
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from sca_search.errors import DataError, SpecError
-from sca_search.named_object import cause_of, is_reference, load_object
+from sca_search.errors import CodeError, DataError, LimitError, SpecError
+from sca_search.measure import score
+from sca_search.named_object import cause_of, is_reference, load_object, own_code
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +46,54 @@ def test_an_object_of_an_installed_module_is_found() -> None:
     assert load_object("numpy.linalg:norm", "the metric") is np.linalg.norm
 
 
-@pytest.mark.parametrize("reference", ["os:abort", "os.path:exists", "builtins:exit", "signal:pause"])
-def test_an_object_of_python_itself_is_refused(reference: str) -> None:
-    place, _, name = reference.partition(":")
-    with pytest.raises(DataError, match=rf"the data must be of your own .*; a file of that name is {place}\.py:{name}"):
+@pytest.mark.parametrize(
+    ("reference", "file"),
+    [
+        ("os:abort", "os.py:abort"),
+        ("os.path:exists", "os/path.py:exists"),
+        ("builtins:exit", "builtins.py:exit"),
+        ("signal:pause", "signal.py:pause"),
+    ],
+)
+def test_an_object_of_python_itself_is_refused(reference: str, file: str) -> None:
+    with pytest.raises(DataError, match=rf"the data must be of your own .*; a file of that name is {re.escape(file)}$"):
         load_object(reference, "the data", DataError)
+
+
+@pytest.mark.parametrize(
+    "reference", ["torch:os.abort", "sca_search.files:os", "sca_search.files:Path", "torch:sys.exit"]
+)
+def test_an_object_of_python_itself_is_refused_behind_another_module(reference: str) -> None:
+    with pytest.raises(DataError, match=f"the data must be of your own .*, {reference} is of Python itself"):
+        load_object(reference, "the data", DataError)
+
+
+def test_a_file_may_have_a_name_of_pythons_and_hold_what_was_made_of_it(tmp_path: Path) -> None:
+    (tmp_path / "calendar.py").write_text(
+        "import functools\n\n\ndef load(): return 3\n\n\nagain = functools.partial(load)\n"
+    )
+    assert load_object(f"{tmp_path}/calendar.py:load", "the data")() == 3
+    assert load_object(f"{tmp_path}/calendar.py:again", "the data")() == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"), [("1 / 0", "ZeroDivisionError: division by zero"), ("exit(0)", "SystemExit: 0")]
+)
+def test_own_code_that_fails_is_told_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
+    (tmp_path / "fails.py").write_text(f"def call():\n    {line}\n")
+    call = load_object(f"{tmp_path}/fails.py:call", "the call")
+    with (
+        pytest.raises(CodeError, match=rf"^the network failed with {cause} \(fails\.py, line 2\)$"),
+        own_code("the network"),
+    ):
+        call()
+
+
+def test_code_of_others_that_fails_is_not_told_as_the_users() -> None:
+    with pytest.raises(LimitError, match="no room"), own_code("the network"):
+        raise LimitError("no room")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        score(torch.nn.Linear(3, 2), [(torch.zeros(4, 5), torch.zeros(4, dtype=torch.long))])
 
 
 def test_an_object_of_a_file_is_found_and_the_file_runs_once(tmp_path: Path) -> None:

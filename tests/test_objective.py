@@ -355,7 +355,7 @@ class Studio:
         return load_file(self.run.candidate(number) / "model.safetensors")
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """Stands for a process that ends without a word."""
 
 

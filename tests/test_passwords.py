@@ -55,6 +55,10 @@ def usual_manner():
         ("postgresql://db/x?pass%77ord=hunter-2", "postgresql://db/x?pass%77ord=***"),
         ("postgresql://db/x?p%2541ssword=hunter-2", "postgresql://db/x?p%2541ssword=***"),
         ("postgresql://db/x?password%3Dhunter-2", "postgresql://db/x?password%3D***"),
+        ("postgresql://db/x?password%253Dhunter-2", "postgresql://db/x?password%253D***"),
+        ("postgresql://db/x?pass=hunter-2", "postgresql://db/x?pass=***"),
+        ("postgresql://db/x?a=b&pwd=hunter-2", "postgresql://db/x?a=b&pwd=***"),
+        ("s3://bucket/x?aws_secret_access_key=hunter-2", "s3://bucket/x?aws_secret_access_key=***"),
         ("postgresql://db/x?sslpassword=hunter-2", "postgresql://db/x?sslpassword=***"),
         ("postgresql://db/x?oauth_client_secret=hunter-2", "postgresql://db/x?oauth_client_secret=***"),
         ("postgresql://db/x?scram_client_key=hunter-2", "postgresql://db/x?scram_client_key=***"),
@@ -64,6 +68,7 @@ def usual_manner():
         # Nothing to hide.
         ("postgresql://me@db/x", "postgresql://me@db/x"),
         ("postgresql://db/x?passfile=/home/me/.pgpass", "postgresql://db/x?passfile=/home/me/.pgpass"),
+        ("each pass=2 s", "each pass=2 s"),
         ("ratio 1:2 me@db", "ratio 1:2 me@db"),
         ("C:/runs/a", "C:/runs/a"),
         ("http://127.0.0.1:8765/", "http://127.0.0.1:8765/"),

@@ -194,3 +194,12 @@ def test_artifacts_are_a_folder_or_a_bucket() -> None:
 def test_other_places_for_artifacts_are_refused(bad: str) -> None:
     with pytest.raises(SpecError, match="--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got"):
         artifact_address(bad)
+
+
+@pytest.mark.parametrize("bad", ["s3://bucket/x?aws_secret_access_key=hunter-2", "file:///mnt/x#hunter-2"])
+def test_artifacts_with_a_query_are_refused_and_not_shown(bad: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"--artifacts must have no \? and no # in it, write %3F and %23, got"
+    ) as refused:
+        artifact_address(bad)
+    assert "hunter-2" not in str(refused.value)

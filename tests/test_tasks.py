@@ -218,6 +218,35 @@ def test_a_metric_that_fails_in_the_middle_fails_its_trial_with_the_reason(run: 
     assert "No trial finished" in done.stderr
 
 
+NET = """
+import torch
+
+class Net(torch.nn.Sequential):
+    calls = 0
+    def forward(self, inputs):
+        Net.calls += torch.is_grad_enabled() is TRAINING
+        if Net.calls > LIMIT:
+            exit(0)
+        return super().forward(inputs)
+
+def net(num_classes):
+    return Net(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 32),
+               torch.nn.BatchNorm1d(32), torch.nn.Linear(32, num_classes))
+"""
+
+
+@pytest.mark.parametrize(("training", "limit"), [(True, 100), (False, 40)])
+def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
+    run: Run, tmp_path: Path, training: bool, limit: int
+) -> None:
+    """4 dense epochs take 4 times 17 steps; exit(0) in a trial would say that all is done."""
+    (tmp_path / "own.py").write_text(NET.replace("TRAINING", str(training)).replace("LIMIT", str(limit)))
+    done = run("--model", "own.py:net", "--split", "0", "--name", "late", *TINY)
+    reasons = pd.read_csv("runs/late/trials.csv")["reason"].dropna()
+    assert set(reasons) == {"the network failed with SystemExit: 0 (own.py, line 9)"}
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

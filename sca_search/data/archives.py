@@ -151,7 +151,8 @@ def _torchvision_opener(kind: str) -> Opener:
 
 def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opener) -> DataSet:
     images, labels, classes = _read(archive, root, opener, train=True)
-    _read(archive, root, opener, train=False)  # half a copy is found out now, and not when all is trained
+    if request.check_test:
+        _read(archive, root, opener, train=False)  # half a copy is found out now, and not when all is trained
     val, train = carve_val(labels, request.seed)
     require_every_class(str(archive.places(root, train=True)[1]), labels[train], classes)
     train = train[limit_rows(labels[train], request.train_limit, request.seed)]

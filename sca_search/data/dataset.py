@@ -37,6 +37,7 @@ class DataRequest:
     columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns and does not tell which
     augment: Augmentation = "none"  # which decides how image files are read
     skip_unreadable: bool = False  # whether image files that cannot be read are left out
+    check_test: bool = True  # whether test examples are looked through now; somebody may just have done so
 
 
 @dataclass(frozen=True, eq=False)

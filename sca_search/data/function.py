@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.objects import from_objects, seeded
+from sca_search.data.objects import data_of_objects, seeded
 from sca_search.errors import DataError
 from sca_search.named_object import RAISED, cause_of, load_object
 from sca_search.wheels import heal_torchvision
@@ -20,7 +20,7 @@ def load_function(name: str, request: DataRequest) -> DataSet:
     heal_torchvision()  # which the user's file may import, by itself or with Lightning
     with seeded(request.seed):
         made = _called(name, load_object(name, "the data", DataError), request)
-    return from_objects(name, made, seed=request.seed, train_limit=request.train_limit, normalise=request.normalise)
+    return data_of_objects(name, made, request)
 
 
 def _called(name: str, function: object, request: DataRequest) -> object:

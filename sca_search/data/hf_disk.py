@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.objects import from_objects
+from sca_search.data.objects import data_of_objects
 from sca_search.errors import DataError, unknown_name
 from sca_search.named_object import cause_of
 
@@ -26,14 +26,7 @@ def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
     if request.image_size is not None and not columns.is_image:
         raise DataError(f"data set {name!r}: an image size is for images, column {columns.inputs!r} holds none")
     made = tuple(_Rows(splits[part], columns, request.image_size) if part in splits else None for part in _SPLITS)
-    return from_objects(
-        name,
-        made,
-        seed=request.seed,
-        train_limit=request.train_limit,
-        normalise=request.normalise,
-        output_names=columns.names,
-    )
+    return data_of_objects(name, made, request, columns.names)
 
 
 def _splits(path: Path) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def data_of_files(
     name: str, parts: Parts, reader: ImageReader, request: DataRequest, memory_bytes: int = MEMORY_BYTES
 ) -> DataSet:
     """The data set; its training split is always read from its files where an augmentation cuts parts out of them."""
-    _check(reader, parts.test)
+    if request.check_test:
+        _check(reader, parts.test)
     train = parts.train.take(limit_rows(parts.train.labels, request.train_limit, request.seed))
     images = sum(map(len, (train.paths, parts.val.paths, parts.test.paths)))
     is_large = images * int(np.prod(reader.image_shape)) * 4 > memory_bytes

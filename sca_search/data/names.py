@@ -53,7 +53,7 @@ def check_data_name(name: str) -> None:
         raise DataError(f"data set {name!r}: a path must follow the colon, got none")
 
 
-def load_study_data(data: DataSpec, seed: int) -> DataSet:
+def load_study_data(data: DataSpec, seed: int, *, check_test: bool = True) -> DataSet:
     """The data set that a study names."""
     request = DataRequest(
         seed,
@@ -64,6 +64,7 @@ def load_study_data(data: DataSpec, seed: int) -> DataSet:
         data.columns,
         data.augment,
         data.skip_unreadable,
+        check_test,
     )
     return _loaded(data.name, request).augmented_by(data.augment)
 

@@ -45,10 +45,21 @@ def from_objects(
     memory_bytes: int = MEMORY_BYTES,
 ) -> DataSet:
     """The data set that an object holds; without validation or test examples, they are carved from training."""
+    request = DataRequest(seed, train_limit=train_limit, normalise=normalise)
+    return data_of_objects(name, data, request, output_names, memory_bytes)
+
+
+def data_of_objects(
+    name: str,
+    data: object,
+    request: DataRequest,
+    output_names: tuple[str, ...] | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+) -> DataSet:
+    """The same for whoever has a request."""
     if isinstance(data, DataSet):
         return data
-    request = DataRequest(seed, train_limit=train_limit, normalise=normalise)
-    with seeded(seed):
+    with seeded(request.seed):
         given = _given(name, data)
         try:
             return _Assembly(name, request, memory_bytes, output_names).of(given)
@@ -178,7 +189,8 @@ class _Assembly:
             chosen, others = carve(rest.strata, share_of(len(whole.rows), TEST_SHARE), TEST_SEED)
             rest, carved_test = whole.take(others), [whole.take(chosen)]
             notes.append(f"there is no test split: {len(chosen)} training examples are set apart as one")
-        else:  # what is kept of it is read at the very end, but a broken item must not show when all is trained
+        elif self.request.check_test:
+            # What is kept of it is read at the very end, but a broken item must not show when all is trained.
             with seeded(self.request.seed):
                 self._of_user(test, whole, count, in_memory=False)
         if val is not None:
