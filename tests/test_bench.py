@@ -153,6 +153,7 @@ def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     assert figures["engines"][3]["disk_bytes"] == (exported / "model.safetensors").stat().st_size
 
 
+@pytest.mark.slow
 def test_missing_onnxruntime_is_said_and_left_out(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_extra, "find_spec", lambda _name: None)
     bench = bench_folder(exported, seconds=0.1)

@@ -40,6 +40,7 @@ def seen(*trials: tuple[float, float, float]) -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # a busy machine is no fault
 @given(st.integers(0, 2**32 - 1), st.integers(10, 20_000), st.floats(0.0, 1.0))
 def test_packed_bytes_are_never_more_than_foretold_and_hardly_fewer(seed: int, weights: int, sparsity: float) -> None:

@@ -196,6 +196,7 @@ def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> No
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_value_that_is_used_twice_is_not_limited_in_passing() -> None:
     builder = Builder((2, 9, 9), np.random.default_rng(8))
     inner = builder.convolution(INPUT, 3, (3, 3), "trits")
@@ -547,6 +548,7 @@ def test_unknown_kernel_or_layer_is_refused(tmp_path: Path, kernels: dict[str, s
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
     # 70,000 inputs do not fit into two bytes.
     random = np.random.default_rng(1)

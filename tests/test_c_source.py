@@ -102,6 +102,7 @@ def test_every_operation_agrees_with_the_reference_on_many_shapes(shape: tuple[i
     check_every_operation(shape, seed, optimise="-O0")  # half of the time; the others here optimise
 
 
+@pytest.mark.slow
 @needs_clang
 def test_every_operation_agrees_when_clang_optimises() -> None:
     check_every_operation((3, 7, 5), 11, cc="clang", optimise="-O3", flags="")
@@ -112,6 +113,7 @@ def test_every_operation_agrees_when_gcc_optimises() -> None:
     check_every_operation((6, 8, 7), 12, optimise="-O3", flags="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimise", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
 def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, optimise: str) -> None:
     # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
@@ -159,6 +161,7 @@ def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> Non
     assert max(map(int, rows)) - 1 <= MOST_CHARACTERS
 
 
+@pytest.mark.slow
 def test_long_sums_lose_little_to_rounding(tmp_path: Path) -> None:
     # 65,536 times 0.7: one after the other in float32 they are off by 6e-4 (numpy says so, too), which no verification
     # would let pass.
@@ -207,6 +210,7 @@ def test_self_test_does_not_take_a_model_of_nans_for_good(tmp_path: Path) -> Non
     assert subprocess.run([tmp_path / "check-model"], capture_output=True, check=False).returncode == 1
 
 
+@pytest.mark.slow
 @needs_clang
 def test_clang_finds_nothing_under_sanitizers(tmp_path: Path) -> None:
     written(tmp_path, small_graph())

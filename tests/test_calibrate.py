@@ -183,6 +183,7 @@ def test_chosen_kernels_are_those_that_were_named() -> None:
         assert chosen_kernels(graph, COptions(kernels=named)) == named
 
 
+@pytest.mark.slow
 def test_program_compiles_without_warnings_and_refuses_nonsense(tmp_path: Path) -> None:
     for name, text in calibration_sources(small_graph(), (0.0, 0.9)).items():
         (tmp_path / name).write_text(text)

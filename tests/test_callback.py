@@ -99,6 +99,7 @@ def test_examples_order_of_execution_says_which_layers_are_first_and_last() -> N
     assert [name for name, _ in module.named_parameters() if name.endswith("output_scale")] == ["net.7.output_scale"]
 
 
+@pytest.mark.slow
 def test_papers_form_adds_its_pull_to_the_gradient() -> None:
     torch.manual_seed(0)
     module = Theirs(learning_rate=0.02)

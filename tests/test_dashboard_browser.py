@@ -90,6 +90,7 @@ def assert_among(found: list[float], known: pd.Series) -> None:
     assert all((abs(known - each) < 1e-3).any() for each in found)
 
 
+@pytest.mark.slow
 def test_latency_is_offered_where_trials_have_it(study: Path, tmp_path: Path) -> None:
     run = tmp_path / "timed"
     shutil.copytree(study, run)
@@ -149,6 +150,7 @@ def test_page_can_be_used_without_a_mouse(study: Path) -> None:
         assert page.locator("#trial-heading").inner_text() == "Trial 1"
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared(study: Path, tmp_path: Path) -> None:
     other = tmp_path / "another"
     shutil.copytree(study, other)
@@ -161,6 +163,7 @@ def test_several_runs_are_compared(study: Path, tmp_path: Path) -> None:
         assert "another" in page.locator("#command-text").inner_text()
 
 
+@pytest.mark.slow
 def test_pages_that_share_plotly_are_drawn(study: Path, tmp_path: Path) -> None:
     write_page(tmp_path / "one.html", [study], share_plotly=True)
     assert (tmp_path / "one.html").stat().st_size < 1_000_000
@@ -223,6 +226,7 @@ def failed(run: Path) -> None:
     table.to_csv(run / "trials.csv", index=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -299,6 +299,7 @@ def kept(tmp_path: Path) -> Path:
     return shutil.copytree(Path(__file__).parent / "run-folder-1", tmp_path / "kept")
 
 
+@pytest.mark.slow
 def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text('{"versions": {"secret": "word"}}')
     with served(kept) as address:
@@ -310,6 +311,7 @@ def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
             assert (status, "about.json leads out of it" in answer, "word" in answer) == (400, True, False)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path) -> None:
     with served(kept) as address:
         record = kept / "candidates" / "000" / "candidate.json"
@@ -322,6 +324,7 @@ def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path
             assert (status, "trials.csv" in json.loads(answer)["error"]) == (400, True)
 
 
+@pytest.mark.slow
 def test_half_a_character_is_served_as_json_spells_it(kept: Path) -> None:
     about = json.loads((kept / "about.json").read_text())
     about["machine"] = {"proces\ud800sor": "a\udfffb"}
@@ -386,6 +389,7 @@ def test_host_is_ours_where_no_name_could_be_forged(header: str, address: str, o
     assert is_our_host(header, address) is ours
 
 
+@pytest.mark.slow
 def test_another_address_is_served_with_a_warning(study: Path) -> None:
     command = [
         sys.executable,
@@ -446,6 +450,7 @@ def test_the_page_of_an_earlier_version_is_replaced(run, study: Path) -> None:
     assert "Finished: 3 trials" in Path("copy/dashboard.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_refused_in_one_sentence(run, study: Path) -> None:
     shutil.copytree(study, "copy")
     Path("copy/sensitivity.json").write_text('[{"layer": "conv2"}]')

@@ -160,6 +160,7 @@ def pools(draw: st.DrawFn) -> nn.Module:
     )
 
 
+@pytest.mark.slow
 @FEW
 @given(st.lists(pools(), min_size=20, max_size=20), st.integers(5, 9), st.integers(5, 9))
 def test_pools_are_traced_with_every_setting(layers: list[nn.Module], height: int, width: int) -> None:

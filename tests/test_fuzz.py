@@ -79,9 +79,9 @@ def test_no_reader_is_left_out(known: dict[str, Reader]) -> None:
 
 
 def _marked(name: str) -> object:
-    """What reads a whole page, screen or study takes seconds."""
-    is_slow = name.startswith(("page: ", "live: ", "show: ", "whole "))
-    return pytest.param(name, marks=pytest.mark.slow) if is_slow else name
+    """The fast set has one of each kind: tensors, a checkpoint, TOML and JSON."""
+    is_fast = name in {"packed model", "checkpoint", "study file", "prior"}
+    return name if is_fast else pytest.param(name, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("name", [_marked(name) for name in NAMES])

@@ -142,6 +142,7 @@ def in_thousandths(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return 1000 * float((outputs.argmax(1) == targets).float().mean())
 
 
+@pytest.mark.slow
 def test_functions_stand_for_loss_and_metric_and_the_metric_chooses(tmp_path: Path) -> None:
     losses: list[float] = []
 

@@ -93,6 +93,7 @@ def test_every_operation_equals_it_when_clang_optimises() -> None:
     check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", INTEGER_CONVOLUTION_KERNELS)
 def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     builder = Builder((40, 18, 11), np.random.default_rng(2))
@@ -105,6 +106,7 @@ def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     check(graph, COptions(kernels, stored=True), optimise="-O2", flags="-mavx2")
 
 
+@pytest.mark.slow
 def test_sums_of_a_block_have_room_in_16_bits() -> None:
     # 300 channels without zeros, all inputs at their largest: 258 · 127 = 32766 is the most that a block may add.
     assert MOST_ADDED == 258
@@ -123,6 +125,7 @@ def test_sums_of_a_block_have_room_in_16_bits() -> None:
         assert np.array_equal(answers_of_c(model, image, flags="-mavx2"), evaluate_integer(model, image))
 
 
+@pytest.mark.slow
 def test_wide_linear_layers_equal_it() -> None:
     builder = Builder((9, 25, 25), np.random.default_rng(4))
     names = [builder.linear(INPUT, outputs, kind) for outputs, kind in ((70, "no zeros"), (3, "trits"), (5, "floats"))]
@@ -308,6 +311,7 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
         verify_folder(folder, 5.0)
 
 
+@pytest.mark.slow
 def test_int8_needs_c_training_images_and_no_tuning(tmp_path: Path) -> None:
     network = small_network()
     with pytest.raises(ExportError, match="takes its scales from training images, and there are none"):

@@ -275,6 +275,7 @@ def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
     assert {id(each) for each in method.trains_itself()} == {id(each) for each in method.latents().values()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_short_training_is_far_above_chance(method, task, start):
     settled = train_candidate(candidate_of(method, task), task, start, Progress())

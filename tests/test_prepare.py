@@ -192,6 +192,7 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
     assert (outputs != 0).any(1).all()  # a floor of one for each output channel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [

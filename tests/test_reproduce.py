@@ -223,6 +223,7 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
 
+@pytest.mark.slow
 def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     extent = replace(DIGITS, epochs=None)
@@ -241,6 +242,7 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
     assert [result.epochs for result in done.results.values()] == [3, 2]
 
 
+@pytest.mark.slow
 def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS)

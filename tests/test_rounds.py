@@ -45,6 +45,7 @@ def no_memory(_outputs: Tensor) -> Tensor:
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 10 bytes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "reason"),
     [

@@ -168,6 +168,7 @@ def test_run_leaves_its_prior(tiny_run: tuple[Path, str]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_prior_of_another(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
     short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--train-limit", "100")
     given = tiny_run[0] / "prior.json"
@@ -344,6 +345,7 @@ def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path)
     assert chosen["sparsity"] == pytest.approx(trials.loc[trials["accuracy"] >= 0.5, "sparsity"].max())
 
 
+@pytest.mark.slow
 def test_goal_that_nothing_reaches_says_what_the_best_is(run) -> None:
     done = run("--min-accuracy", "1.0", "--trials", "1", *SHORT, "--train-limit", "100")
     assert done.returncode == 1

@@ -235,6 +235,7 @@ def net(num_classes):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("training", "limit"), [(True, 100), (False, 40)])
 def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
     run: Run, tmp_path: Path, training: bool, limit: int

@@ -552,6 +552,7 @@ def test_looking_does_not_disturb_the_training(task, start):
     assert states_equal(watched.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "sparsity"),
     [
@@ -650,6 +651,7 @@ def train_with_pauses(task, start, chosen, rungs, checkpoint):
             return settled, pauses.scores, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     ["paper", "sharpened", *(pytest.param(form, marks=pytest.mark.slow) for form in ("late", "straight-through"))],
@@ -1027,6 +1029,7 @@ fit(model, split.batches(2, seed=0), FitPlan(2, 0.01), Watch(), loss=loss)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_that_nobody_else_hears_ends_the_process_within_one_batch():
     ended = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
     assert ended.stdout.split() == ["1", "2", "3"], ended.stderr

@@ -251,6 +251,7 @@ def test_workers_that_die_before_any_trial_end_the_study(bury: Callable[[bool], 
         bury(False)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_before_it_can_tell_of_its_trial_had_begun(bury: Callable[[bool], None]) -> None:
     for had_trial in (False, False, True, True, True, True, False, False):
         bury(had_trial)
