@@ -98,6 +98,14 @@ def _cause(error: Exception) -> str:
 class QueueStorage(QuietQueue):
     """A waiting trial is taken by one worker, and trials are only those that were queued."""
 
+    def __init__(self, address: str, engine_options: dict[str, Any]) -> None:
+        try:
+            super().__init__(address, engine_kwargs=engine_options)
+        except BaseException:
+            if hasattr(self, "engine"):  # it has connections, and nobody else who could end them
+                self.close()
+            raise
+
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """One worker at a time changes the queue."""
         raise NotImplementedError
@@ -123,7 +131,7 @@ class LocalStorage(QueueStorage):
 
     def __init__(self, run: RunFolder) -> None:
         # SQLite's own patience of 5 seconds is short where several workers write to a slow disk.
-        super().__init__(local_address(run), engine_kwargs={"connect_args": {"timeout": _SECONDS_FOR_A_LOCK}})
+        super().__init__(local_address(run), {"connect_args": {"timeout": _SECONDS_FOR_A_LOCK}})
         self._run = run
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -144,12 +152,7 @@ class SharedStorage(QueueStorage):
         # What is held while the queue changes: a number of this study's own.
         self._key = int.from_bytes(hashlib.sha256(study_name.encode()).digest()[:8], "big", signed=True)
         options = {"application_name": "sca-search", "connect_timeout": 10}
-        try:
-            super().__init__(address, engine_kwargs={"pool_pre_ping": True, "connect_args": options})
-        except BaseException:
-            if hasattr(self, "engine"):  # it has connections, and nobody else who could end them
-                self.close()
-            raise
+        super().__init__(address, {"pool_pre_ping": True, "connect_args": options})
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -244,21 +247,34 @@ def open_storage(
     """The storage of a run's study. A database that cannot be reached is waited for, or said at once: who begins wants
     to know, who is in the middle of a study has time."""
     if run.shared is None:
-        with storage_errors(run):
+        with storage_errors(run), _versions_told(str(run.path / "study.db")):
             return LocalStorage(run)
     address, patience = run.shared.storage, Patience(stop_requested=stop_requested)
     opening = Patience(seconds=0.0) if at_once else patience
     for tried in range(1, 1 + _TRIES_AT_TABLES):
         try:
-            return opening.retry(lambda: SharedStorage(address, run.study_name, patience))
+            with _versions_told(_shown(address)):
+                return opening.retry(lambda: SharedStorage(address, run.study_name, patience))
         except ImportError as error:
             raise SpecError("--storage needs PostgreSQL's driver: pip install 'sca-search[postgres]'") from error
-        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
-            # The last one is Optuna's, of tables that another version of it has made.
+        except (SQLAlchemyError, StorageInternalError) as error:
             if tried == _TRIES_AT_TABLES or not isinstance(error, ProgrammingError | IntegrityError):
-                raise StorageError(f"{_shown(address)}: the database cannot be used: {_cause(error)}") from None
+                raise _unusable(_shown(address), error) from None
             time.sleep(secrets.randbelow(1000) / 1000)
     raise AssertionError("the loop ends by itself")
+
+
+@contextlib.contextmanager
+def _versions_told(place: str) -> Iterator[None]:
+    """Tables that another version of Optuna's has made, as an error of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise _unusable(place, error) from None
+
+
+def _unusable(place: str, error: Exception) -> StorageError:
+    return StorageError(f"{place}: the database cannot be used: {_cause(error)}")
 
 
 def _shown(address: str) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import re
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -329,6 +330,17 @@ def test_a_database_of_another_version_of_optuna_is_one_sentence(run: RunFolder)
     assert study.get_trials() == []
     with pytest.raises(StorageError, match="the database cannot be used: The runtime optuna version"):
         open_storage(run, at_once=True)
+
+
+def test_a_run_folder_of_another_optuna_is_one_sentence(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    open_storage(run).close()
+    with contextlib.closing(sqlite3.connect(run.path / "study.db")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
+        database.commit()
+    with pytest.raises(StorageError, match=r"study\.db: the database cannot be used: The runtime optuna version"):
+        open_storage(run)
 
 
 @pytest.mark.parametrize("name", ["q?x=1", "a{b}", "p%20p", "ü b", "#1", "x@y:z"])
