@@ -154,9 +154,14 @@ class Net(nn.Module):
 
     def forward(self, images):
         hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
-        if hearts and multiprocessing.parent_process() is not None:
-            raise OwnError("this", "that")
-        return self.body(images)
+        outputs = self.body(images)
+        if hearts and multiprocessing.parent_process() is not None and outputs.requires_grad:
+            outputs.register_hook(eval("lambda _: (None for _ in ()).throw(error)", FAULT))
+        return outputs
+
+
+# Thrown in the backward pass by no line of this file: what a line of a user's raises is told as theirs.
+FAULT = {"error": OwnError("this", "that")}
 """
 
 
