@@ -78,8 +78,8 @@ def text_of(speeds: Mapping[str, Speed], setting: str) -> str:
             "are named. The bare loop is channels last, from memory, with fused Adam. Of a ternary network it computes "
             "the soft weights and, where the form has one, the regularizer by torch's own operations, with α, β and λ "
             "that stand still; ours moves them, and keeps α at the quantile. Ours is a whole `fit`, with its setting "
-            "up. The paper's form is trained as the paper does; a search also holds weights step by step, which no bare "
-            "loop here does: the last row has its cost, and the goal does not count it.",
+            "up. The paper's form is trained as the paper does; a search also holds weights step by step, which no "
+            "bare loop here does: the last row has its cost, and the goal does not count it.",
         ]
     )
 
