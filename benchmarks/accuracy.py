@@ -1,7 +1,7 @@
 """Test accuracy of the chosen model against the dense network of the same run: targets × forms × seeds.
 
-    python benchmarks/accuracy.py studies/digits.toml --targets 0.5 0.9 0.97 --seeds 3
-    python benchmarks/accuracy.py studies/mnist.toml --data-dir DIR --targets 0.5 0.9 --seeds 3 --trials 1 --refits 0
+    python -m benchmarks.accuracy studies/digits.toml --targets 0.5 0.9 0.97 --seeds 3
+    python -m benchmarks.accuracy studies/mnist.toml --data-dir DIR --targets 0.5 0.9 --seeds 3 --trials 1 --refits 0
 
 Every cell is a whole study in a run folder of its own below --cells, so an interrupted benchmark goes on where it was.
 Cells of one seed share one dense network.
@@ -16,13 +16,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from report import README, RESULTS, provenance, table, write_section
-
+from benchmarks.report import README, RESULTS, provenance, table, write_section
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.dashboard.paper import paper_figures
 from sca_search.paper.cells import Cell, full_epochs
-from sca_search.run_folder import RunFolder, new_run, resumed_run
-from sca_search.spec import StudySpec, resolve
-from sca_search.study import Audience, make_task, run_study
+from sca_search.runs.folder import RunFolder, new_run, resumed_run
+from sca_search.study.run import Audience, make_task, run_study
 
 FORMS = ("sharpened", "paper")
 # Studies of a network whose α the paper varied, in table 6: their accuracies stand beside ours.

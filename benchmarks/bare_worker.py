@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 import torch._dynamo  # which every optimizer of torch's imports at its first step
-from resident import peak_bytes, resident_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.resident import peak_bytes, resident_bytes
 from sca_search.models import MODELS
 
 # A study's own, written again: its room would bring imports that a bare loop has not.

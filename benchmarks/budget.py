@@ -1,7 +1,7 @@
 """Whether budgets are met: milliseconds foretold and measured across the range, and accuracy within a budget.
 
-    python benchmarks/budget.py latency
-    python benchmarks/budget.py accuracy --data-dir DIR --cells DIR
+    python -m benchmarks.budget latency
+    python -m benchmarks.budget accuracy --data-dir DIR --cells DIR
 
 `latency`: ResNet-20 and LeNet, ten budgets from the fastest that is possible to the slowest. Each split is what the
 solver gives for that budget and layers of random sensitivity, filled with random trits; the exported C is timed. Where
@@ -21,23 +21,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from report import RESULTS, provenance, table, write_section
-from size import drawn
 
-from sca_search.allocation import LayerCost, LayerShape, Limit, split_within, weighting_of_split
-from sca_search.budget import Budgets
-from sca_search.calibrate import How, calibration_of, measure_ms
-from sca_search.export.random_trits import with_random_trits
-from sca_search.export.records import Graph
-from sca_search.gauge import latency_limit
-from sca_search.latency import Calibration, latency_model
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.sensitivity import GRID
-from sca_search.sparing import sparing_split
-from sca_search.spec import StudySpec, resolve
-from sca_search.spec_tables import GoalSpec
-from sca_search.study import Audience, make_task, prepare_budgets, run_study
+from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.size import drawn
+from sca_search.config.load import resolve
+from sca_search.config.study import GoalSpec, StudySpec
+from sca_search.export.graph.records import Graph
+from sca_search.export.latency.calibrate import How, calibration_of, measure_ms
+from sca_search.export.latency.model import Calibration, latency_model
+from sca_search.export.latency.random_trits import with_random_trits
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.trials import trial_frame
+from sca_search.study.budgets import Budgets, latency_limit
+from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, split_within, weighting_of_split
+from sca_search.ternary.sparing import sparing_split
+from sca_search.training.sensitivity import GRID
 
 NETWORKS = ("ResNet-20", "LeNet")
 BUDGETS = 10

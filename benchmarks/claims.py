@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from sca_search.paper.cells import Cell, full_epochs
 from sca_search.paper.comparison import RankCorrelation, Row, rank_correlations
-from sca_search.paper_figures import ABLATION, DENSE, SCA
+from sca_search.paper.figures import ABLATION, DENSE, SCA
 
 HELD, NOT_HELD, UNDECIDED, NOT_RUN = "held", "not held", "undecided", "not run"
 RISES = 0.95

@@ -1,7 +1,7 @@
 """SCA and the methods that it is measured against, with equal epochs from the same warm starts.
 
-    python benchmarks/compare.py digits --seeds 3
-    python benchmarks/compare.py mnist --data-dir DIR --seeds 3
+    python -m benchmarks.compare digits --seeds 3
+    python -m benchmarks.compare mnist --data-dir DIR --seeds 3
 
 All methods first, those that plan their sparsity at --target-sparsity. Then SCA once more at the sparsity where each
 method of {-1,0,+1} that cannot choose its own has landed: only at equal sparsity is a difference a method's merit.
@@ -14,12 +14,11 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from report import RESULTS, provenance, table, write_section
-
-from sca_search.contest import Contest, Entry, run_contest, times_ms
-from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.spec import StudySpec
-from sca_search.watching import Watcher
+from benchmarks.report import RESULTS, provenance, table, write_section
+from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.study import StudySpec
+from sca_search.study.compare import Contest, Entry, run_contest, times_ms
+from sca_search.study.watching import Watcher
 
 TRITS = "{-1,0,+1}"
 STUDIES = {
@@ -126,7 +125,7 @@ Mean ± standard deviation over seeds. Every method has the same warm start a se
 {spec.train.epochs} + {spec.train.frozen_epochs} (weights frozen) epochs that search its learning rates and, where it
 has one, its strength; SCA searches its schedules and splits instead. The best on validation counts. Bytes are those of
 the packed export, µs of its C on one thread, the first seed's, timed in turns.
-{" ".join(f"{name} is not done: {reason}." for name, reason in NOT_DONE.items())}
+{" ".join(f"{name} is not done: {reason}." for name, reason in NOT_IMPLEMENTED.items())}
 
 {provenance()}
 """

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import optuna
 
-from sca_search.candidate import Candidate
-from sca_search.export.plain import load_plain
-from sca_search.goal import GRID
-from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.objective import Listener, Objective, work
-from sca_search.run_folder import RunFolder
-from sca_search.sampler import derived_seed
-from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Settled, Task, WarmStart
-from sca_search.train import train_candidate
-from sca_search.trials import fill_queue, open_study, rows
-from sca_search.workshop import make_space
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import Constant, FromPrior, Ramp, Tracked
+from sca_search.config.study import StudySpec
+from sca_search.export.state_dict import load_plain
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import GRID
+from sca_search.study.objective import Listener, Objective, work
+from sca_search.study.queue import fill_queue, open_study, rows
+from sca_search.study.sampler import derived_seed
+from sca_search.study.setup import make_space
+from sca_search.study.space import Space
+from sca_search.training.evaluate import EVALUATION_BATCH, score
+from sca_search.training.task import Progress, Settled, Task, WarmStart
+from sca_search.training.train import train_candidate
 
 
 @dataclass(frozen=True)

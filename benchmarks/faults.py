@@ -1,7 +1,7 @@
-"""Injects every fault many times into real studies and counts: `python benchmarks/faults.py` writes its table.
+"""Injects every fault many times into real studies and counts: `python -m benchmarks.faults` writes its table.
 
-    python benchmarks/faults.py --times 20
-    python benchmarks/faults.py --times 2 --only "two commands"
+    python -m benchmarks.faults --times 20
+    python -m benchmarks.faults --times 2 --only "two commands"
 
 What is done is in tests/faults.py; PostgreSQL is a real one, started here. A fault's count that is there already
 (--cells) is not taken again; rows of faults that are not asked for (--only) stay as they were written.
@@ -15,13 +15,10 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-import report
-from faults import FAULTS, Injected
-from postgres import running_server
-
-from sca_search.files import write_json_atomic
+from benchmarks import report
+from sca_search.system.files import write_json_atomic
+from tests.support.faults import FAULTS, Injected
+from tests.support.postgres import running_server
 
 _SECTION = "faults"
 # A study is done with after so many faults, and another is begun.

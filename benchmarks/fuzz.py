@@ -1,4 +1,4 @@
-"""Fuzzes every reader of files: `python benchmarks/fuzz.py --cases 100000` writes the table of RESULTS.md.
+"""Fuzzes every reader of files: `python -m benchmarks.fuzz --cases 100000` writes the table of RESULTS.md.
 
 Each reader runs in a process of its own, so that its memory is its own. Readers of a whole page, screen or study are
 given a fiftieth of the cases, unless --all is said: each file that they read has a reader of its own, too.
@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-import report
-from fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, Reader, fuzzed
-from hostile_files import readers
+from benchmarks import report
+from tests.support.fuzzing import MOST_MEGABYTES, MOST_SECONDS, Outcomes, Reader, fuzzed
+from tests.support.hostile_files import readers
 
 _SECTION = "fuzz"
 _FEWER = 50

@@ -1,6 +1,6 @@
 """How near rounding alone lands to the plan, in the paper's form, whose α stands still while it trains.
 
-    python benchmarks/landing.py --seeds 3
+    python -m benchmarks.landing --seeds 3
 
 The first trial has only the closed form to go by. After four trials of an ordinary study a fifth is trained at each of
 several strengths of the pull, once with what the four reached as a correction and once without; and all of this again
@@ -15,17 +15,18 @@ from typing import Any
 
 import optuna
 import torch
-from report import RESULTS, provenance, table, write_section
 
-from sca_search.candidate import Candidate
-from sca_search.objective import Listener, Objective, work
-from sca_search.run_folder import RunFolder
-from sca_search.space import STRENGTH, Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import Progress, Settled
-from sca_search.train import train_candidate
-from sca_search.trials import fill_queue, has_waiting, open_study, rows
-from sca_search.workshop import make_space, make_task, warm_start
+from benchmarks.report import RESULTS, provenance, table, write_section
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.study.objective import Listener, Objective, work
+from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
+from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.space import STRENGTH, Space
+from sca_search.training.task import Progress, Settled
+from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
 STRENGTHS = (STRENGTH[0], 30.0, STRENGTH[1])

@@ -1,6 +1,6 @@
-"""Many workers and thousands of short trials against one PostgreSQL: `python benchmarks/load.py` writes its table.
+"""Many workers and thousands of short trials against one PostgreSQL: `python -m benchmarks.load` writes its table.
 
-    python benchmarks/load.py --workers 16 --trials 2000
+    python -m benchmarks.load --workers 16 --trials 2000
 
 The queue, the storage, hearts, sampling and the prior are the study's own; only the training is a stand-in that sleeps
 for a moment. Some workers are killed on the way, and others start in their places.
@@ -10,7 +10,6 @@ import argparse
 import multiprocessing
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,22 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import optuna
-import report
 import torch
 from optuna.trial import FrozenTrial, TrialState
-from postgres import running_server
 
-from sca_search.allocation import LayerShape
-from sca_search.heartbeat import beating
-from sca_search.objective import Listener, work
-from sca_search.run_folder import RunFolder
-from sca_search.shared_study import Shared, storage_address
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.trials import fill_queue, is_surplus, open_study
+from benchmarks import report
+from sca_search.config.load import resolve
+from sca_search.config.storage_url import Shared, storage_address
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.study.heartbeat import beating
+from sca_search.study.objective import Listener, work
+from sca_search.study.queue import fill_queue, is_surplus, open_study
+from sca_search.study.space import Space
+from sca_search.ternary.allocation import LayerShape
+from tests.support.postgres import running_server
 
 LAYERS = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
 TRAINING_SECONDS = 0.05

@@ -1,8 +1,8 @@
 """What a study costs between its trainings when it is long: ask, the prior's fit, tell, and what is written then.
 
-    python benchmarks/long_study.py
-    python benchmarks/long_study.py --postgres
-    python benchmarks/long_study.py --storage postgresql://user@host/database
+    python -m benchmarks.long_study
+    python -m benchmarks.long_study --postgres
+    python -m benchmarks.long_study --storage postgresql://user@host/database
 
 A study's storage is filled with trials that look like real ones (values of the real space of a real network, what the
 objective leaves at a trial, a tenth of them paused, some failed), and then some more are asked for and told as the
@@ -21,28 +21,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import numpy as np
 import optuna
 from optuna.trial import TrialState
-from postgres import running_server
-from report import RESULTS, provenance, table, write_section
-from synthetic_trials import distributions_of, finished, planned, store, synthetic, waiting
 
-from sca_search.objective import Listener, Objective, make_objective
-from sca_search.outcome import write_tables
-from sca_search.prior_file import write_prior
-from sca_search.quiet_queue import QuietQueue
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.sampler import INNER, PlannedSampler
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.storage import local_address
-from sca_search.task import Progress, Task
-from sca_search.trials import observations, rows
-from sca_search.workshop import make_space, make_task, warm_start
+from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.synthetic_trials import distributions_of, finished, planned, store, synthetic, waiting
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.trials import trial_frame
+from sca_search.study.objective import Listener, Objective, make_objective
+from sca_search.study.outcome import write_tables
+from sca_search.study.queue import observations, rows
+from sca_search.study.quiet_queue import QuietQueue
+from sca_search.study.sampler import INNER, PlannedSampler
+from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.space import Space
+from sca_search.study.storage import local_address
+from sca_search.ternary.prior_file import write_prior
+from sca_search.training.task import Progress, Task
+from tests.support.postgres import running_server
 
 # What must be quick, and what is written beside it.
 ASKED = ("ask", "values", "prior's fit", "tell")

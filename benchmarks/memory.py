@@ -1,6 +1,6 @@
 """Whether a long study grows in memory, and what one trial takes beside a bare PyTorch loop of the same network.
 
-    python benchmarks/memory.py
+    python -m benchmarks.memory
 
 Each part runs in a process of its own. The study: many short trials on the digits in one process, as the command runs
 them; what is in memory is read after each, when garbage is collected and the C library has returned what it had kept.
@@ -19,23 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bare_worker import WORKLOADS, random_images
-from report import RESULTS, provenance, table, write_section
-from resident import peak_bytes, resident_bytes
 
-from sca_search.candidate import Candidate
+from benchmarks.bare_worker import WORKLOADS, random_images
+from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.resident import peak_bytes, resident_bytes
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.data import Split
 from sca_search.data.dataset import assemble
-from sca_search.measure import EVALUATION_BATCH, answers
-from sca_search.prepare import prepared
-from sca_search.run_folder import new_run
-from sca_search.source import BY_NAME
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.study import Audience, run_study
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.train import train_candidate
-from sca_search.workshop import make_task
+from sca_search.models.prepare import prepared
+from sca_search.runs.folder import new_run
+from sca_search.study.run import Audience, run_study
+from sca_search.study.setup import make_task
+from sca_search.study.space import Space
+from sca_search.training.evaluate import EVALUATION_BATCH, answers
+from sca_search.training.source import BY_NAME
+from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.train import train_candidate
 
 # A study may grow by so much between these two trials, and a trial may take so much more than the bare loop.
 FIRST_LOOK, MOST_GROWTH, MOST_BESIDE = 20, 0.05, 1.3

@@ -1,7 +1,7 @@
 """What the tool costs: one trial against a bare PyTorch loop that does the same steps and evaluations.
 
-    python benchmarks/overhead.py digits
-    python benchmarks/overhead.py mnist --data-dir DIR
+    python -m benchmarks.overhead digits
+    python -m benchmarks.overhead mnist --data-dir DIR
 
 The bare loop is written out by hand below, with functional layers, no module, no Lightning, no callbacks. Both run
 interleaved in one process; the best of each counts, since noise only ever adds. The regularizer's own share is
@@ -15,20 +15,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from report import RESULTS, provenance, table, write_section
 from torch import Tensor
 from torch.nn import functional as F
-from turns import Taken, best, in_turns
 
-from sca_search.candidate import Candidate
-from sca_search.control import SparsityControl
-from sca_search.schedule import Constant
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.ternary import ternarize
-from sca_search.train import train_candidate, train_dense
-from sca_search.workshop import make_task
+from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.turns import Taken, best, in_turns
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.schedule import Constant
+from sca_search.config.study import StudySpec
+from sca_search.study.setup import make_task
+from sca_search.study.space import Space
+from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.parametrize import ternarize
+from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.train import train_candidate, train_dense
 
 STUDIES = {
     "digits": ({}, {"epochs": 20, "dense_epochs": 3}),

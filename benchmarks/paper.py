@@ -1,7 +1,7 @@
 """The paper's tables with ours beside them, and which of its claims held, from finished `sca-search reproduce` folders.
 
-    python benchmarks/paper.py --table 6 --folder runs/paper/table-6
-    python benchmarks/paper.py --table 1 --folder A --table 5 --folder B --table 6 --folder C --readme
+    python -m benchmarks.paper --table 6 --folder runs/paper/table-6
+    python -m benchmarks.paper --table 1 --folder A --table 5 --folder B --table 6 --folder C --readme
 
 It only reads: a table that is not finished is written as far as it has come, and again later. Table 5 is compared with
 table 2 where both are given. --readme writes the claims into the README, and leaves those whose table is not given.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from claims import (
+from benchmarks.claims import (
     HELD,
     MEASURES,
     NOT_HELD,
@@ -35,15 +35,14 @@ from claims import (
     spread_of,
     verdict,
 )
-from report import README, RESULTS, provenance, read_table, table, write_section
-
-from sca_search.candidate_record import read_json
+from benchmarks.report import README, RESULTS, provenance, read_table, table, write_section
 from sca_search.paper.cells import Cell, cells_of, full_epochs
 from sca_search.paper.comparison import Row, rank_correlations, rows_of
+from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.paper.reproduce import Plan, finished_results
 from sca_search.paper.result import CellResult
-from sca_search.paper_figures import GRIDS, TITLES, figures_of
-from sca_search.run_folder import RunFolder
+from sca_search.runs.candidates import read_json
+from sca_search.runs.folder import RunFolder
 
 SECTION = "claims of the paper"
 HEADINGS = ("claim", "the paper", "seen here", "")

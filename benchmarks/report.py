@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sca_search.provenance import processor, usable_cores
-from sca_search.versions import versions
+from sca_search.runs.provenance import processor, usable_cores
+from sca_search.system.versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -31,7 +31,7 @@ def provenance() -> str:
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     # A folder of this machine says nothing to others.
     arguments = ["PATH" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
-    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
+    command = shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments])
     return (
         f"`{command}`  \n{datetime.date.today()}, {processor()}, {usable_cores()} cores, "
         f"Python {platform.python_version()}, {used}"

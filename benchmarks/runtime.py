@@ -3,7 +3,7 @@
 Networks with random trits, first and last layer dense and included; one image at a time on one thread. All engines of a
 cell are timed in one process in turns, and only samples between quiet calibration loops count.
 
-    python benchmarks/runtime.py --cells DIR --readme
+    python -m benchmarks.runtime --cells DIR --readme
 
 With --deepsparse PYTHON, the interpreter of an environment that has DeepSparse 1.8, that is timed as well, in a process
 of its own. Cells that --cells holds are not measured again.
@@ -23,20 +23,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from report import README, RESULTS, provenance, table, write_section
-from runtime_layers import layer_cells, layer_report
-from size import NETWORKS, drawn
 
-from sca_search.bench import FLOAT, INT8, Engine, adds_of, bench_engines, c_engine, of_timings, onnx_rivals
-from sca_search.export.c_build import PORTABLE, require_compiler
-from sca_search.export.c_options import COptions
-from sca_search.export.c_source import write_c
-from sca_search.export.compiled import CompiledModel, compile_source, require_answers
-from sca_search.export.integer_model import integer_model
-from sca_search.export.integer_scales import largest_values
-from sca_search.export.network import Network
-from sca_search.export.onnx_engines import float_model
-from sca_search.export.records import Graph, TestVectors
+from benchmarks.report import README, RESULTS, provenance, table, write_section
+from benchmarks.runtime_layers import layer_cells, layer_report
+from benchmarks.size import NETWORKS, drawn
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.compiler import PORTABLE, require_compiler
+from sca_search.export.c.library import CompiledModel, compile_source, require_answers
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import Graph, TestVectors
+from sca_search.export.integer.integer_scales import largest_values
+from sca_search.export.integer.model import integer_model
+from sca_search.export.latency.bench import (
+    FLOAT,
+    INT8,
+    Engine,
+    adds_of,
+    bench_engines,
+    c_engine,
+    of_timings,
+    onnx_rivals,
+)
+from sca_search.export.latency.onnx_engines import float_model
 from sca_search.export.references import choose_vectors
 
 SPARSITIES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.98)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from report import ROOT, table
-from size import drawn
 
-from sca_search.export.records import Convolution, Graph, WeightRecord
-from sca_search.export.timing import stopwatch, time_in_turns
-from sca_search.export.tune import layer_input, layer_models
-from sca_search.provenance import usable_cores
+from benchmarks.report import ROOT, table
+from benchmarks.size import drawn
+from sca_search.export.graph.records import Convolution, Graph, WeightRecord
+from sca_search.export.latency.timing import stopwatch, time_in_turns
+from sca_search.export.latency.tune import layer_input, layer_models
+from sca_search.runs.provenance import usable_cores
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.97)
 SECONDS = 4.0  # for all sparsities and kernels of a shape together

@@ -1,6 +1,6 @@
 """Runs the README's main command and puts what it prints, and a picture of its page, into the README.
 
-    python benchmarks/screen.py [--chromium /usr/bin/chromium]
+    python -m benchmarks.screen [--chromium /usr/bin/chromium]
 
 The picture needs playwright and a browser; without --chromium only the screen is written.
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import README, ROOT, provenance, write_section
+from benchmarks.report import README, ROOT, provenance, write_section
 
 COMMAND = ["sca-search", "--target-sparsity", "0.5"]
 
@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "sca_search.cli", *COMMAND[1:]],
+            [sys.executable, "-m", "sca_search.cli.run", *COMMAND[1:]],
             cwd=folder,
             env=os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -1,9 +1,9 @@
 """The search against stock Optuna, bisection, thresholding and straight-through training, at equal epochs.
 
-    python benchmarks/search.py front digits --seeds 5
-    python benchmarks/search.py targets digits --seeds 5
-    python benchmarks/search.py front mnist --data-dir DIR --seeds 3 --hours 1
-    python benchmarks/search.py report
+    python -m benchmarks.search front digits --seeds 5
+    python -m benchmarks.search targets digits --seeds 5
+    python -m benchmarks.search front mnist --data-dir DIR --seeds 3 --hours 1
+    python -m benchmarks.search report
 
 `front`: every contender spends the same epochs on the whole range of sparsities; its hypervolume counts. `targets`:
 the epochs of one study go to one sparsity; the test accuracy of the network that validation picks counts. A cell is
@@ -20,7 +20,9 @@ from typing import Any
 
 import optuna
 import torch
-from contenders import (
+from optuna.samplers import GPSampler, NSGAIISampler, RandomSampler, TPESampler
+
+from benchmarks.contenders import (
     Bench,
     Contender,
     SpentError,
@@ -33,15 +35,14 @@ from contenders import (
     straight_through_labels,
     threshold,
 )
-from optuna.samplers import GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from search_report import report
-
-from sca_search.files import write_json_atomic
-from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import Progress
-from sca_search.workshop import make_task, warm_start
+from benchmarks.search_report import report
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import make_task, warm_start
+from sca_search.system.files import write_json_atomic
+from sca_search.training.evaluate import EVALUATION_BATCH, score
+from sca_search.training.task import Progress
 
 CONTENDERS: dict[str, Contender] = {
     "ours": ours(),

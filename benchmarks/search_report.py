@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from report import RESULTS, ROOT, provenance, table, write_section
 
-from sca_search.results import best_trial, hypervolume, pareto_front, trial_frame
+from benchmarks.report import RESULTS, ROOT, provenance, table, write_section
+from sca_search.runs.trials import best_trial, hypervolume, pareto_front, trial_frame
 
 Cell = dict[str, Any]
 # Below the dense network by so many points, and at so many zeros, a network counts nothing.
@@ -45,7 +45,7 @@ def _write(data: str, part: str, cells: list[Cell]) -> None:
         title = f"Search at one sparsity on {NAMES[data]}"
         parts = (_target_table(cells), _target_verdicts(cells), _target_words(cells), _splits(cells))
         text = "\n\n".join(part for part in parts if part)
-    measured = f"Measured by `python benchmarks/search.py {part} {data}`; the tables by:  \n{provenance()}"
+    measured = f"Measured by `python -m benchmarks.search {part} {data}`; the tables by:  \n{provenance()}"
     write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{measured}")
 
 

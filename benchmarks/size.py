@@ -4,7 +4,7 @@ Sizes follow from shapes and the number of zeros alone, so that the trits are dr
 the digits is the whole command after a short study; on VGG-S, the export of a network with drawn trits, verified on
 noise instead of images.
 
-    python benchmarks/size.py
+    python -m benchmarks.size
 """
 
 import argparse
@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from report import README, RESULTS, provenance, table, write_section
 from torch import nn
 
+from benchmarks.report import README, RESULTS, provenance, table, write_section
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Images, Network
-from sca_search.export.packed import packed_bytes
-from sca_search.export.records import TestVectors
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import TestVectors
+from sca_search.export.packed.format import packed_bytes
 from sca_search.export.references import choose_vectors
 from sca_search.export.sizes import Sizes, sizes
-from sca_search.measure import reestimate_normalisation
 from sca_search.models import Shape, build_model
+from sca_search.training.evaluate import reestimate_normalisation
 
 NETWORKS: dict[str, tuple[str, Shape]] = {
     "LeNet": ("lenet", (1, 28, 28)),
@@ -161,7 +161,7 @@ class Stopwatch:
 
 def _digits_row() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sca_search.cli"]
+        command = [sys.executable, "-m", "sca_search.cli.run"]
         short = ["--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "4", "--threads", "1"]
         subprocess.run([*command, "--name", "d", *short], cwd=folder, check=True, capture_output=True)
         watch = Stopwatch()

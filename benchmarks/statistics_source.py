@@ -1,6 +1,6 @@
 """What a ternary network's accuracy owes to the inputs that its BatchNorm statistics are estimated on.
 
-    python benchmarks/statistics_source.py --run FOLDER
+    python -m benchmarks.statistics_source --run FOLDER
 
 FOLDER is a finished run on augmented images, for example a cell of `sca-search reproduce 2`. The weights of the chosen
 network stay as they are; only the statistics are estimated again, on the training images as they lie there and as
@@ -10,13 +10,12 @@ training saw them.
 import argparse
 from pathlib import Path
 
-from report import RESULTS, provenance, table, write_section
-
+from benchmarks.report import RESULTS, provenance, table, write_section
 from sca_search.data import Batches
-from sca_search.export.plain import load_plain
-from sca_search.measure import EVALUATION_BATCH, reestimate_normalisation
-from sca_search.run_folder import RunFolder
-from sca_search.workshop import make_task
+from sca_search.export.state_dict import load_plain
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import make_task
+from sca_search.training.evaluate import EVALUATION_BATCH, reestimate_normalisation
 
 
 def main() -> None:

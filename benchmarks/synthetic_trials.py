@@ -12,8 +12,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sca_search.goal import planned_ahead
-from sca_search.space import Space, is_logarithmic
+from sca_search.runs.goal import planned_ahead
+from sca_search.study.space import Space, is_logarithmic
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:

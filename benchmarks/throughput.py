@@ -1,7 +1,7 @@
 """Images a second of our training beside a bare PyTorch loop of the same network, and what each choice brings.
 
-    python benchmarks/throughput.py lenet-medium --data-dir DIR
-    python benchmarks/throughput.py resnet20 --images 2560
+    python -m benchmarks.throughput lenet-medium --data-dir DIR
+    python -m benchmarks.throughput resnet20 --images 2560
 
 The bare loop has the same network, batches, memory layout and optimizer, and nothing else: no course of the learning
 rate, no look at the loss. Ours is `fit` as a study calls it. All run in turns in one process. Without --data-dir the
@@ -21,25 +21,26 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from report import RESULTS, provenance, write_section
-from throughput_report import ARMS, speeds_of, text_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
-from turns import Work, in_turns
 
-from sca_search.candidate import Candidate
+from benchmarks.report import RESULTS, provenance, write_section
+from benchmarks.throughput_report import ARMS, speeds_of, text_of
+from benchmarks.turns import Work, in_turns
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.data import Split
 from sca_search.data.dataset import assemble
-from sca_search.fit import FitPlan, Watch, fit, layout
-from sca_search.methods.sca import Sca
-from sca_search.prepare import PreparedNetwork, prepared
-from sca_search.source import BY_NAME
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import Task
-from sca_search.ternary import Form
+from sca_search.models.prepare import PreparedNetwork, prepared
+from sca_search.study.space import Space
+from sca_search.ternary.methods.sca import Sca
+from sca_search.ternary.parametrize import Form
+from sca_search.training.fit import FitPlan, Watch, fit, layout
+from sca_search.training.source import BY_NAME
+from sca_search.training.task import Task
 
 SPARSITY = 0.9
 RATE = 1e-3

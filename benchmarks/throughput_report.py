@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from report import table
-from turns import Taken
+from benchmarks.report import table
+from benchmarks.turns import Taken
 
 GOAL = 0.95
 # Ours, and the bare loop of the same network that it stands beside.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.freed_memory import give_back
+from sca_search.system.memory import give_back
 
 Work = Callable[[], object]
 

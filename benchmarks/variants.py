@@ -1,7 +1,7 @@
 """What pays and what does not: changes of the first guess, at equal epochs, chosen on validation alone.
 
-    python benchmarks/variants.py digits --seeds 5 --sparsities 0.9 0.97 0.99
-    python benchmarks/variants.py mnist --data-dir DIR --seeds 2 --sparsities 0.99 --variants "first guess" "even split"
+    python -m benchmarks.variants digits --seeds 5 --sparsities 0.9 0.97 0.99
+    python -m benchmarks.variants mnist --data-dir DIR --seeds 2 --sparsities 0.99 --variants "first guess" "even split"
 
 Every training is kept below --cells and not done again.
 """
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import RESULTS, provenance, table, write_section
-from search import STUDIES, study_of
 
-from sca_search.allocation import split_of_weighting
-from sca_search.candidate import Candidate
-from sca_search.files import write_json_atomic
-from sca_search.measure import EVALUATION_BATCH, score
-from sca_search.run_folder import RunFolder
-from sca_search.space import Space
-from sca_search.sparing import sparing_weighting
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.train import train_candidate
-from sca_search.workshop import make_space, make_task, warm_start
+from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.search import STUDIES, study_of
+from sca_search.config.candidate import Candidate
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.space import Space
+from sca_search.system.files import write_json_atomic
+from sca_search.ternary.allocation import split_of_weighting
+from sca_search.ternary.sparing import sparing_weighting
+from sca_search.training.evaluate import EVALUATION_BATCH, score
+from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.train import train_candidate
 
 # β rises slowly and the gradient is that of the function used, which was the first guess before.
 SLOW: dict[str, Any] = {"gradient_sharpness": 1e9, "sharpness": 300.0, "sharpness_first": 2.0}

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from sca_search.candidate import Candidate
-from sca_search.correction import Observation, asked_for
-from sca_search.prior import alpha_for_sparsity
-from sca_search.schedule import Constant, FromPrior, Ramp
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Settled, WarmStart
-from sca_search.ternary import latent_of_dense
-from sca_search.train import train_candidate, train_dense
-from sca_search.workshop import make_task
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import Constant, FromPrior, Ramp
+from sca_search.config.study import StudySpec
+from sca_search.study.setup import make_task
+from sca_search.ternary.parametrize import latent_of_dense
+from sca_search.ternary.prior import alpha_for_sparsity
+from sca_search.ternary.prior_correction import Observation, asked_for
+from sca_search.training.task import Progress, Settled, WarmStart
+from sca_search.training.train import train_candidate, train_dense
 
 Points = list[tuple[float, float]]
 

@@ -17,16 +17,16 @@ sca.compile("out/c/")                                       # one as a function 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sca_search.versions import __version__
+from sca_search.system.versions import __version__
 
 if TYPE_CHECKING:
-    from sca_search.baked_export import export_baked
-    from sca_search.callback import TernaryCallback
-    from sca_search.export.compiled import compile_model as compile
-    from sca_search.export.rebuild import load
-    from sca_search.in_python import Found, Result, search
-    from sca_search.loop_control import Control
-    from sca_search.own_loop import bake, regularizer, sparsity, ternarize, ternary_layers
+    from sca_search.api.baked_export import export_baked
+    from sca_search.api.callback import TernaryCallback
+    from sca_search.api.loop import bake, regularizer, sparsity, ternarize, ternary_layers
+    from sca_search.api.loop_control import Control
+    from sca_search.api.study import Found, Result, search
+    from sca_search.export.c.library import compile_model as compile
+    from sca_search.export.load import load
 
 __all__ = [
     "Control",
@@ -47,19 +47,19 @@ __all__ = [
 
 # Each is imported when it is asked for: nearly all bring torch, which neither `--help` nor `compile` waits for.
 _ROOMS = {
-    "Control": ("loop_control", "Control"),
-    "Found": ("in_python", "Found"),
-    "Result": ("in_python", "Result"),
-    "TernaryCallback": ("callback", "TernaryCallback"),
-    "bake": ("own_loop", "bake"),
-    "compile": ("export.compiled", "compile_model"),
-    "export_baked": ("baked_export", "export_baked"),
-    "load": ("export.rebuild", "load"),
-    "regularizer": ("own_loop", "regularizer"),
-    "search": ("in_python", "search"),
-    "sparsity": ("own_loop", "sparsity"),
-    "ternarize": ("own_loop", "ternarize"),
-    "ternary_layers": ("own_loop", "ternary_layers"),
+    "Control": ("api.loop_control", "Control"),
+    "Found": ("api.study", "Found"),
+    "Result": ("api.study", "Result"),
+    "TernaryCallback": ("api.callback", "TernaryCallback"),
+    "bake": ("api.loop", "bake"),
+    "compile": ("export.c.library", "compile_model"),
+    "export_baked": ("api.baked_export", "export_baked"),
+    "load": ("export.load", "load"),
+    "regularizer": ("api.loop", "regularizer"),
+    "search": ("api.study", "search"),
+    "sparsity": ("api.loop", "sparsity"),
+    "ternarize": ("api.loop", "ternarize"),
+    "ternary_layers": ("api.loop", "ternary_layers"),
 }
 
 

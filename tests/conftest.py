@@ -2,11 +2,9 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -16,7 +14,8 @@ from filelock import FileLock
 
 # The command's screen is as wide as its process is told when it is imported; sentences should not be folded.
 os.environ["COLUMNS"] = "200"
-from sca_search.cli import main
+from sca_search.cli.run import main
+from tests.support.command import TINY, Outcome, sca_search
 
 # Two test processes on two cores must not fight over them.
 torch.set_num_threads(1)
@@ -25,36 +24,40 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("steady", deadline=None)
 hypothesis.settings.load_profile("steady")
 
-TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4", "--threads", "1")
 
-
-def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    """The real command in a process of its own, wide enough that no sentence is folded."""
-    return subprocess.run(
-        [sys.executable, "-m", "sca_search", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
-        **options,
-    )
+TIERS = ("e2e", "nightly")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with many slow tests come first: begun last, one of them would keep a single process busy for minutes."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    """Assigns each test to its tier: its own mark, else its folder, else what its fixtures need.
+
+    Files with many tests of the slower tiers start first: started last, one of them would occupy a single process for
+    minutes.
+    """
+    for item in items:
+        if not any(item.get_closest_marker(tier) for tier in TIERS):
+            folder = item.path.relative_to(Path(__file__).parent).parts[0]
+            needs_database = "server" in getattr(item, "fixturenames", ())
+            if (
+                tier := folder
+                if folder in TIERS
+                else "e2e"
+                if needs_database or item.get_closest_marker("slow")
+                else ""
+            ):
+                item.add_marker(tier)
+    slow = Counter(item.path for item in items if any(item.get_closest_marker(tier) for tier in TIERS))
     items.sort(key=lambda item: -slow[item.path])
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left on the screen, and its exit code."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """CI installs every tool, so a skipped test is a failure there."""
+    report = yield
+    if report.skipped and os.environ.get("SCA_SEARCH_NO_SKIPS"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture

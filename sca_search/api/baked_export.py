@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from sca_search.api.loop import ternary_layers
 from sca_search.errors import ExportError
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, export_network, parse_formats
-from sca_search.export.network import Images, Network
-from sca_search.own_loop import ternary_layers
-from sca_search.ternary import ternary_weights
+from sca_search.export.graph.network import Images, Network
+from sca_search.ternary.parametrize import ternary_weights
 
 
 def export_baked(

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sca_search.api.loop import bake, regularizer, sparsity, ternarize
+from sca_search.api.loop_control import Control
 from sca_search.errors import ModelError
-from sca_search.loop_control import Control
-from sca_search.own_loop import bake, regularizer, sparsity, ternarize
-from sca_search.ternary import Form, ternary_weights
-from sca_search.wheels import heal_torchvision
+from sca_search.system.torchvision import heal_torchvision
+from sca_search.ternary.parametrize import Form, ternary_weights
 
 heal_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before

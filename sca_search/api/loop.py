@@ -16,13 +16,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sca_search.attention import open_attention
 from sca_search.errors import ModelError
-from sca_search.exact import Floor, exact_trits
-from sca_search.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
-from sca_search.output_scale import put_output_scales
-from sca_search.prior import alpha_for_sparsity, zeros_for_sparsity
-from sca_search.ternary import (
+from sca_search.models.attention import open_attention
+from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
+from sca_search.models.scales import put_output_scales
+from sca_search.ternary.exact import Floor, exact_trits
+from sca_search.ternary.parametrize import (
     Form,
     ZeroCount,
     latents,
@@ -32,8 +31,9 @@ from sca_search.ternary import (
     wdr,
     zero_counts,
 )
-from sca_search.ternary import bake as bake_trits
-from sca_search.ternary import ternarize as parametrize_layers
+from sca_search.ternary.parametrize import bake as bake_trits
+from sca_search.ternary.parametrize import ternarize as parametrize_layers
+from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
 
 SPREAD = 0.6  # root mean square of Θ: what studies try first
 

@@ -3,14 +3,14 @@
 import torch
 from torch import nn
 
-from sca_search.candidate import Candidate
-from sca_search.control import SparsityControl
+from sca_search.api.loop import SPREAD, fix, mark_fixed
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.schedule import Constant, Ramp
 from sca_search.errors import ModelError
-from sca_search.own_loop import SPREAD, fix, mark_fixed
-from sca_search.schedule import Constant, Ramp
-from sca_search.space import Space
-from sca_search.spec import resolve
-from sca_search.ternary import Form, latents, ternary_weights
+from sca_search.study.space import Space
+from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.parametrize import Form, latents, ternary_weights
 
 # Adam moves a parameter by about its learning rate a step: Θ's, as a share of its size, in the schedules tried first.
 _RELATIVE_STEP = 0.02 / SPREAD

@@ -18,22 +18,24 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from sca_search.candidate_record import read_table
-from sca_search.display import StudyDisplay
+from sca_search.config.load import FLAGS, resolve
+from sca_search.config.study import StudySpec
+from sca_search.config.types import PYTHON_OBJECT
+from sca_search.dashboard import PageWriter
 from sca_search.errors import RunError, SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
-from sca_search.export_run import export_run, found_network, trial_row
-from sca_search.goal import chosen_trial, unmet
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.provenance import note_command
-from sca_search.results import read_csv
-from sca_search.run_folder import RunFolder, new_run, resumed_run
-from sca_search.screen import Screen
-from sca_search.source import OBJECTS, Source
-from sca_search.spec import FLAGS, StudySpec, resolve
-from sca_search.spec_values import IN_PYTHON
-from sca_search.study import Audience, make_task, prepare_budgets, run_study
-from sca_search.workers import threads_of
+from sca_search.export.run import export_run, found_network, trial_row
+from sca_search.runs.candidates import read_table
+from sca_search.runs.folder import RunFolder, new_run, resumed_run
+from sca_search.runs.goal import chosen_trial, unmet
+from sca_search.runs.provenance import note_command
+from sca_search.runs.trials import read_csv
+from sca_search.study.progress import StudyDisplay
+from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
+from sca_search.study.workers import threads_of
+from sca_search.system.console import Screen
+from sca_search.system.signals import stop_on_interrupt
+from sca_search.training.source import OBJECTS, Source
 
 # What `search` takes as an argument of its own.
 _OWN = {"model", "data"}
@@ -73,7 +75,7 @@ def search(
 def _name_of(given: Any) -> str:
     if isinstance(given, str):
         return given
-    return f"{IN_PYTHON}{getattr(given, '__name__', type(given).__name__)}"
+    return f"{PYTHON_OBJECT}{getattr(given, '__name__', type(given).__name__)}"
 
 
 def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
@@ -89,7 +91,8 @@ def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Resu
     note_command(run, ["(from Python)"], threads_of(spec, task))
     display = StudyDisplay(spec, console, task.metric.name)
     with _stops_on_interrupt() as stop, display.shown():
-        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
+        audience = display.audience(Audience(stop_requested=stop, page=PageWriter))
+        finished = run_study(run, spec, task, audience, prepared.calibration)
     if finished.stopped:
         raise KeyboardInterrupt(f"{run.path}: stopped as asked; the same call with resume=True goes on")
     return Result(run.path, source)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sca_search.config.storage_url import require_addresses_in_place
 from sca_search.errors import SpecError
-from sca_search.screen import speak
-from sca_search.shared_study import require_addresses_in_place
+from sca_search.system.console import speak
 
 _PANEL = "Output"
 _FLAGS: dict[str, Any] = {

@@ -3,22 +3,24 @@
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 
-from sca_search.completion import data_names, method_names, model_names, study_files
+from sca_search.cli.completion import data_names, method_names, model_names, study_files
+from sca_search.cli.options import check_seeds
+from sca_search.config.load import resolve
+from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
 from sca_search.errors import SpecError
-from sca_search.files import write_json_atomic
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.screen import answer, errors, remarks, results, say
-from sca_search.spec import check_seeds, resolve
+from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.files import write_json_atomic
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.contest import Contest, Entry
+    from sca_search.study.compare import Contest, Entry
 
 _USUAL_TRIALS = 4
 _FLAGS = (
@@ -43,7 +45,7 @@ def compare_command(
         typer.Argument(metavar="[STUDY]", help="A study file; flags overrule it.", autocompletion=study_files),
     ] = None,
     methods: Annotated[str, typer.Option(help="all, or names: sca,twn,ttq.", autocompletion=method_names)] = "all",
-    seeds: Annotated[int, typer.Option(help="Warm starts and trainings of each method.")] = 1,
+    seeds: Annotated[int, typer.Option(callback=check_seeds, help="Warm starts and trainings per method.")] = 1,
     target_sparsity: Annotated[
         float | None,
         typer.Option(help="Of the methods that can choose theirs. Default 0.5.", show_default=False),
@@ -87,28 +89,27 @@ def compare_command(
     base = resolve(study, flags)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
         raise SpecError("compare needs a target sparsity and nothing else for a goal: give --target-sparsity")
-    check_seeds(seeds)
     usual = base.out / f"compare-{base.base_name}"
     say("loading torch")
-    from sca_search.contest import Contest, chosen_methods
+    from sca_search.study.compare import Contest, chosen_methods
 
     folder = (out or usual).expanduser()
     _run(Contest(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
 
 
 def _run(contest: "Contest", timed: bool) -> None:
-    from sca_search.contest import run_contest, times_ms
-    from sca_search.dashboard import write_page
-    from sca_search.watching import Watcher, watched
+    from sca_search.dashboard import PageWriter, write_page
+    from sca_search.study.compare import run_contest, times_ms
+    from sca_search.study.watching import Watcher, watched
 
     with stop_on_interrupt() as stop:
-        watcher = Watcher(say, stop, watched)
+        watcher = Watcher(say, stop, partial(watched, page=PageWriter))
         entries, stopped = run_contest(contest, watcher)
         times = times_ms(contest, entries, watcher) if timed and not stopped else {}
     rows = [_row(method, [each for each in entries if each.method == method], times) for method in contest.methods]
     rows = [row for row in rows if row["seeds"]]
     results().print(_table(rows))
-    for name, reason in NOT_DONE.items():
+    for name, reason in NOT_IMPLEMENTED.items():
         remarks().print(f"{name} is not done: {reason}.", highlight=False, soft_wrap=True, style="dim")
     page = contest.folder / "comparison.html"
     runs = [contest.folder / f"{row['method']}-0" for row in rows]

@@ -6,9 +6,8 @@ from typing import get_args
 
 import typer
 
-from sca_search.every_command import UNNAMED
-from sca_search.method_names import METHODS
-from sca_search.spec_values import Augmentation
+from sca_search.cli.app import UNNAMED
+from sca_search.config.names import METHODS, Augmentation
 
 # Named again here, since the rooms that know them import torch; a test holds them together.
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")

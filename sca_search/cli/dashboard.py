@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sca_search.completion import run_folders
+from sca_search.cli.completion import run_folders
 from sca_search.errors import RunError
-from sca_search.screen import answer, remarks, results, say, warn
+from sca_search.system.console import answer, remarks, results, say, warn
 
 _LOCAL = "127.0.0.1"
 
@@ -72,10 +72,10 @@ def features_command(
 
     They are kept beside the trial, too, so that the dashboard shows them.
     """
-    from sca_search.answers import features_answer
-    from sca_search.dashboard.pictures import sheet
-    from sca_search.features_run import features_run
-    from sca_search.files import atomic_path
+    from sca_search.cli.features_run import features_run
+    from sca_search.cli.json_output import features_answer
+    from sca_search.dashboard.feature_maps import sheet
+    from sca_search.system.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":
         raise RunError(f"--out must be a file that ends in .png, got {str(out)!r}")
@@ -123,7 +123,7 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
 def _export(run: Path, trial: int) -> dict[str, Any]:
     """What the export command does with its defaults; an earlier export of the trial is replaced."""
     from sca_search.export.folder import ExportOptions, parse_formats
-    from sca_search.export_run import export_run
+    from sca_search.export.run import export_run
 
     options = ExportOptions(parse_formats("packed,c,onnx,torch"), replace=True, say=say)
     exported = export_run(run, trial, None, options)

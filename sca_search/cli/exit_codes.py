@@ -20,8 +20,8 @@ from typing import Any
 import typer
 
 from sca_search.errors import ScaError
-from sca_search.passwords import without_passwords
-from sca_search.screen import LOGGER, PIPE_CLOSED, answer, errors, manner
+from sca_search.system.console import LOGGER, PIPE_CLOSED, answer, errors, manner
+from sca_search.system.secrets import without_passwords
 
 DONE, NO, REFUSED, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
 # A disk that is full or may not be written, wherever it shows.

@@ -7,9 +7,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.completion import data_names, model_names, run_folders, study_files
-from sca_search.screen import answer, remarks, results, say, warn
-from sca_search.spec import resolve
+from sca_search.cli.completion import data_names, model_names, run_folders, study_files
+from sca_search.config.load import resolve
+from sca_search.system.console import answer, remarks, results, say, warn
 
 if TYPE_CHECKING:
     from sca_search.export.verify import Verification
@@ -42,9 +42,9 @@ def export_command(
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
     """Writes a trial of a study as files to use elsewhere, without training again, and verifies them."""
-    from sca_search.answers import export_answer
+    from sca_search.cli.json_output import export_answer
     from sca_search.export.folder import ExportOptions, parse_formats
-    from sca_search.export_run import export_run
+    from sca_search.export.run import export_run
 
     options = ExportOptions(
         parse_formats(formats),
@@ -72,8 +72,8 @@ def verify_command(
     seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
 ) -> None:
     """Runs every format of an export and compares it with torch; exit code 1 if anything differs."""
-    from sca_search.answers import verification_answer
-    from sca_search.verify_folder import verify_folder
+    from sca_search.cli.json_output import verification_answer
+    from sca_search.export.verify_folder import verify_folder
 
     say("verifying")
     verification = verify_folder(folder, seconds)
@@ -91,9 +91,9 @@ def bench_command(
     ] = None,
 ) -> None:
     """Times the exported C beside onnxruntime (fp32, int8) and torch: one image at a time, one thread, in turns."""
-    from sca_search.bench import bench_folder
-    from sca_search.display import bench_lines, bench_table
-    from sca_search.files import write_json_atomic
+    from sca_search.export.latency.bench import bench_folder
+    from sca_search.study.progress import bench_lines, bench_table
+    from sca_search.system.files import write_json_atomic
 
     bench = bench_folder(folder, seconds, say)
     results().print(bench_table(bench))
@@ -115,10 +115,10 @@ def check_command(
     The compiler is that of `pip install 'sca-search[cross]'`; its first build for a machine takes a minute. Says what
     ran and what was only compiled, and how large the model is on a Cortex-M4; exit code 1 if anything fails.
     """
-    from sca_search.answers import check_answer
-    from sca_search.check_folder import check_folder
-    from sca_search.display import check_table, size_table
-    from sca_search.export.targets import parse_targets
+    from sca_search.cli.json_output import check_answer
+    from sca_search.export.c.cross import parse_targets
+    from sca_search.export.check import check_folder
+    from sca_search.study.progress import check_table, size_table
 
     report = check_folder(folder, parse_targets(target), say)
     results().print(check_table(report))
@@ -164,11 +164,17 @@ def calibrate_command(
     What was measured is kept for this processor, compiler, network and version of the kernels. On another device, what
     the emitted program prints is a latency table: `./calibrate-aarch64-linux-neon > latency.json`.
     """
-    from sca_search.calibrate import How, calibration_graph, calibration_of, emit_calibration, refuse_mixed
-    from sca_search.display import latency_lines, latency_table
-    from sca_search.latency import latency_model
-    from sca_search.latency_file import write_calibration
-    from sca_search.study import make_task
+    from sca_search.export.latency.calibrate import (
+        How,
+        calibration_graph,
+        calibration_of,
+        emit_calibration,
+        refuse_mixed,
+    )
+    from sca_search.export.latency.model import latency_model
+    from sca_search.export.latency.table import write_calibration
+    from sca_search.study.progress import latency_lines, latency_table
+    from sca_search.study.run import make_task
 
     refuse_mixed(emit, target, seconds)
     named = {"data": data, "data_dir": data_dir, "image_size": image_size, "model": model, "skip": skip, "only": only}

@@ -7,17 +7,17 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sca_search.candidate_record import FEATURES, best_of, records_of
 from sca_search.errors import RunError
-from sca_search.export.plain import load_plain
-from sca_search.export_run import built, trial_row
-from sca_search.features import compare_features
-from sca_search.files import write_json_atomic
-from sca_search.goal import limits_of
-from sca_search.measure import EVALUATION_BATCH
-from sca_search.run_folder import RunFolder
-from sca_search.source import BY_NAME
-from sca_search.weights_file import ANSWERS
+from sca_search.export.run import built, trial_row
+from sca_search.export.state_dict import load_plain
+from sca_search.models.weights import ANSWERS
+from sca_search.runs.candidates import FEATURES, best_of, records_of
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import limits_of
+from sca_search.system.files import write_json_atomic
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.features import compare_features
+from sca_search.training.source import BY_NAME
 
 
 def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

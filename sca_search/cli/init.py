@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sca_search.completion import augmentation_names, data_names, model_names
+from sca_search.cli.completion import augmentation_names, data_names, model_names
+from sca_search.config.load import FLAGS, resolve
+from sca_search.config.study import BUDGETS, GOALS, StudySpec
 from sca_search.errors import SpecError
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.screen import answer, manner, remarks, results, say
-from sca_search.spec import FLAGS, StudySpec, resolve
-from sca_search.spec_tables import BUDGETS, GOALS
+from sca_search.system.console import answer, manner, remarks, results, say
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.time_plan import Amount, Pace
+    from sca_search.study.time_plan import Amount, Pace
 
 _GOAL, _WHAT, _FIXED = "Goal", "Data and network", "Fixed instead of planned"
 # A machine that is busier than now must not make the run much longer.
@@ -144,8 +144,8 @@ def _seconds(time: str) -> float:
 
 def _measured(spec: StudySpec) -> "Pace":
     say("loading torch, data and network")
-    from sca_search.fit import StopRequestedError
-    from sca_search.probe import measure_pace
+    from sca_search.study.pace import measure_pace
+    from sca_search.training.fit import StopRequestedError
 
     with stop_on_interrupt() as stop:
         try:
@@ -155,9 +155,9 @@ def _measured(spec: StudySpec) -> "Pace":
 
 
 def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", asked: set[str]) -> None:
-    from sca_search.files import write_text_atomic
-    from sca_search.study_text import study_text
-    from sca_search.time_plan import Given, parts_of, plan, told
+    from sca_search.config.toml_text import commented_toml
+    from sca_search.study.time_plan import Given, parts_of, plan, told
+    from sca_search.system.files import write_text_atomic
 
     fixed = {flag: value for flag, value in _amounts(spec).items() if flag in asked}
     amount = plan(seconds, pace, Given(**fixed))
@@ -170,7 +170,7 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", asked: set
         f"Written by sca-search init for a run of {_clock(seconds)}. On this machine it should take {_clock(total)}:\n"
         + ", ".join(f"{name} {_clock(part)}" for name, part in parts.items())
     )
-    write_text_atomic(path, study_text(planned, _reasons(amount, pace, asked, seconds), heading))
+    write_text_atomic(path, commented_toml(planned, _reasons(amount, pace, asked, seconds), heading))
     answer(
         {
             "file": path,

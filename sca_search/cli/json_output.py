@@ -5,17 +5,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sca_search.candidate_record import read_json
-from sca_search.goal import aim_of, chosen_trial, planned_sparsities
-from sca_search.results import pareto_front, read_csv
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
+from sca_search.config.study import StudySpec
+from sca_search.runs.candidates import read_json
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import aim_of, chosen_trial, planned_sparsities
+from sca_search.runs.trials import pareto_front, read_csv
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
-    from sca_search.check_folder import CheckReport
+    from sca_search.export.check import CheckReport
     from sca_search.export.folder import Exported
     from sca_search.export.verify import Verification
-    from sca_search.task import Task
+    from sca_search.training.task import Task
 
 
 def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:

@@ -1,19 +1,20 @@
 """`reproduce`: a table of the paper's, trained here, with the paper's figures beside ours."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from sca_search.completion import table_names
+from sca_search.cli.completion import table_names
+from sca_search.cli.options import check_seeds
 from sca_search.errors import DataError, SpecError
-from sca_search.interrupt import stop_on_interrupt
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks, require_one_network
-from sca_search.paper_figures import GRIDS, TITLES, figures_of
-from sca_search.screen import answer, errors, remarks, results, say
-from sca_search.spec import check_seeds
+from sca_search.paper.figures import GRIDS, TITLES, figures_of
+from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
     from sca_search.paper.comparison import RankCorrelation, Row
@@ -40,7 +41,7 @@ def reproduce_command(
     epochs: Annotated[
         int | None, typer.Option(help="Epochs of each cell. Default: the paper's.", show_default=False)
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of each cell.")] = 1,
+    seeds: Annotated[int, typer.Option(callback=check_seeds, help="Trainings per cell.")] = 1,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
     ] = None,
@@ -73,7 +74,7 @@ def reproduce_command(
     `sca-search reproduce 6 --quick --data-dir ~/data`
     """
     figures = figures_of(table)
-    _refuse_unusable(quick, hours, epochs, seeds, data_dir)
+    _refuse_unusable(quick, hours, epochs, data_dir)
     extent = QUICK[table] if quick else Extent(epochs=epochs)
     cells = of_networks(cells_of(figures), network or ())
     if weights is not None:
@@ -89,7 +90,7 @@ def reproduce_command(
     _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, command, skip_unreadable, weights))
 
 
-def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds: int, data_dir: Path | None) -> None:
+def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
     given = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
     asked = [flag for flag, is_given in given.items() if is_given]
     if len(asked) > 1:
@@ -98,20 +99,20 @@ def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, seeds
         raise SpecError(f"--hours must be above 0, got {hours}")
     if epochs is not None and epochs < 1:
         raise SpecError(f"--epochs must be at least 1, got {epochs}")
-    check_seeds(seeds)
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise SpecError(f"--data-dir must be a folder that exists, got {str(data_dir)!r}")
 
 
 def _run(table: str, plan: "Plan") -> None:
-    from sca_search.fit import StopRequestedError
+    from sca_search.dashboard import PageWriter
     from sca_search.paper.comparison import rows_of
     from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
-    from sca_search.watching import Watcher, watched
+    from sca_search.study.watching import Watcher, watched
+    from sca_search.training.fit import StopRequestedError
 
     with stop_on_interrupt() as stop:
         try:
-            done = reproduce(plan, Watcher(say, stop, watched))
+            done = reproduce(plan, Watcher(say, stop, partial(watched, page=PageWriter)))
         except StopRequestedError:
             done = Reproduced(finished_results(plan), stopped=True)
         except DataError:  # of a later cell's data set: what the earlier ones gave is there

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sca_search.completion import run_folders
-from sca_search.ending import NO
+from sca_search.cli.completion import run_folders
+from sca_search.cli.exit_codes import NO
+from sca_search.config.names import format_metric
 from sca_search.errors import SpecError
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.metric_name import shown
-from sca_search.screen import answer, errors, remarks, results, say
+from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.rerun import Rerun
+    from sca_search.study.rerun import Rerun
 
 _MOST_LISTED = 10  # tensors that differ, by name
 
@@ -40,9 +40,9 @@ def rerun_command(
     if refit < 0:
         raise SpecError(f"--refit must be at least 1, or 0 for the trial itself, got {refit}")
     say("loading torch")
-    from sca_search.fit import StopRequestedError
-    from sca_search.rerun import rerun
-    from sca_search.task import Progress
+    from sca_search.study.rerun import rerun
+    from sca_search.training.fit import StopRequestedError
+    from sca_search.training.task import Progress
 
     with stop_on_interrupt() as stop:
         try:
@@ -59,7 +59,7 @@ def rerun_command(
 
 def _print(done: "Rerun") -> None:
     name = f"Trial {done.trial}" + (f", refit {done.refit}," if done.refit else "")
-    then, now = shown(done.metric, done.accuracy_then), shown(done.metric, done.accuracy_now)
+    then, now = format_metric(done.metric, done.accuracy_then), format_metric(done.metric, done.accuracy_now)
     if done.same:
         sentence = f"{name} came out the same, bit for bit: {done.tensors} tensors, {done.trits:,} trits, {then}."
         results().print(sentence, highlight=False, soft_wrap=True)

@@ -7,27 +7,34 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from sca_search import searching
-from sca_search.compare_command import compare_command
-from sca_search.completion import augmentation_names, data_names, method_names, model_names, run_folders, study_files
-from sca_search.dashboard_commands import dashboard_command, features_command
-from sca_search.ending import ended
-from sca_search.every_command import PlainFlags, RunByDefault, with_manner
-from sca_search.export_commands import (
+from sca_search.cli import searching
+from sca_search.cli.app import PlainFlags, RunByDefault, with_manner
+from sca_search.cli.compare import compare_command
+from sca_search.cli.completion import (
+    augmentation_names,
+    data_names,
+    method_names,
+    model_names,
+    run_folders,
+    study_files,
+)
+from sca_search.cli.dashboard import dashboard_command, features_command
+from sca_search.cli.exit_codes import ended
+from sca_search.cli.export import (
     bench_command,
     calibrate_command,
     check_command,
     export_command,
     verify_command,
 )
-from sca_search.init_command import init_command
-from sca_search.reproduce_command import reproduce_command
-from sca_search.rerun_command import rerun_command
-from sca_search.screen import answer, remarks, results, speak
-from sca_search.shared_study import STORAGE_VARIABLE, shared_by
-from sca_search.spec import FLAGS, resolve
-from sca_search.versions import __version__
-from sca_search.worker_command import worker_command
+from sca_search.cli.init import init_command
+from sca_search.cli.reproduce import reproduce_command
+from sca_search.cli.rerun import rerun_command
+from sca_search.cli.worker import worker_command
+from sca_search.config.load import FLAGS, resolve
+from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
+from sca_search.system.console import answer, remarks, results, speak
+from sca_search.system.versions import __version__
 
 if TYPE_CHECKING:
     pass
@@ -275,10 +282,10 @@ def show_command(
     ],
 ) -> None:
     """Prints a finished or running study: its front, the chosen trial, where everything is."""
-    from sca_search.answers import study_answer
-    from sca_search.damage import damage_refused
-    from sca_search.results import read_csv
-    from sca_search.run_folder import RunFolder
+    from sca_search.cli.json_output import study_answer
+    from sca_search.runs.damage import damage_refused
+    from sca_search.runs.folder import RunFolder
+    from sca_search.runs.trials import read_csv
 
     run = RunFolder(run_folder)
     spec = run.spec()

@@ -6,28 +6,29 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Column, Table
 
-from sca_search.ending import NO
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.screen import answer, errors, remarks, results, say
-from sca_search.shared_study import Shared
-from sca_search.spec import StudySpec
+from sca_search.cli.exit_codes import NO
+from sca_search.config.storage_url import Shared
+from sca_search.config.study import StudySpec
+from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.run_folder import RunFolder
-    from sca_search.task import Task
+    from sca_search.runs.folder import RunFolder
+    from sca_search.training.task import Task
 
 
 def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     remarks().print("loading torch, data and network …", style="dim") if remarks().is_terminal else None
-    from sca_search.answers import study_answer
-    from sca_search.display import StudyDisplay
-    from sca_search.goal import unmet
-    from sca_search.provenance import note_command
-    from sca_search.results import read_csv
-    from sca_search.run_folder import new_run, resumed_run
-    from sca_search.study import Audience, make_task, prepare_budgets, run_study
-    from sca_search.trials import join
-    from sca_search.workers import threads_of
+    from sca_search.cli.json_output import study_answer
+    from sca_search.dashboard import PageWriter
+    from sca_search.runs.folder import new_run, resumed_run
+    from sca_search.runs.goal import unmet
+    from sca_search.runs.provenance import note_command
+    from sca_search.runs.trials import read_csv
+    from sca_search.study.progress import StudyDisplay
+    from sca_search.study.queue import join
+    from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
+    from sca_search.study.workers import threads_of
 
     task = make_task(spec)
     _print_notes(task)
@@ -48,7 +49,8 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     note_command(run, sys.argv[1:], threads_of(spec, task))
     display = StudyDisplay(spec, remarks(), task.metric.name)
     with stop_on_interrupt() as stop, display.shown():
-        finished = run_study(run, spec, task, display.audience(Audience(stop_requested=stop)), prepared.calibration)
+        audience = display.audience(Audience(stop_requested=stop, page=PageWriter))
+        finished = run_study(run, spec, task, audience, prepared.calibration)
     if finished.is_joined and not finished.stopped:
         answer({"run": run.path, "joined": True, "stopped": False})
         return
@@ -69,10 +71,10 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
 
 
 def dry_run(spec: StudySpec) -> None:
-    from sca_search.answers import plan_answer
-    from sca_search.goal import aim_of, planned_sparsities
-    from sca_search.study import make_task
-    from sca_search.workshop import starting_alphas
+    from sca_search.cli.json_output import plan_answer
+    from sca_search.runs.goal import aim_of, planned_sparsities
+    from sca_search.study.run import make_task
+    from sca_search.study.setup import starting_alphas
 
     task = make_task(spec)
     _print_notes(task)
@@ -107,9 +109,9 @@ def dry_run(spec: StudySpec) -> None:
 
 def print_results(run: "RunFolder", spec: StudySpec) -> None:
     """With -q the chosen model alone."""
-    from sca_search.candidate_record import read_json
-    from sca_search.display import better_lines, front_table, result_lines, rung_lines, sensitivity_table
-    from sca_search.results import read_csv
+    from sca_search.runs.candidates import read_json
+    from sca_search.runs.trials import read_csv
+    from sca_search.study.progress import better_lines, front_table, result_lines, rung_lines, sensitivity_table
 
     frame = read_csv(run.trials_file)
     summary = read_json(run.summary_file, {})
@@ -131,14 +133,14 @@ def _print_notes(task: "Task") -> None:
 
 def _print_recipe(spec: StudySpec) -> None:
     """What is made of a recipe by the length that was asked for."""
-    from sca_search.shortening import told
+    from sca_search.config.recipe import describe_scaling
 
     if spec.recipe is not None:
-        remarks().print(told(spec), highlight=False, soft_wrap=True, markup=False)
+        remarks().print(describe_scaling(spec), highlight=False, soft_wrap=True, markup=False)
 
 
 def print_places(run: "RunFolder") -> None:
-    from sca_search.display import closing_lines
+    from sca_search.study.progress import closing_lines
 
     for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
         results().print(line, highlight=False, soft_wrap=True)

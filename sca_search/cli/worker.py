@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
+from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
-from sca_search.interrupt import stop_on_interrupt
-from sca_search.screen import answer, errors, remarks, results, say
-from sca_search.shared_study import STORAGE_VARIABLE, Shared, shared_by
-from sca_search.spec_values import MOST_PROCESSES
+from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.spec import StudySpec
+    from sca_search.config.study import StudySpec
 
 
 def worker_command(
@@ -31,10 +31,10 @@ def worker_command(
         typer.Option(help="Where the machines share files: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes here. Default 1.", min=1, max=MOST_PROCESSES, show_default=False)
+        int | None, typer.Option(help="Processes here. Default 1.", min=1, max=MAX_PROCESSES, show_default=False)
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads a process.", min=1, max=MOST_PROCESSES, show_default=False)
+        int | None, typer.Option(help="Threads a process.", min=1, max=MAX_PROCESSES, show_default=False)
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with this machine's copies of the data sets.", show_default=False)
@@ -65,9 +65,9 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
     """Of the study as it was begun."""
     import optuna
 
-    from sca_search.run_folder import RunFolder
-    from sca_search.storage import open_storage, storage_errors
-    from sca_search.trials import shared_spec
+    from sca_search.runs.folder import RunFolder
+    from sca_search.study.queue import shared_spec
+    from sca_search.study.storage import open_storage, storage_errors
 
     run = RunFolder(out / name, shared)
     with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
@@ -80,12 +80,12 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
 
 
 def _join(spec: "StudySpec", shared: Shared) -> None:
-    from sca_search.audience import Audience
-    from sca_search.display import StudyDisplay
-    from sca_search.provenance import note_command
-    from sca_search.study import join_study, make_task
-    from sca_search.trials import join
-    from sca_search.workers import threads_of
+    from sca_search.runs.provenance import note_command
+    from sca_search.study.events import Audience
+    from sca_search.study.progress import StudyDisplay
+    from sca_search.study.queue import join
+    from sca_search.study.run import join_study, make_task
+    from sca_search.study.workers import threads_of
 
     task = make_task(spec)
     run = join(spec, shared)

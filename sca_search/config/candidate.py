@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from sca_search.method_names import SCA
-from sca_search.recipe import EpochFactors
-from sca_search.schedule import AlphaSchedule, FromPrior, Ramp, Schedule, Share, Tracked, share_of
+from sca_search.config.names import SCA
+from sca_search.config.schedule import AlphaSchedule, FromPrior, Ramp, Schedule, Share, Tracked, share_of
+from sca_search.config.types import EpochFactors
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]

@@ -1,7 +1,7 @@
-"""A user's own object by name: `package.module:name`, or `file.py:name`.
+"""Import a user's object by reference: `package.module:name`, or `file.py:name`.
 
-A file is imported once, under a name of its own, and its folder can be imported from, as if Python had been started
-with it. Importing runs the user's code: nothing here is meant for files that somebody else sent.
+A file is imported once, under a unique module name, and its folder is added to sys.path, as if Python had been started
+with it. Importing runs the user's code: never load a reference from an untrusted file.
 """
 
 import hashlib
@@ -19,26 +19,26 @@ from types import ModuleType
 from sca_search.errors import CodeError, InputError, ScaError, SpecError, nearest_name
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 
-# What a call of the user's code may raise. An exit() in it would otherwise end the command with its exit code, and 0
-# says that all is done.
-RAISED = (Exception, SystemExit)
+# What a call of user code may raise. An exit() in it would otherwise end the command with its exit code, and 0 means
+# success.
+USER_ERRORS = (Exception, SystemExit)
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form of a reference: something importable, a colon, a name."""
+    """Whether a string has the form of a reference: a module or file, a colon, a name."""
     place, colon, name = text.rpartition(":")
     return bool(colon and _NAME.fullmatch(name) and (place.endswith(".py") or _NAME.fullmatch(place)))
 
 
 def load_object(reference: str, what: str, error: type[InputError] = SpecError) -> object:
-    """The object that a reference names; `what` it is for is said where it cannot be had."""
+    """Import the object that a reference names; `what` it is for is part of the error message."""
     if not is_reference(reference):
         raise error(f"{what} must be named as package.module:name or file.py:name, got {reference!r}")
     place, _, name = reference.rpartition(":")
     rule = f"{what} must be of your own or of an installed package"
-    if not place.endswith(".py") and _is_pythons(place):
+    if not place.endswith(".py") and _is_stdlib(place):
         file = f"{place.replace('.', '/')}.py:{name}"
         raise error(f"{rule}, {place} is of Python itself; a file of that name is {file}")
     found: object = _module(place, what, error)
@@ -46,56 +46,56 @@ def load_object(reference: str, what: str, error: type[InputError] = SpecError) 
         if not hasattr(found, part):
             raise error(f"{what} {reference!r}: {place} has no {part!r}{nearest_name(part, dir(found))}")
         found = getattr(found, part)
-        if _is_pythons(_home_of(found)):  # as in torch:os.abort
+        if _is_stdlib(_module_of(found)):  # as in torch:os.abort
             raise error(f"{rule}, {reference} is of Python itself")
     return found
 
 
-def _is_pythons(module: str) -> bool:
-    """Nothing there makes data or networks, but a study that was sent could end or stop a program by it: os:abort."""
+def _is_stdlib(module: str) -> bool:
+    """The standard library has no networks, but a study from someone else could stop the program with it: os:abort."""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _home_of(found: object) -> str:
-    """The module that a module, a class or a function is or comes from; empty for a partial and the like."""
+def _module_of(found: object) -> str:
+    """The module of a class or function, or of a module itself; empty for a partial and the like."""
     if isinstance(found, ModuleType):
         return found.__name__
     return str(found.__module__) if inspect.isclass(found) or inspect.isroutine(found) else ""
 
 
 @contextmanager
-def own_code(what: str) -> Iterator[None]:
-    """CodeError where code of the user's fails in the middle of a study.
+def user_code_errors(what: str) -> Iterator[None]:
+    """Raise CodeError where the user's code fails during a study.
 
-    What fails in installed code alone is not theirs, and errors of ours say by themselves what they are.
+    Errors whose traceback has only installed code are not the user's; our own errors pass unchanged.
     """
     try:
         yield
     except ScaError:
         raise
-    except RAISED as error:
-        if not _own_frames(error):
+    except USER_ERRORS as error:
+        if not _user_frames(error):
             raise
-        raise CodeError(f"{what} failed with {cause_of(error)}") from error
+        raise CodeError(f"{what} failed with {describe_error(error)}") from error
 
 
-def cause_of(raised: BaseException) -> str:
-    """An error of the user's code in one line: its kind, what it says, and the last line of theirs that it met."""
-    said = " ".join(str(raised).split())
+def describe_error(raised: BaseException) -> str:
+    """An error of user code in one line: its type, its message, and the last line of user code in its traceback."""
+    message = " ".join(str(raised).split())
     kind = type(raised).__name__
-    shown = f"{kind}: {said[:_MOST_SHOWN]}" if said else kind
-    theirs = _own_frames(raised)
-    return f"{shown} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else shown
+    shown = f"{kind}: {message[:_MAX_SHOWN]}" if message else kind
+    frames = _user_frames(raised)
+    return f"{shown} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else shown
 
 
-def _own_frames(raised: BaseException) -> list[traceback.FrameSummary]:
+def _user_frames(raised: BaseException) -> list[traceback.FrameSummary]:
     return [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_installed(frame.filename)]
 
 
 def _is_installed(filename: str) -> bool:
-    """Whether a frame is of this package, of another installed one or of Python itself."""
+    """Whether a frame belongs to this package, another installed one or Python itself."""
     path = Path(filename)
-    is_ours = path.is_relative_to(Path(__file__).parent)
+    is_ours = path.is_relative_to(Path(__file__).parents[1])
     return is_ours or "site-packages" in path.parts or path.is_relative_to(sys.base_prefix) or filename.startswith("<")
 
 
@@ -107,13 +107,13 @@ def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
     except ModuleNotFoundError as raised:
         if raised.name is not None and (place == raised.name or place.startswith(f"{raised.name}.")):
             raise error(f"{what}: there is no module {place!r} to import, here or installed") from raised
-        raise error(f"{what}: importing {place} failed with {cause_of(raised)}") from raised
-    except RAISED as raised:
-        raise error(f"{what}: importing {place} failed with {cause_of(raised)}") from raised
+        raise error(f"{what}: importing {place} failed with {describe_error(raised)}") from raised
+    except USER_ERRORS as raised:
+        raise error(f"{what}: importing {place} failed with {describe_error(raised)}") from raised
 
 
 def _from_package(place: str) -> ModuleType:
-    _make_importable(Path.cwd())  # a console script does not look there by itself
+    _make_importable(Path.cwd())  # a console script does not search it by itself
     return importlib.import_module(place)
 
 
@@ -121,7 +121,7 @@ def _from_file(place: str, what: str, error: type[InputError]) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise error(f"{what}: there is no file {place}")
-    # Under this name the file is found again: a class of it must be one class, however often it is named.
+    # The same file always has the same module name: its classes must be identical, however often it is loaded.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]

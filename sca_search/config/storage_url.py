@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sca_search.errors import SpecError
-from sca_search.passwords import HIDDEN, address_without_password, holds_password
+from sca_search.system.secrets import HIDDEN, address_without_password, holds_password
 
 STORAGE_VARIABLE = "SCA_SEARCH_STORAGE"
 _DRIVER = "postgresql+psycopg"

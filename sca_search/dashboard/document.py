@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sca_search.dashboard.choices import importance, parallel, searched
-from sca_search.dashboard.course import growth, timeline
-from sca_search.dashboard.detail import trial_detail
+from sca_search.config.names import METHODS, SCA, is_fraction
+from sca_search.config.study import StudySpec
+from sca_search.dashboard.feature_maps import page_features
 from sca_search.dashboard.front import Front, fronts
 from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.pictures import page_features
-from sca_search.dashboard.prior_view import prior_view
-from sca_search.dashboard.reading import CandidateFiles, RunFiles, detailed_trials, read_candidate
-from sca_search.dashboard.words import (
+from sca_search.dashboard.parameters import importance, parallel, searched
+from sca_search.dashboard.prior import prior_view
+from sca_search.dashboard.read import CandidateFiles, RunFiles, detailed_trials, read_candidate
+from sca_search.dashboard.text import (
     front_headline,
     growth_headline,
     importance_headline,
@@ -23,11 +23,10 @@ from sca_search.dashboard.words import (
     status,
     tiles,
 )
-from sca_search.goal import limits_of
-from sca_search.method_names import METHODS, SCA
-from sca_search.metric_name import is_share
-from sca_search.passwords import without_passwords
-from sca_search.spec import StudySpec
+from sca_search.dashboard.timeline import growth, timeline
+from sca_search.dashboard.trial import trial_detail
+from sca_search.runs.goal import limits_of
+from sca_search.system.secrets import without_passwords
 
 Document = dict[str, Any]
 # In the table these come first, and in this order.
@@ -52,7 +51,7 @@ def study_document(files: RunFiles) -> Document:
         "chosen": files.chosen,
         "dense_accuracy": files.dense_accuracy,
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
-        "metric": {"name": files.metric, "is_share": is_share(files.metric)},
+        "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
         "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
         "fronts": _fronts(files, rows),
         "paper": _paper(files),

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pandas as pd
 
-from sca_search.metric_name import ACCURACY, is_share, one
-from sca_search.results import measured, pareto_front
+from sca_search.config.names import ACCURACY, is_fraction, metric_scale
+from sca_search.runs.trials import measured, pareto_front
 
 Corner = tuple[float, float]
 
@@ -106,13 +106,13 @@ def view(
         return View((0.0, whole or 1.0), (0.0, 1.0), 0)
     top = max([float(known["accuracy"].max()), *levels])
     # As much room below the front as it spans itself, but at least five points of accuracy.
-    floor = min(front) - max(top - min(front), 0.05 * one(metric, top))
+    floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
     shown = known[known["accuracy"] >= floor]
     lowest = float(shown["accuracy"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
         _padded(min(values), max(values), 0.01, whole),
-        _padded(lowest, top, 0.01, 1.0) if is_share(metric) else _around(lowest, top),
+        _padded(lowest, top, 0.01, 1.0) if is_fraction(metric) else _around(lowest, top),
         len(known) - len(shown),
     )
 

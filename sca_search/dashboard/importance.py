@@ -8,8 +8,8 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from sca_search.halving import relative_losses
-from sca_search.space import is_logarithmic
+from sca_search.study.halving import relative_losses
+from sca_search.study.space import is_logarithmic
 
 # With fewer the figure would be noise: it is taken from what the best of them have in common.
 LEAST_TRIALS = 10

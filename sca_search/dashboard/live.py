@@ -24,14 +24,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sca_search.damage import damage_refused
+from sca_search.dashboard.document import one_detail
 from sca_search.dashboard.page import embedded, render_page
-from sca_search.dashboard.reading import read_run
-from sca_search.dashboard.study_data import one_detail
-from sca_search.dashboard.words import status
+from sca_search.dashboard.read import read_run
+from sca_search.dashboard.text import status
 from sca_search.dashboard.writing import document_of
 from sca_search.errors import RunError, ScaError
-from sca_search.files import stamp_of
+from sca_search.runs.damage import damage_refused
+from sca_search.system.files import stamp_of
 
 Export = Callable[[Path, int], dict[str, Any]]
 # Of every answer: always a new one, in no frame of others, taken for nothing else than what it is, and by no one else.

@@ -14,7 +14,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from sca_search.versions import versions
+from sca_search.system.versions import versions
 
 # Names that a heading may hold.
 _MOST_NAMES = 4

@@ -5,7 +5,7 @@ They are test accuracies after 200 epochs and more; a study's own are on its val
 
 from dataclasses import dataclass
 
-from sca_search.paper_figures import GRIDS, LEADING, SCA, Figure, figures_of
+from sca_search.paper.figures import GRIDS, LEADING, SCA, Figure, figures_of
 
 
 @dataclass(frozen=True)

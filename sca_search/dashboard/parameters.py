@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sca_search.budget import PREDICTED
-from sca_search.halving import RUNG
-from sca_search.importance import importances
-from sca_search.results import COLUMNS, FACTS
-from sca_search.space import is_logarithmic
+from sca_search.dashboard.importance import importances
+from sca_search.runs.trials import COLUMNS, FACTS, PREDICTED
+from sca_search.study.halving import RUNG
+from sca_search.study.space import is_logarithmic
 
 # More axes than this cannot be read side by side, and more lines than this not told apart.
 MOST_AXES = 7

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sca_search.correction import Observation, asked_for_all
+from sca_search.ternary.prior_correction import Observation, asked_for_all
 
 # Each more costs a fit; a page is drawn again with every trial.
 MOST_FITTED = 24

@@ -10,7 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from sca_search.candidate_record import (
+from sca_search.config.names import ACCURACY
+from sca_search.config.study import StudySpec
+from sca_search.errors import RunError
+from sca_search.runs.candidates import (
     DISTRIBUTION,
     FEATURES,
     HISTORY,
@@ -20,14 +23,11 @@ from sca_search.candidate_record import (
     read_table,
     records_of,
 )
-from sca_search.errors import RunError
-from sca_search.files import stamp_of
-from sca_search.goal import chosen_trial
-from sca_search.metric_name import ACCURACY
-from sca_search.progress_file import Now, read_now
-from sca_search.results import pareto_front, read_csv, trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import chosen_trial
+from sca_search.runs.progress import Now, read_now
+from sca_search.runs.trials import pareto_front, read_csv, trial_frame
+from sca_search.system.files import stamp_of
 
 # Of longer studies a page keeps details for the front and so many of the newest trials.
 DETAILED = 50

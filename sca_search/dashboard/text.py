@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sca_search.config.names import ACCURACY, format_metric, format_spread, is_fraction, metric_scale
 from sca_search.dashboard.front import Front
-from sca_search.dashboard.reading import RunFiles
-from sca_search.goal import aim_of
-from sca_search.metric_name import ACCURACY, is_share, one, shown, shown_spread
-from sca_search.results import spread_of
+from sca_search.dashboard.read import RunFiles
+from sca_search.runs.goal import aim_of
+from sca_search.runs.trials import spread_of
 
 SPACE = "\N{NO-BREAK SPACE}"
 Rows = Sequence[Mapping[str, Any]]
@@ -19,7 +19,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 def told(metric: str, value: float) -> str:
     """A value of the study's metric."""
-    return percent(value) if is_share(metric) else shown(metric, value)
+    return percent(value) if is_fraction(metric) else format_metric(metric, value)
 
 
 def counted(number: int, what: str) -> str:
@@ -50,7 +50,7 @@ def lead(files: RunFiles, rows: Rows) -> str:
 def against_dense(accuracy: float, dense_accuracy: float | None, metric: str = ACCURACY) -> str:
     if dense_accuracy is None:
         return ""
-    if not is_share(metric):
+    if not is_fraction(metric):
         return f"; the dense network has {told(metric, dense_accuracy)}"
     points = 100 * (accuracy - dense_accuracy)
     if abs(points) < 0.005:  # would be shown as 0.00
@@ -122,13 +122,17 @@ def front_headline(front: Front, rows: Rows, dense_accuracy: float | None, metri
         return "Nothing to compare yet"
     best = max(row["accuracy"] for row in points.values())
     top = best if dense_accuracy is None else max(best, dense_accuracy)
-    near = [row for row in points.values() if row["accuracy"] >= top - 0.005 * one(metric, top) - 1e-12]
+    near = [row for row in points.values() if row["accuracy"] >= top - 0.005 * metric_scale(metric, top) - 1e-12]
     named = "the best" if dense_accuracy is None or best > dense_accuracy else "the dense network"
     if len(points) == 1 or not near:
         row = max(points.values(), key=lambda row: row["accuracy"])
         return f"The most accurate has {told(metric, row['accuracy'])} at {_value(front, row)}"
     extreme = (max if front.measure.more_is_better else min)(near, key=lambda row: row[front.measure.key])
-    near_by = "half a point" if is_share(metric) else f"{shown_spread(metric, 0.005 * one(metric, top))} {metric}"
+    near_by = (
+        "half a point"
+        if is_fraction(metric)
+        else f"{format_spread(metric, 0.005 * metric_scale(metric, top))} {metric}"
+    )
     return f"{_value(front, extreme)} and still within {near_by} of {named}"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from sca_search.metric_name import ACCURACY, is_share
-from sca_search.results import area_reference, hypervolume, measured
+from sca_search.config.names import ACCURACY, is_fraction
+from sca_search.runs.trials import area_reference, hypervolume, measured
 
 
 def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCU
     reference = area_reference(dense_accuracy or 0.0, metric)
     areas = _areas(finished, *reference)
     if not any(areas):
-        reference = (0.0 if is_share(metric) else _worst(finished), 0.0)
+        reference = (0.0 if is_fraction(metric) else _worst(finished), 0.0)
         areas = _areas(finished, *reference)
     epochs = finished["epochs"].fillna(0).cumsum() if "epochs" in finished else pd.Series(dtype=float)
     return {

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sca_search.candidate_record import best_of
-from sca_search.dashboard.reading import CandidateFiles
+from sca_search.dashboard.read import CandidateFiles
+from sca_search.runs.candidates import best_of
 
 # More epochs than a figure has pixels to tell apart are thinned.
 MOST_EPOCHS = 120

@@ -8,13 +8,13 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from sca_search.damage import damage_refused
+from sca_search.dashboard.document import study_document
 from sca_search.dashboard.page import render_page
-from sca_search.dashboard.reading import read_run
-from sca_search.dashboard.study_data import study_document
-from sca_search.files import write_text_atomic
-from sca_search.pacing import Pace
-from sca_search.run_folder import RunFolder
+from sca_search.dashboard.read import read_run
+from sca_search.runs.damage import damage_refused
+from sca_search.runs.folder import RunFolder
+from sca_search.system.files import write_text_atomic
+from sca_search.system.throttle import Pace
 
 # A page of a thousand trials takes a second to make; a study should not spend its time on that.
 _SHARE_OF_TIME = 0.02

@@ -2,10 +2,10 @@
 
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
 from sca_search.data.lazy import LazySplit
-from sca_search.data.names import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
-from sca_search.data.objects import from_objects
+from sca_search.data.registry import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
 from sca_search.data.splits import AskedSplit, Batch, Batches, Split, TaughtSplit
 from sca_search.data.targets import Kind
+from sca_search.data.user import from_objects
 
 __all__ = [
     "DATA_NAMES",

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sca_search.data.carve import Rows
 from sca_search.data.splits import Split
+from sca_search.data.stratify import Rows
 
 # Images a step: the float copy of a step must not add up to a second copy of the set.
 _STEP = 1024

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
+from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.errors import DataError
-from sca_search.named_object import RAISED, cause_of
 
 
 def is_module(data: object) -> bool:
@@ -24,8 +24,8 @@ def splits_of_module(name: str, module: Any) -> list[Any]:
         return [*found, _of_loader(module, "test_dataloader")]
     except DataError:
         raise
-    except RAISED as error:
-        raise DataError(f"data set {name!r}: its data module failed with {cause_of(error)}") from error
+    except USER_ERRORS as error:
+        raise DataError(f"data set {name!r}: its data module failed with {describe_error(error)}") from error
 
 
 def _of_loader(module: Any, method: str) -> Any:

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sca_search.data.crop_flip import CropFlipSplit
+from sca_search.config.names import Augmentation
+from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.targets import Kind
 from sca_search.errors import DataError
-from sca_search.spec_values import Augmentation
 
 AnySplit = Split | LazySplit
 TrainingSplit = Split | LazySplit | CropFlipSplit

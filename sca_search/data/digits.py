@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.data.arrays import split_from_arrays
-from sca_search.data.carve import TEST_SEED, Rows, carve, carve_val, limit_rows
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
+from sca_search.data.stratify import TEST_SEED, Rows, carve, carve_val, limit_rows
 
 # A quarter for the test: with 1797 images in all, fewer could not tell candidates 2 points apart.
 _TEST_COUNT = 450

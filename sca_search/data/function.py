@@ -4,11 +4,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.objects import data_of_objects, seeded
+from sca_search.data.user import data_of_objects, seeded
 from sca_search.errors import DataError
-from sca_search.named_object import RAISED, cause_of, load_object
-from sca_search.wheels import heal_torchvision
+from sca_search.system.torchvision import heal_torchvision
 
 _TAKES = ("seed", "data_dir")
 
@@ -31,8 +31,8 @@ def _called(name: str, function: object, request: DataRequest) -> object:
         return function(**{key: known[key] for key in _taken(name, function)})
     except DataError:
         raise
-    except RAISED as error:
-        raise DataError(f"data set {name!r}: the function failed with {cause_of(error)}") from error
+    except USER_ERRORS as error:
+        raise DataError(f"data set {name!r}: the function failed with {describe_error(error)}") from error
 
 
 def _taken(name: str, function: Callable[..., Any]) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+from sca_search.config.references import describe_error
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.objects import data_of_objects
+from sca_search.data.user import data_of_objects
 from sca_search.errors import DataError, unknown_name
-from sca_search.named_object import cause_of
 
 # By what each split may be called.
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -38,7 +38,7 @@ def _splits(path: Path) -> dict[str, Any]:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
         raise DataError(
-            f"{path}: must be a data set that save_to_disk wrote, it failed with {cause_of(error)}"
+            f"{path}: must be a data set that save_to_disk wrote, it failed with {describe_error(error)}"
         ) from error
     if not isinstance(found, dict):
         return {"train": found}

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sca_search.data.carve import Rows, limit_rows
 from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling, assemble
 from sca_search.data.image_reader import ImageReader, is_readable
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
+from sca_search.data.stratify import Rows, limit_rows
 from sca_search.errors import DataError
 
 # Up to this many bytes as float32 the whole set is kept in memory: reading files in every epoch is

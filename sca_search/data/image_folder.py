@@ -6,10 +6,10 @@ directly and all three splits are carved from it.
 
 from pathlib import Path
 
-from sca_search.data.carve import TEST_SEED, carve, carve_val, require_every_class, share_of
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.image_files import MEMORY_BYTES, Files, Parts, as_asked, data_of_files
 from sca_search.data.image_reader import ImageReader, is_grey
+from sca_search.data.stratify import TEST_SEED, carve, carve_val, require_every_class, share_of
 from sca_search.errors import DataError
 
 _DEFAULT_SIZE = 64

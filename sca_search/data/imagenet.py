@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.download import cache_folder
-from sca_search.data.folder import CENTRE, centre_for, class_names, list_files, subfolders, with_carved_val
 from sca_search.data.image_files import MEMORY_BYTES, Files, Parts, as_asked, data_of_files
+from sca_search.data.image_folder import CENTRE, centre_for, class_names, list_files, subfolders, with_carved_val
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 
@@ -158,4 +158,4 @@ def _lines(file: Path) -> list[str]:
     try:
         return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError:
-        raise DataError(f"{file}: must be a text, it is none") from None
+        raise DataError(f"{file}: must be UTF-8 text, it is not") from None

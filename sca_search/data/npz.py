@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.data.arrays import split_from_arrays
-from sca_search.data.carve import carve_val, limit_rows, require_every_class
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
+from sca_search.data.stratify import carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import DataError
 

@@ -9,18 +9,19 @@ package.module:function, file.py:function    what a user's function gives
 from collections.abc import Callable
 from pathlib import Path
 
+from sca_search.config.names import DATA
+from sca_search.config.references import is_reference
+from sca_search.config.study import DataSpec
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.digits import load_digits
-from sca_search.data.folder import load_folder
 from sca_search.data.function import load_function
 from sca_search.data.hf_disk import load_hf_disk
+from sca_search.data.image_folder import load_folder
 from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, LimitError, unknown_name
-from sca_search.memory_limit import memory_limits
-from sca_search.named_object import is_reference
-from sca_search.spec_tables import DataSpec
+from sca_search.system.memory_limit import memory_limits
 
 _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
     "folder": load_folder,
@@ -31,10 +32,7 @@ _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
 IMAGE_FILES = tuple(kind.name for kind in IMAGENETS)
 
 DATA_NAMES = (
-    "digits",
-    *(archive.name for archive in ARCHIVES),
-    *IMAGE_FILES,
-    *(f"{prefix}:PATH" for prefix in _FILES),
+    *(f"{name}PATH" if name.endswith(":") else name for name in DATA),
     "module:function",
     "file.py:function",
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.data.carve import Rows
+from sca_search.data.stratify import Rows
 from sca_search.errors import DataError
 
 Kind = Literal["classes", "multi-label", "regression"]

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from sca_search.data.carve import TEST_SEED, Rows, carve, carve_val, limit_rows, require_every_class, share_of
 from sca_search.data.data_module import described, is_module, splits_of_module
 from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling
-from sca_search.data.folder import TEST_SHARE
 from sca_search.data.image_files import MEMORY_BYTES, SAMPLE_STATISTICS
-from sca_search.data.items import ItemReader, Items, stacked
+from sca_search.data.image_folder import TEST_SHARE
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
+from sca_search.data.stratify import TEST_SEED, Rows, carve, carve_val, limit_rows, require_every_class, share_of
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
+from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
 
 _MUST_BE = (

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.errors import CodeError, DataError
-from sca_search.named_object import RAISED, cause_of
 
 # So many items are read twice: one that is flipped by the toss of a coin is caught but once in 65,536.
 _READ_TWICE = 16
@@ -38,8 +38,8 @@ class Items:
     def _item(self, row: int) -> Any:
         try:
             return self.source[row]
-        except RAISED as error:
-            raise CodeError(f"{self.where}: reading item {row} failed with {cause_of(error)}") from error
+        except USER_ERRORS as error:
+            raise CodeError(f"{self.where}: reading item {row} failed with {describe_error(error)}") from error
 
     def _input(self, given: Any) -> Tensor:
         values = _array(given)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.c_build import PORTABLE, require_compiler, run_program
-from sca_search.export.records import Floats
+from sca_search.export.c.compiler import PORTABLE, require_compiler, run_program
+from sca_search.export.graph.records import Floats
 
 
 class CProgram:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sca_search.errors import ExportError
-from sca_search.export.bare_metal import bare_metal_bytes
-from sca_search.export.c_options import COptions
-from sca_search.export.c_source import write_c
-from sca_search.export.elf import SectionBytes
-from sca_search.export.facts import read_facts
+from sca_search.export.c.bare_metal import bare_metal_bytes
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.cross import TargetCheck, check_target, require_cross_compiler
+from sca_search.export.c.elf import SectionBytes
+from sca_search.export.c.source import write_c
 from sca_search.export.layout import FACTS_FILE, PACKED, C
-from sca_search.export.packed import read_packed
-from sca_search.export.targets import TargetCheck, check_target, require_cross_compiler
+from sca_search.export.metadata import read_facts
+from sca_search.export.packed.format import read_packed
 
 
 @dataclass(frozen=True)

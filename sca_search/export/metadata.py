@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from sca_search.errors import ExportError
-from sca_search.export.network import Network
-from sca_search.export.records import Shape
-from sca_search.files import write_json_atomic
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import Shape
+from sca_search.system.files import write_json_atomic
 
 
 @dataclass(frozen=True)

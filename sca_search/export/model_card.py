@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sca_search.export.compare import TOLERANCE
-from sca_search.export.facts import Facts
+from sca_search.config.names import ACCURACY, format_metric, format_spread
+from sca_search.export.graph.agreement import TOLERANCE
+from sca_search.export.graph.records import Graph
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
-from sca_search.export.records import Graph
+from sca_search.export.metadata import Facts
 from sca_search.export.sizes import sizes
 from sca_search.export.verify import Verification
-from sca_search.metric_name import ACCURACY, shown, shown_spread
 
 
 def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verification) -> str:
@@ -79,10 +79,10 @@ def _title(about: Any) -> str:
 
 def _accuracy(about: Any) -> str:
     def value(name: str) -> str:
-        return shown(about.get("metric", ACCURACY), about[name])
+        return format_metric(about.get("metric", ACCURACY), about[name])
 
     examples = about.get("examples", "images")
-    spread = shown_spread(about.get("metric", ACCURACY), about.get("accuracy_spread", 0.0))
+    spread = format_spread(about.get("metric", ACCURACY), about.get("accuracy_spread", 0.0))
     lines = [f"- Validation: {value('accuracy')} for this very model"]
     if about.get("seeds", 1) > 1:
         lines.append(

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sca_search.errors import ScaError
-from sca_search.export.c_build import find_compiler
-from sca_search.export.c_count import count_zeros_c
+from sca_search.export.c.compiler import find_compiler
+from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c_program import CProgram
-from sca_search.export.compare import Run
+from sca_search.export.graph.agreement import Run
+from sca_search.export.graph.network import Zeros
+from sca_search.export.graph.records import Floats
+from sca_search.export.graph.torch_module import RecordNetwork
+from sca_search.export.graph.trace import record_name
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, C
-from sca_search.export.network import Zeros
-from sca_search.export.onnx_extra import onnxruntime_missing
-from sca_search.export.packed import read_packed
-from sca_search.export.plain import count_zeros
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import Floats
+from sca_search.export.onnx.onnx_extra import onnxruntime_missing
+from sca_search.export.packed.format import read_packed
+from sca_search.export.state_dict import count_zeros
 from sca_search.export.torch_program import load_program
-from sca_search.export.trace import record_name
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _open_onnx(path: Path, _how: HowToOpen, opened: Opened) -> None:
         opened.not_run(ONNX, missing)
         return
     # here, because the package onnx is an extra
-    from sca_search.export.onnx import count_zeros_onnx, open_onnx  # noqa: PLC0415
+    from sca_search.export.onnx.write import count_zeros_onnx, open_onnx  # noqa: PLC0415
 
     opened.zeros[ONNX] = count_zeros_onnx(path)
     opened.runs[ONNX] = open_onnx(path)

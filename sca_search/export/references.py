@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from sca_search.export.integer_evaluate import IntegerNetwork, evaluate_integer
-from sca_search.export.integer_model import IntegerModel
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import Floats, Graph, TestVectors
+from sca_search.export.graph.torch_module import RecordNetwork
+from sca_search.export.integer.model import IntegerModel
+from sca_search.export.integer.reference import IntegerNetwork, evaluate_integer
 from sca_search.export.layout import FILES, PACKED, C
-from sca_search.export.network import Images, Network
-from sca_search.export.opened import torch_run
-from sca_search.export.packed import round_to_half
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import Floats, Graph, TestVectors
-from sca_search.export.vectors import on_grid, vector_count
+from sca_search.export.open import torch_run
+from sca_search.export.packed.format import round_to_half
+from sca_search.export.packed.test_vectors import on_grid, vector_count
 from sca_search.export.verify import Reference
 
 TRAINED = "the trained network in torch, in float64"

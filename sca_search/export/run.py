@@ -12,24 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sca_search.candidate_record import best_of, records_of
-from sca_search.damage import damage_refused
+from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, DataSet
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
-from sca_search.export.integer_scales import CALIBRATION_IMAGES
-from sca_search.export.network import Images, Network
-from sca_search.export.plain import load_plain
-from sca_search.export.records import Floats, Shape
-from sca_search.goal import aim_of, chosen_trial, limits_of, unmet
-from sca_search.measure import EVALUATION_BATCH
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import Floats, Shape
+from sca_search.export.integer.integer_scales import CALIBRATION_IMAGES
+from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
-from sca_search.prepare import rebuilt
-from sca_search.results import read_csv
-from sca_search.run_folder import RunFolder
-from sca_search.source import BY_NAME, Source
-from sca_search.spec import StudySpec
-from sca_search.versions import versions
+from sca_search.models.prepare import rebuilt
+from sca_search.runs.candidates import best_of, records_of
+from sca_search.runs.damage import damage_refused
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import aim_of, chosen_trial, limits_of, unmet
+from sca_search.runs.trials import read_csv
+from sca_search.system.versions import versions
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.source import BY_NAME, Source
 
 
 def export_run(

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from sca_search.export.packed import payload_bytes
-from sca_search.export.records import Graph
+from sca_search.export.graph.records import Graph
+from sca_search.export.packed.format import payload_bytes
 
 
 @dataclass(frozen=True)

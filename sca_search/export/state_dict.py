@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sca_search.errors import RunError
-from sca_search.levels import whole_trits
-from sca_search.tensor_file import save_tensors
-from sca_search.ternary import ZeroCount, total, zero_counts
+from sca_search.models.levels import whole_trits
+from sca_search.system.tensor_file import save_tensors
+from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
 FORMAT = "sca-search/plain"
 VERSION = "1"

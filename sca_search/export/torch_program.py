@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.records import Shape
-from sca_search.files import atomic_path
+from sca_search.export.graph.records import Shape
+from sca_search.system.files import atomic_path
 
 
 def write_program(path: Path, network: nn.Module, input_shape: Shape) -> None:

@@ -13,11 +13,19 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.compare import Agreement, Run, agreement, classes_beside, compare, portions, values_beside
+from sca_search.export.graph.agreement import (
+    Agreement,
+    Run,
+    agreement,
+    classes_beside,
+    compare,
+    portions,
+    values_beside,
+)
+from sca_search.export.graph.network import Images, Zeros
+from sca_search.export.graph.records import TestVectors
 from sca_search.export.layout import FILES
-from sca_search.export.network import Images, Zeros
-from sca_search.export.opened import Check, HowToOpen, Opened, open_folder, torch_run
-from sca_search.export.records import TestVectors
+from sca_search.export.open import Check, HowToOpen, Opened, open_folder, torch_run
 
 # Seconds that each format may spend on the validation split; plain C takes long over a large network.
 USUAL_SECONDS = 15.0

@@ -3,22 +3,23 @@
 from dataclasses import replace
 from pathlib import Path
 
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.errors import ExportError, ModelError, RunError
-from sca_search.export.facts import Facts, read_facts
-from sca_search.export.integer_model import integer_model
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import Graph, TestVectors
+from sca_search.export.graph.torch_module import RecordNetwork
+from sca_search.export.integer.model import integer_model
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
-from sca_search.export.network import Images, Network
-from sca_search.export.opened import Check
-from sca_search.export.packed import read_packed, round_to_half
-from sca_search.export.plain import load_plain
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import Graph, TestVectors
+from sca_search.export.metadata import Facts, read_facts
+from sca_search.export.open import Check
+from sca_search.export.packed.format import read_packed, round_to_half
+from sca_search.export.packed.test_vectors import read_vectors
 from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of, with_integers
-from sca_search.export.vectors import read_vectors
+from sca_search.export.run import built, study_images
+from sca_search.export.state_dict import load_plain
 from sca_search.export.verify import Reference, Verification, verify
-from sca_search.export_run import built, study_images
-from sca_search.sent_folder import refuse_links_out, refuse_own_code
-from sca_search.spec import StudySpec, resolve
+from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 
 _Packed = tuple[Graph, TestVectors]
 
@@ -31,7 +32,7 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     refuse_links_out(folder)
     spec = resolve(folder / STUDY_FILE, {}) if (folder / STUDY_FILE).is_file() else None
     if spec is not None:
-        refuse_own_code(folder, spec.own_names)
+        refuse_own_code(folder, spec.references)
     images, _, problem = study_images(spec) if spec else (None, None, "the folder names no study")
     trained = _trained(folder, facts, spec, images)
     try:

@@ -14,9 +14,9 @@ from torch import nn
 from sca_search.errors import ModelError, unknown_name
 from sca_search.models.alexnet import alexnet
 from sca_search.models.lenet import lenet, lenet_medium, lenet_small
-from sca_search.models.own import Maker, maker_of, own_maker
 from sca_search.models.resnet import resnet18, resnet20
 from sca_search.models.shape import Shape, require_maps
+from sca_search.models.user import Maker, maker_of, own_maker
 from sca_search.models.vgg import vgg_s, vgg_variate
 from sca_search.models.zoo import timm_maker, torchvision_maker
 

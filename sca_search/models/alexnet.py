@@ -6,7 +6,7 @@ the five convolutions and the two hidden full layers, which then need no bias.
 
 from torch import nn
 
-from sca_search.models.chain import conv, dropped, hidden, join
+from sca_search.models.blocks import conv, dropped, hidden, join
 from sca_search.models.shape import Shape, require_pixels
 
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from sca_search.wheels import heal_torchvision
+from sca_search.system.torchvision import heal_torchvision
 
 heal_torchvision()
 import torchvision  # noqa: E402  (the wheel must be healed before it is imported)

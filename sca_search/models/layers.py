@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.errors import ModelError
-from sca_search.named_object import RAISED, cause_of
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
@@ -94,9 +94,9 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
     try:
         with torch.no_grad(), _in_evaluation(model):
             answer = model(torch.zeros(2, *input_shape))
-    except RAISED as error:  # whatever a network raises on an input that it cannot take
+    except USER_ERRORS as error:  # whatever a network raises on an input that it cannot take
         place = _place(within, names)
-        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {cause_of(error)}"
+        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {describe_error(error)}"
         raise ModelError(sentence) from error
     finally:
         for hook in hooks:

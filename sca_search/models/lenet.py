@@ -6,7 +6,7 @@ keeps the image's size, so only the two poolings shrink it.
 
 from torch import nn
 
-from sca_search.models.chain import conv, dropped, hidden, join
+from sca_search.models.blocks import conv, dropped, hidden, join
 from sca_search.models.shape import Shape, require_pixels
 
 

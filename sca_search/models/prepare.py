@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sca_search.attention import open_attention
+from sca_search.config.references import USER_ERRORS, describe_error
+from sca_search.config.study import ModelSpec
 from sca_search.errors import ModelError
-from sca_search.layers import LayerChoice, choose_layers, require_rows, weight_layers
-from sca_search.levels import shaped_as
 from sca_search.models import Maker
-from sca_search.named_object import RAISED, cause_of
-from sca_search.output_scale import put_output_scales, scaled_layers
-from sca_search.spec_tables import ModelSpec
-from sca_search.weights_file import load_weights
+from sca_search.models.attention import open_attention
+from sca_search.models.layers import LayerChoice, choose_layers, require_rows, weight_layers
+from sca_search.models.levels import shaped_as
+from sca_search.models.scales import put_output_scales, scaled_layers
+from sca_search.models.weights import load_weights
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,6 @@ def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], ou
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             answer = trained(torch.zeros(2, *input_shape))
-        except RAISED as error:  # whatever it raises
-            raise ModelError(f"the network fails in training mode: {cause_of(error)}") from error
+        except USER_ERRORS as error:  # whatever it raises
+            raise ModelError(f"the network fails in training mode: {describe_error(error)}") from error
     require_rows(answer, outputs, " in training mode")

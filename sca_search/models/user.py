@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
 from sca_search.models.shape import Shape
-from sca_search.named_object import RAISED, cause_of, load_object
-from sca_search.wheels import heal_torchvision
+from sca_search.system.torchvision import heal_torchvision
 
 Maker = Callable[[], nn.Module]
 """Makes a network, each time anew."""
@@ -33,8 +33,8 @@ def maker_of(given: Any, num_classes: int, input_shape: Shape, name: str) -> Mak
     def make() -> nn.Module:
         try:
             made = given(*arguments, **keywords)
-        except RAISED as error:  # whatever the user's code raises
-            raise ModelError(f"model {name}: failed when it was called: {cause_of(error)}") from error
+        except USER_ERRORS as error:  # whatever the user's code raises
+            raise ModelError(f"model {name}: failed when it was called: {describe_error(error)}") from error
         if not isinstance(made, nn.Module):
             raise ModelError(f"model {name}: must return a torch.nn.Module, it returned {_kind(made)}")
         return made.train()
@@ -50,7 +50,7 @@ def _arguments(
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"model {name}: its parameters cannot be told: {cause_of(error)}") from error
+        raise ModelError(f"model {name}: its parameters cannot be told: {describe_error(error)}") from error
     by_name = [p for p in signature.parameters.values() if p.name in offered and p.kind is not p.POSITIONAL_ONLY]
     keywords = {p.name: offered[p.name] for p in by_name}
     required = [p for p in signature.parameters.values() if _is_required(p) and p.name not in keywords]

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from sca_search.models.chain import Layers, conv, dropped, hidden, join
+from sca_search.models.blocks import Layers, conv, dropped, hidden, join
 from sca_search.models.shape import Shape, require_pixels
 
 

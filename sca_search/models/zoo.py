@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
+from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
-from sca_search.models.own import Maker
 from sca_search.models.shape import Shape, require_maps
-from sca_search.named_object import cause_of
-from sca_search.wheels import heal_torchvision
+from sca_search.models.user import Maker
+from sca_search.system.torchvision import heal_torchvision
 
 
 def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
@@ -27,7 +27,7 @@ def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
         try:
             network: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **settings)
         except Exception as error:  # an image size that patches do not divide, for one
-            raise ModelError(f"model torchvision:{name}: cannot be made: {cause_of(error)}") from error
+            raise ModelError(f"model torchvision:{name}: cannot be made: {describe_error(error)}") from error
         if input_shape[0] != 3:
             _replace_first_convolution(network, input_shape[0])
         return network
@@ -83,7 +83,7 @@ def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
                 name, pretrained=False, num_classes=num_classes, in_chans=input_shape[0]
             )
         except Exception as error:  # whatever a network's settings raise
-            raise ModelError(f"model timm:{name}: cannot be made: {cause_of(error)}") from error
+            raise ModelError(f"model timm:{name}: cannot be made: {describe_error(error)}") from error
         return network
 
     return make

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError, unknown_name
-from sca_search.paper_figures import ABLATION, DENSE, SCA, Figure
-from sca_search.spec import StudySpec, resolve
+from sca_search.paper.figures import ABLATION, DENSE, SCA, Figure
 
 _CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sca_search.paper.cells import Cell, cell_of
+from sca_search.paper.figures import DENSE, Figure
 from sca_search.paper.result import CellResult, mean_and_sd
-from sca_search.paper_figures import DENSE, Figure
-from sca_search.rank_correlation import spearman
+from sca_search.study.rank_correlation import spearman
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def figures_of(table: str) -> tuple[Figure, ...]:
 
 @lru_cache(maxsize=1)
 def _all_figures() -> tuple[Figure, ...]:
-    with (Path(__file__).parent / "paper_figures.csv").open(encoding="utf-8", newline="") as file:
+    with (Path(__file__).parent / "figures.csv").open(encoding="utf-8", newline="") as file:
         return tuple(_figure(row) for row in csv.DictReader(file))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sca_search.errors import SpecError
-from sca_search.time_plan import Amount, Pace, seconds_of
+from sca_search.study.time_plan import Amount, Pace, seconds_of
 
 # The rest is for a machine that is busier than when it was measured, and for the cells' test images.
 RESERVE = 0.9

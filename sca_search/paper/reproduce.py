@@ -6,20 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sca_search.config.load import differences
+from sca_search.config.study import StudySpec
 from sca_search.data import IMAGE_FILES
 from sca_search.errors import RunError
 from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.result import CellResult, measure_cell, read_result
-from sca_search.probe import measure_pace
-from sca_search.provenance import note_command
-from sca_search.run_folder import RunFolder, new_run
-from sca_search.source import OnceRead
-from sca_search.spec import StudySpec, differences
-from sca_search.study import make_task, run_study
-from sca_search.time_plan import Pace
-from sca_search.watching import Say, Watcher
-from sca_search.workers import threads_of
+from sca_search.runs.folder import RunFolder, new_run
+from sca_search.runs.provenance import note_command
+from sca_search.study.pace import measure_pace
+from sca_search.study.run import make_task, run_study
+from sca_search.study.time_plan import Pace
+from sca_search.study.watching import Say, Watcher
+from sca_search.study.workers import threads_of
+from sca_search.training.source import OnceRead
 
 Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
 

@@ -11,17 +11,17 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
+from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit
 from sca_search.errors import DIVERGED, RunError
-from sca_search.export.plain import load_plain
-from sca_search.files import write_json_atomic
-from sca_search.measure import EVALUATION_BATCH, answers
-from sca_search.results import measured, read_csv
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Task
-from sca_search.train import until_stopped
-from sca_search.workshop import warm_start
+from sca_search.export.state_dict import load_plain
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.trials import measured, read_csv
+from sca_search.study.setup import warm_start
+from sca_search.system.files import write_json_atomic
+from sca_search.training.evaluate import EVALUATION_BATCH, answers
+from sca_search.training.task import Progress, Task
+from sca_search.training.train import until_stopped
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.errors import RunError
-from sca_search.run_folder import RunFolder
+from sca_search.runs.folder import RunFolder
 
 RECORD, HISTORY, DISTRIBUTION, FEATURES = "candidate.json", "history.csv", "distribution.json", "features.json"
 

@@ -31,14 +31,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from sca_search.config.load import differences, resolve
+from sca_search.config.names import ACCURACY
+from sca_search.config.storage_url import Shared
+from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
-from sca_search.files import write_json_atomic, write_text_atomic
-from sca_search.metric_name import ACCURACY
-from sca_search.passwords import address_without_password
-from sca_search.run_format import require_known_format
-from sca_search.sent_folder import refuse_links_out, refuse_own_code
-from sca_search.shared_study import Shared
-from sca_search.spec import StudySpec, differences, resolve
+from sca_search.runs.integrity import refuse_links_out, refuse_own_code
+from sca_search.runs.run_format import require_known_format
+from sca_search.system.files import write_json_atomic, write_text_atomic
+from sca_search.system.secrets import address_without_password
 
 # The name of the one study in a run folder's own database.
 LOCAL_STUDY = "sca-search"
@@ -150,7 +151,7 @@ class RunFolder:
         require_known_format(self.about_file)
         refuse_links_out(self.path)
         spec = resolve(self.spec_file, {})
-        refuse_own_code(self.path, spec.own_names)
+        refuse_own_code(self.path, spec.references)
         return spec
 
     @contextmanager

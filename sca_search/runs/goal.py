@@ -16,10 +16,9 @@ import math
 
 import pandas as pd
 
-from sca_search.metric_name import ACCURACY, one, shown
-from sca_search.results import choose, least_of, measured, most_accurate, sparsest
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import GoalSpec
+from sca_search.config.names import ACCURACY, format_metric, metric_scale
+from sca_search.config.study import GoalSpec, StudySpec
+from sca_search.runs.trials import choose, least_of, measured, most_accurate, sparsest
 
 # In the order in which they are visited: first where accuracy begins to cost, which users ask about and which decides
 # most of the front's area; of these the one that by itself covers most of it. Then the gaps between.
@@ -106,7 +105,9 @@ def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
     if goal.target_sparsity is not None:
         return choose(frame, goal.target_sparsity)
     best = measured(frame)["accuracy"].max()
-    return None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST * one(metric, float(best)))
+    return (
+        None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST * metric_scale(metric, float(best)))
+    )
 
 
 def typical_sparsity(goal: GoalSpec) -> float:
@@ -124,7 +125,7 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
         parts.insert(0, f"target sparsity {goal.target_sparsity:.4g}")
     if goal.min_accuracy is not None:
         wanted = {"sparsest": "highest sparsity", "fastest": "least latency", "smallest": "fewest bytes"}[goal.prefer]
-        parts.insert(0, f"{wanted} at {shown(metric, goal.min_accuracy)} {metric} or more")
+        parts.insert(0, f"{wanted} at {format_metric(metric, goal.min_accuracy)} {metric} or more")
     return ", ".join(parts)
 
 
@@ -134,7 +135,7 @@ def aim_of(spec: StudySpec, metric: str = ACCURACY) -> str:
 
 
 def _with_name(metric: str, value: float) -> str:
-    return shown(metric, value) if metric == ACCURACY else f"{metric} {shown(metric, value)}"
+    return format_metric(metric, value) if metric == ACCURACY else f"{metric} {format_metric(metric, value)}"
 
 
 def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sca_search.config.references import is_reference
 from sca_search.errors import RunError
-from sca_search.named_object import is_reference
 
 
 def refuse_links_out(folder: Path) -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sca_search.errors import StorageError
-from sca_search.run_folder import RunFolder
-from sca_search.screen import LOGGER, PrintableLines
+from sca_search.runs.folder import RunFolder
+from sca_search.system.console import LOGGER, PrintableLines
 
 logger = logging.getLogger(LOGGER)
 # Without a run folder and without -v nobody listens: a library must not fall back on stderr.

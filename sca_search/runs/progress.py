@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sca_search.candidate_record import read_json
 from sca_search.errors import RunError
-from sca_search.files import write_json_atomic
+from sca_search.runs.candidates import read_json
+from sca_search.system.files import write_json_atomic
 
 # An epoch may take minutes; a study that was silent for this many of its usual pauses is taken for dead.
 PATIENCE = 5.0

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sca_search.candidate_record import read_json
-from sca_search.files import write_json_atomic
-from sca_search.passwords import address_without_password
-from sca_search.run_folder import RunFolder
-from sca_search.run_format import FORMAT, require_known_format
-from sca_search.versions import versions
+from sca_search.runs.candidates import read_json
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.run_format import FORMAT, require_known_format
+from sca_search.system.files import write_json_atomic
+from sca_search.system.secrets import address_without_password
+from sca_search.system.versions import versions
 
 
 def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None:

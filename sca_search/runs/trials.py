@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sca_search.config.names import ACCURACY, format_metric, format_spread, metric_scale
 from sca_search.errors import RunError
-from sca_search.files import write_text_atomic
-from sca_search.metric_name import ACCURACY, one, shown, shown_spread
+from sca_search.system.files import write_text_atomic
 
 COLUMNS = (
     "trial",
@@ -33,6 +33,7 @@ COLUMNS = (
     "seconds",
     "reason",
 )
+PREDICTED = "predicted_"  # prefix of the predicted costs
 # What a trial may tell beside these; whatever else is in a table of trials was searched.
 FACTS = (
     "candidate",
@@ -108,7 +109,7 @@ def front_area(front: pd.DataFrame, dense_accuracy: float, metric: str = ACCURAC
 def area_reference(dense_accuracy: float, metric: str = ACCURACY) -> tuple[float, float]:
     """The accuracy and sparsity that count for nothing; a point of a metric with a unit is a hundredth of the dense
     network's own value."""
-    return dense_accuracy - 0.05 * one(metric, dense_accuracy), 0.3
+    return dense_accuracy - 0.05 * metric_scale(metric, dense_accuracy), 0.3
 
 
 def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
@@ -211,7 +212,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 def expected_accuracy(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
     """What may be expected of the chosen candidate, in words: one seed alone tells of no spread."""
-    mean, spread = shown(metric, chosen["accuracy_mean"]), spread_of(chosen, metric)
+    mean, spread = format_metric(metric, chosen["accuracy_mean"]), spread_of(chosen, metric)
     return f"{mean} {spread}" if spread.startswith("±") else f"{mean}, {spread}"
 
 
@@ -219,4 +220,4 @@ def spread_of(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
     """How far seeds lie apart, in words."""
     if chosen["seeds"] == 1:
         return "one seed"
-    return f"± {shown_spread(metric, chosen['accuracy_spread'])} over {chosen['seeds']} seeds"
+    return f"± {format_spread(metric, chosen['accuracy_spread'])} over {chosen['seeds']} seeds"

@@ -16,11 +16,11 @@ from typing import Any
 from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 
-from sca_search.candidate_record import read_table
+from sca_search.config.storage_url import artifact_address
 from sca_search.errors import RunError, SpecError, StorageError
-from sca_search.files import atomic_path, write_json_atomic
-from sca_search.run_folder import RunFolder
-from sca_search.shared_study import artifact_address
+from sca_search.runs.candidates import read_table
+from sca_search.runs.folder import RunFolder
+from sca_search.system.files import atomic_path, write_json_atomic
 
 FILES = "files"
 """Under this name a trial or a chore tells which files it left."""

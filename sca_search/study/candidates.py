@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sca_search.candidate import Candidate
-from sca_search.candidate_record import DISTRIBUTION, HISTORY, RECORD
-from sca_search.distribution import Snapshot
-from sca_search.export.plain import counted_sparsity, load_plain, save_plain
-from sca_search.export.trit_code import encode_trits
-from sca_search.files import write_json_atomic, write_text_atomic
-from sca_search.gauge import Taken
-from sca_search.provenance import made_with
-from sca_search.run_folder import RunFolder
-from sca_search.task import Epoch, Settled, Task
-from sca_search.ternary import zero_counts
+from sca_search.config.candidate import Candidate
+from sca_search.export.packed.trit_code import encode_trits
+from sca_search.export.state_dict import counted_sparsity, load_plain, save_plain
+from sca_search.runs.candidates import DISTRIBUTION, HISTORY, RECORD
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.provenance import made_with
+from sca_search.study.budgets import Costs
+from sca_search.system.files import write_json_atomic, write_text_atomic
+from sca_search.ternary.histogram import Snapshot
+from sca_search.ternary.parametrize import zero_counts
+from sca_search.training.task import Epoch, Settled, Task
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def keep(
     candidate: Candidate,
     settled: Settled,
     task: Task,
-    taken: Taken,
+    costs: Costs,
     refit: int = 0,
 ) -> Counted:
     """Writes a candidate's folder, with what was measured that the network takes, and gives what was counted in the
@@ -79,13 +79,13 @@ def keep(
         "sparsity": counted.sparsity,
         "packed_bytes": counted.packed_bytes,
         **facts(settled),
-        **taken.figures,
+        **costs.figures,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
         "layers": {
-            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]} | _times(name, taken)
+            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]} | _times(name, costs)
             for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
@@ -94,8 +94,8 @@ def keep(
     return counted
 
 
-def _times(layer: str, taken: Taken) -> dict[str, float]:
-    return {"latency_ms": taken.layer_ms[layer]} if layer in taken.layer_ms else {}
+def _times(layer: str, costs: Costs) -> dict[str, float]:
+    return {"latency_ms": costs.layer_ms[layer]} if layer in costs.layer_ms else {}
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:

@@ -13,27 +13,28 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sca_search.calibrate import graph_of, sampler_of
+from sca_search.config.load import differences
+from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.study import StudySpec
 from sca_search.errors import ExportError, RunError, SpecError, unknown_name
-from sca_search.export.packed import payload_bytes
-from sca_search.export.plain import load_plain
-from sca_search.export.records import Graph
-from sca_search.export.timing import time_in_turns
-from sca_search.files import write_json_atomic
-from sca_search.fit import StopRequestedError
-from sca_search.gauge import rest_bytes
-from sca_search.measure import EVALUATION_BATCH
-from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.provenance import note_command
-from sca_search.results import choose, most_accurate, read_csv
-from sca_search.run_folder import RunFolder, new_run
-from sca_search.source import OnceRead
-from sca_search.spec import StudySpec, differences
-from sca_search.study import make_task, run_study
-from sca_search.task import Progress, Task
-from sca_search.watching import Watcher
-from sca_search.workers import threads_of
-from sca_search.workshop import warm_start
+from sca_search.export.graph.records import Graph
+from sca_search.export.latency.calibrate import graph_of, sampler_of
+from sca_search.export.latency.timing import time_in_turns
+from sca_search.export.packed.format import payload_bytes
+from sca_search.export.state_dict import load_plain
+from sca_search.runs.folder import RunFolder, new_run
+from sca_search.runs.provenance import note_command
+from sca_search.runs.trials import choose, most_accurate, read_csv
+from sca_search.study.budgets import rest_bytes
+from sca_search.study.run import make_task, run_study
+from sca_search.study.setup import warm_start
+from sca_search.study.watching import Watcher
+from sca_search.study.workers import threads_of
+from sca_search.system.files import write_json_atomic
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.source import OnceRead
+from sca_search.training.task import Progress, Task
 
 SECONDS_A_METHOD = 1.0
 
@@ -89,8 +90,8 @@ def chosen_methods(given: str) -> tuple[str, ...]:
     if not names:
         raise SpecError("--methods must be all, or names with commas between them, got none")
     for name in names:
-        if name in NOT_DONE:
-            raise SpecError(f"--methods: {name} is not done, since {NOT_DONE[name]}")
+        if name in NOT_IMPLEMENTED:
+            raise SpecError(f"--methods: {name} is not done, since {NOT_IMPLEMENTED[name]}")
         if name not in METHODS:
             raise SpecError(f"--methods: {unknown_name('method', name, METHODS)}")
     return names

@@ -3,10 +3,34 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from sca_search.progress_file import ProgressFile
-from sca_search.run_log import log_end, log_epoch, logger
-from sca_search.task import Epoch
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import log_end, log_epoch, logger
+from sca_search.runs.progress import ProgressFile
+from sca_search.training.task import Epoch
+
+
+class ResultsPage(Protocol):
+    """A page of a study's results, rendered from its run folder."""
+
+    def write(self) -> None: ...
+
+    def write_if_due(self) -> None:
+        """Skips the update if rendering would slow the study down."""
+
+
+class NoPage:
+    """No page is written."""
+
+    def __init__(self, _run: RunFolder) -> None:
+        pass
+
+    def write(self) -> None:
+        pass
+
+    def write_if_due(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -22,6 +46,7 @@ class Audience:
     on_refit_epoch: Callable[[int, Epoch], None] = field(default=lambda _index, _epoch: None)
     on_note: Callable[[str], None] = field(default=lambda _sentence: None)
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    page: Callable[[RunFolder], ResultsPage] = NoPage
 
 
 def with_progress(audience: Audience, progress: ProgressFile) -> Audience:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from sca_search.rank_correlation import spearman
+from sca_search.study.rank_correlation import spearman
 
 # Densities (shares of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
 COMPARABLE = 1.5

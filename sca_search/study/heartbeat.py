@@ -17,8 +17,8 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.run_log import logger
-from sca_search.storage import storage_of
+from sca_search.runs.log import logger
+from sca_search.study.storage import storage_of
 
 BEAT = "sca-search:beat"
 OWNER = "sca-search:owner"

@@ -16,31 +16,21 @@ import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.artifacts import FILES, files_in, shelf_of
-from sca_search.candidate import Candidate
-from sca_search.candidate_folder import facts, keep
-from sca_search.correction import Observation, asked_for, by_layer
+from sca_search.config.candidate import Candidate
+from sca_search.config.names import SCA
+from sca_search.config.recipe import recipe_candidate
+from sca_search.config.study import StudySpec
 from sca_search.errors import CodeError, DivergenceError, LimitError, StorageError
-from sca_search.fit import StopRequestedError
-from sca_search.gauge import Gauge, Taken
-from sca_search.goal import planned_between
-from sca_search.halving import RUNG, RungScore, goes_on, rung_epochs
-from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
-from sca_search.measure import Score
-from sca_search.memory_limit import memory_limits
-from sca_search.method_names import SCA
-from sca_search.passwords import without_passwords
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logger
-from sca_search.sampler import derived_seed
-from sca_search.shortening import recipe_candidate
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.storage import NothingWaitsError, storage_errors
-from sca_search.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
-from sca_search.train import train_candidate
-from sca_search.trials import (
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import planned_between
+from sca_search.runs.log import logger
+from sca_search.runs.trials import trial_frame
+from sca_search.study.artifacts import FILES, files_in, shelf_of
+from sca_search.study.budgets import CostMeter, Costs
+from sca_search.study.candidates import facts, keep
+from sca_search.study.halving import RUNG, RungScore, goes_on, rung_epochs
+from sca_search.study.heartbeat import MISSED_BEATS, Watchman, beating
+from sca_search.study.queue import (
     has_waiting,
     is_running,
     is_surplus,
@@ -51,7 +41,17 @@ from sca_search.trials import (
     rung_scores,
     take_back,
 )
-from sca_search.workshop import given_prior, make_gauge, or_again
+from sca_search.study.sampler import derived_seed
+from sca_search.study.setup import build_cost_meter, given_prior, or_again
+from sca_search.study.space import Space
+from sca_search.study.storage import NothingWaitsError, storage_errors
+from sca_search.system.memory_limit import memory_limits
+from sca_search.system.secrets import without_passwords
+from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
+from sca_search.training.evaluate import Score
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Epoch, PausedError, Progress, Rungs, Settled, Task, WarmStart
+from sca_search.training.train import train_candidate
 
 # The training under way, in the store of artifacts.
 CHECKPOINT = "checkpoint"
@@ -85,7 +85,7 @@ class Objective:
     start: WarmStart
     listener: Listener
     given: tuple[Observation, ...] = ()  # what another study's prior file tells
-    gauge: Gauge | None = None  # measures what the goal limits
+    cost_meter: CostMeter | None = None  # measures what the goal limits
     worker: int = 1  # which of the processes that share the study
     on_beat: Callable[[], None] = field(default=lambda: None)  # between the epochs' steps, with each sign of life
 
@@ -145,11 +145,11 @@ class Objective:
         self.listener.on_note(sentence)
 
     def _kept(self, trial: optuna.Trial, candidate: Candidate, settled: Settled, number: int) -> tuple[float, float]:
-        taken = self.gauge(settled.model, self.task) if self.gauge else Taken()
-        counted = keep(self.run, number, candidate, settled, self.task, taken)
+        costs = self.cost_meter(settled.model, self.task) if self.cost_meter else Costs()
+        counted = keep(self.run, number, candidate, settled, self.task, costs)
         if (shelf := shelf_of(self.run)) is not None:
             trial.set_user_attr(FILES, shelf.put(self._files(number)))
-        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(taken.figures)).items():
+        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         if self._asks_the_prior:
@@ -256,8 +256,8 @@ def make_objective(
 ) -> Objective:
     """With the prior that the study began with, and what measures what its goal limits."""
     spec = space.spec
-    gauge = make_gauge(run, spec, task)
-    return Objective(run, space, task, start, listener, given_prior(run, spec, task), gauge, worker)
+    cost_meter = build_cost_meter(run, spec, task)
+    return Objective(run, space, task, start, listener, given_prior(run, spec, task), cost_meter, worker)
 
 
 @dataclass

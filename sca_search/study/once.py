@@ -14,11 +14,11 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.artifacts import FILES, shelf_of
-from sca_search.fit import StopRequestedError
-from sca_search.heartbeat import MISSED_BEATS, Watchman, beating
-from sca_search.run_folder import RunFolder
-from sca_search.storage import QueueStorage, open_storage, queue_locked, storage_of
+from sca_search.runs.folder import RunFolder
+from sca_search.study.artifacts import FILES, shelf_of
+from sca_search.study.heartbeat import MISSED_BEATS, Watchman, beating
+from sca_search.study.storage import QueueStorage, open_storage, queue_locked, storage_of
+from sca_search.training.fit import StopRequestedError
 
 _NAME = "chore"
 _POLL_SECONDS = 0.5

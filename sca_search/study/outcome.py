@@ -9,26 +9,26 @@ from typing import Any
 
 import pandas as pd
 
-from sca_search.candidate import Candidate
-from sca_search.candidate_folder import keep
-from sca_search.candidate_record import FEATURES, best_of, records_of
-from sca_search.damage import damage_refused
-from sca_search.export.plain import count_zeros, counted_sparsity, load_plain
-from sca_search.features import compare_features
-from sca_search.files import atomic_path, write_json_atomic
-from sca_search.fit import StopRequestedError
-from sca_search.gauge import TAKEN, Gauge, Taken
-from sca_search.goal import aim_of, chosen_trial, limits_of
-from sca_search.halving import foretelling, rung_epochs
-from sca_search.measure import EVALUATION_BATCH
-from sca_search.memory_limit import memory_limits
-from sca_search.results import front_area, measured, pareto_front, write_csv
-from sca_search.run_folder import RunFolder
-from sca_search.sampler import derived_seed
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.train import train_candidate, until_stopped
-from sca_search.versions import versions
+from sca_search.config.candidate import Candidate
+from sca_search.config.study import StudySpec
+from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain
+from sca_search.runs.candidates import FEATURES, best_of, records_of
+from sca_search.runs.damage import damage_refused
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import aim_of, chosen_trial, limits_of
+from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
+from sca_search.study.budgets import COSTS, CostMeter, Costs
+from sca_search.study.candidates import keep
+from sca_search.study.halving import foretelling, rung_epochs
+from sca_search.study.sampler import derived_seed
+from sca_search.system.files import atomic_path, write_json_atomic
+from sca_search.system.memory_limit import memory_limits
+from sca_search.system.versions import versions
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.features import compare_features
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.train import train_candidate, until_stopped
 
 # A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
@@ -49,7 +49,7 @@ def refit(
     start: WarmStart,
     index: int,
     progress: Progress,
-    gauge: Gauge | None = None,
+    cost_meter: CostMeter | None = None,
 ) -> None:
     """Trains a candidate again with another seed; what is there already is not done again."""
     if (run.candidate(number, index) / "candidate.json").exists():
@@ -59,8 +59,8 @@ def refit(
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
     with memory_limits():
         settled = train_candidate(again, task, start, progress)
-    taken = gauge(settled.model, task) if gauge else Taken()
-    keep(run, number, again, settled, task, taken, refit=index)
+    costs = cost_meter(settled.model, task) if cost_meter else Costs()
+    keep(run, number, again, settled, task, costs, refit=index)
 
 
 def summarize(
@@ -142,7 +142,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
             name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
             for name, count in counts.items()
         },
-        **{name: best[name] for name in TAKEN if name in best},
+        **{name: best[name] for name in COSTS if name in best},
         "file": run.chosen_file.name,
         "size_bytes": run.chosen_file.stat().st_size,
     }

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import torch
 
+from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import RunError
-from sca_search.fit import StopRequestedError
-from sca_search.halving import rung_epochs
-from sca_search.measure import EVALUATION_BATCH
-from sca_search.run_folder import new_run
-from sca_search.sensitivity import GRID
-from sca_search.spec import StudySpec
-from sca_search.study import Audience, make_task, prepare_budgets, run_study
-from sca_search.task import Epoch, Progress, Task
-from sca_search.time_plan import Pace
-from sca_search.train import RUNG_BATCHES, train_dense
-from sca_search.workers import threads_of
+from sca_search.runs.folder import new_run
+from sca_search.study.halving import rung_epochs
+from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
+from sca_search.study.time_plan import Pace
+from sca_search.study.workers import threads_of
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.sensitivity import GRID
+from sca_search.training.task import Epoch, Progress, Task
+from sca_search.training.train import RUNG_BATCHES, train_dense
 
 # The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
 _DENSE, _EPOCHS, _FROZEN, _TRIALS = 6, 8, 4, 3
@@ -192,7 +192,7 @@ def _gaps(times: list[float], without: tuple[int, ...] = ()) -> list[float]:
 def _import_seconds(stop_requested: Callable[[], bool]) -> float:
     """A process of its own that imports what a run does."""
     began = time.monotonic()
-    imports = "import sca_search.cli, sca_search.display, sca_search.study"
+    imports = "import sca_search.cli.run, sca_search.study.progress, sca_search.study.run"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, check=False)
     if stop_requested():  # Ctrl-C ends that process, too
         raise StopRequestedError

@@ -16,18 +16,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.goal import KB, chosen_trial
-from sca_search.metric_name import ACCURACY, shown
-from sca_search.results import expected_accuracy, pareto_front, trial_frame
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import GoalSpec
+from sca_search.config.names import ACCURACY, format_metric
+from sca_search.config.study import GoalSpec, StudySpec
+from sca_search.runs.goal import KB, chosen_trial
+from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
-    from sca_search.bench import Bench, Measured
-    from sca_search.check_folder import CheckReport
-    from sca_search.latency import Calibration, LatencyModel
-    from sca_search.study import Audience
-    from sca_search.task import Epoch
+    from sca_search.export.check import CheckReport
+    from sca_search.export.latency.bench import Bench, Measured
+    from sca_search.export.latency.model import Calibration, LatencyModel
+    from sca_search.study.run import Audience
+    from sca_search.training.task import Epoch
 
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
@@ -110,7 +109,9 @@ class StudyDisplay:
         self._epochs_done += 1
         self._epochs_left -= 1
         if who == "dense" and epoch.epoch == epoch.epochs and not self.console.is_terminal:
-            self.console.print(f"dense warm start: {shown(self.metric, epoch.soft_accuracy)} validation {self.metric}")
+            self.console.print(
+                f"dense warm start: {format_metric(self.metric, epoch.soft_accuracy)} validation {self.metric}"
+            )
 
     def _on_end(self, row: dict[str, Any]) -> None:
         self._running.pop(f"trial {row['trial']}", None)
@@ -133,7 +134,7 @@ class StudyDisplay:
         if self._total:
             parts.append(f"{self._finished}/{self._total}")
         if self._best:
-            best = shown(self.metric, self._best["accuracy"])
+            best = format_metric(self.metric, self._best["accuracy"])
             parts.append(f"best for the goal {best} at {self._best['sparsity']:.1%}")
         if self._epochs_done >= 3:
             each = (time.monotonic() - self._began) / self._epochs_done
@@ -151,7 +152,7 @@ def _running_line(who: str, planned: float, epoch: "Epoch | None", metric: str =
     if epoch is None:
         plan = "" if math.isnan(planned) else f" · planned sparsity {planned:.1%}"
         return Text(f"  {who}{plan} · starting", style="dim")
-    soft, rounded = shown(metric, epoch.soft_accuracy), shown(metric, epoch.rounded_accuracy)
+    soft, rounded = format_metric(metric, epoch.soft_accuracy), format_metric(metric, epoch.rounded_accuracy)
     text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
     if epoch.phase == "ternary":
         text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%}"
@@ -170,7 +171,7 @@ def _trial_line(row: dict[str, Any], finished: int, total: int, metric: str = AC
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
     took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was moved meanwhile
     return Text(
-        head + f"{metric} {shown(metric, row['accuracy'])} at sparsity {row['sparsity']:.3%} "
+        head + f"{metric} {format_metric(metric, row['accuracy'])} at sparsity {row['sparsity']:.3%} "
         f"(moved {row['moved_share']:.3%}){flag}{took}"
     )
 
@@ -194,9 +195,9 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
             "→ chosen" if is_chosen else "",
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
-            shown(metric, row["accuracy"]),
+            format_metric(metric, row["accuracy"]),
             *(
-                (shown(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
+                (format_metric(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
                 if how
                 else ()
             ),
@@ -228,8 +229,8 @@ def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, exam
     if "test_accuracy" not in chosen:  # the study was stopped
         return []
     return [
-        f"Test {metric} {shown(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
-        f"dense network {shown(metric, dense['test_accuracy'])}"
+        f"Test {metric} {format_metric(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
+        f"dense network {format_metric(metric, dense['test_accuracy'])}"
     ]
 
 
@@ -260,7 +261,7 @@ def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
         return []
     best = better.iloc[-1]
     return [
-        f"Trial {best['trial']} is no less accurate with more zeros: {shown(metric, best['accuracy'])} "
+        f"Trial {best['trial']} is no less accurate with more zeros: {format_metric(metric, best['accuracy'])} "
         f"at {best['sparsity']:.1%}. "
         "A higher target may cost nothing."
     ]

@@ -18,23 +18,23 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 
-from sca_search.budget import PREDICTED
-from sca_search.correction import Observation
-from sca_search.damage import damage_refused
+from sca_search.config.load import differences
+from sca_search.config.storage_url import Shared
+from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
-from sca_search.goal import planned_ahead
-from sca_search.halving import RUNG, RungScore, promoted, rung_epochs
-from sca_search.heartbeat import OWNER
-from sca_search.results import FACTS, trial_frame
-from sca_search.run_folder import RunFolder, joined_run, require_joinable
-from sca_search.run_log import logger
-from sca_search.sampler import INNER, PlannedSampler
-from sca_search.seen import Seen
-from sca_search.shared_study import Shared
-from sca_search.space import Space
-from sca_search.spec import StudySpec, differences
-from sca_search.storage import open_storage, queue_locked, storage_errors, storage_of
-from sca_search.study_database import require_sound
+from sca_search.runs.damage import damage_refused
+from sca_search.runs.folder import RunFolder, joined_run, require_joinable
+from sca_search.runs.goal import planned_ahead
+from sca_search.runs.log import logger
+from sca_search.runs.study_database import require_sound
+from sca_search.runs.trials import FACTS, PREDICTED, trial_frame
+from sca_search.study.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.study.heartbeat import OWNER
+from sca_search.study.sampler import INNER, PlannedSampler
+from sca_search.study.seen import Seen
+from sca_search.study.space import Space
+from sca_search.study.storage import open_storage, queue_locked, storage_errors, storage_of
+from sca_search.ternary.prior_correction import Observation
 
 SPEC = "spec"
 _SEEN: WeakKeyDictionary[optuna.Study, Seen] = WeakKeyDictionary()

@@ -14,20 +14,20 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from sca_search.candidate import Candidate
-from sca_search.candidate_record import RECORD, read_table, records_of
+from sca_search.config.candidate import Candidate
+from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
-from sca_search.export.plain import load_plain, save_plain
-from sca_search.export_run import trial_row
-from sca_search.halving import rung_epochs
-from sca_search.provenance import machine
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Rungs, Settled, Task
-from sca_search.train import train_candidate
-from sca_search.versions import versions
-from sca_search.workers import threads_of
-from sca_search.workshop import make_task, read_warm_start
+from sca_search.export.run import trial_row
+from sca_search.export.state_dict import load_plain, save_plain
+from sca_search.runs.candidates import RECORD, read_table, records_of
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.provenance import machine
+from sca_search.study.halving import rung_epochs
+from sca_search.study.setup import make_task, read_warm_start
+from sca_search.study.workers import threads_of
+from sca_search.system.versions import versions
+from sca_search.training.task import Progress, Rungs, Settled, Task
+from sca_search.training.train import train_candidate
 
 _MOST_THREADS = 1024  # more are a damaged file's
 

@@ -12,28 +12,23 @@ from typing import Any
 
 import optuna
 
-from sca_search.artifacts import FILES, files_in, shelf_of
-from sca_search.audience import Audience
-from sca_search.chores import Chores
+from sca_search.config.study import StudySpec
 from sca_search.errors import LimitError
-from sca_search.fit import StopRequestedError
-from sca_search.goal import chosen_trial
-from sca_search.latency import Calibration
-from sca_search.latency_file import write_calibration
-from sca_search.objective import FAILURES, Clock, Listener, make_objective, work
-from sca_search.outcome import refit
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logger
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.storage import storage_errors
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.trials import complete_trials, fill_queue, queue_another, rows
-from sca_search.workers import Team, needs_processes
-from sca_search.workshop import (
+from sca_search.export.latency.model import Calibration
+from sca_search.export.latency.table import write_calibration
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import chosen_trial
+from sca_search.runs.log import logger
+from sca_search.runs.trials import trial_frame
+from sca_search.study.artifacts import FILES, files_in, shelf_of
+from sca_search.study.events import Audience
+from sca_search.study.objective import FAILURES, Clock, Listener, make_objective, work
+from sca_search.study.once import Chores
+from sca_search.study.outcome import refit
+from sca_search.study.queue import complete_trials, fill_queue, queue_another, rows
+from sca_search.study.setup import (
+    build_cost_meter,
     layer_costs,
-    make_gauge,
     make_space,
     needs_costs,
     read_warm_start,
@@ -41,6 +36,11 @@ from sca_search.workshop import (
     warm_start,
     write_closed_form,
 )
+from sca_search.study.space import Space
+from sca_search.study.storage import storage_errors
+from sca_search.study.workers import Team, needs_processes
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Progress, Task, WarmStart
 
 # Trials beyond those asked for, where none of these was measured to be within the budgets.
 _MOST_MORE = 3
@@ -152,7 +152,7 @@ def run_refits(
         progress = Progress(
             partial(audience.on_refit_epoch, index), _within(spec.search.trial_time, audience.stop_requested)
         )
-        train = partial(refit, run, number, task, start, index, progress, make_gauge(run, spec, task))
+        train = partial(refit, run, number, task, start, index, progress, build_cost_meter(run, spec, task))
         chores.once(name, partial(_or_note, name, train, audience), partial(files_in, folder))
 
 

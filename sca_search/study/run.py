@@ -8,30 +8,29 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sca_search.audience import Audience, with_progress
-from sca_search.dashboard import PageWriter
+from sca_search.config.recipe import describe_scaling
+from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
-from sca_search.files import write_text_atomic
-from sca_search.fit import StopRequestedError
-from sca_search.goal import described
-from sca_search.heartbeat import owner_name
-from sca_search.latency import Calibration
-from sca_search.outcome import summarize, write_tables
-from sca_search.pacing import Pace
-from sca_search.prior_file import write_prior
-from sca_search.progress_file import ProgressFile
-from sca_search.results import trial_frame
-from sca_search.rounds import fetch_candidates, prepare, run_refits, run_trials
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logged, logger
-from sca_search.shortening import told
-from sca_search.spec import StudySpec
-from sca_search.storage import storage_errors
-from sca_search.task import Task
-from sca_search.trials import observations, open_study, rows
-from sca_search.versions import __version__
-from sca_search.workers import threads_of
-from sca_search.workshop import make_task, prepare_budgets
+from sca_search.export.latency.model import Calibration
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import described
+from sca_search.runs.log import logged, logger
+from sca_search.runs.progress import ProgressFile
+from sca_search.runs.trials import trial_frame
+from sca_search.study.events import Audience, with_progress
+from sca_search.study.heartbeat import owner_name
+from sca_search.study.outcome import summarize, write_tables
+from sca_search.study.queue import observations, open_study, rows
+from sca_search.study.rounds import fetch_candidates, prepare, run_refits, run_trials
+from sca_search.study.setup import make_task, prepare_budgets
+from sca_search.study.storage import storage_errors
+from sca_search.study.workers import threads_of
+from sca_search.system.files import write_text_atomic
+from sca_search.system.throttle import Pace
+from sca_search.system.versions import __version__
+from sca_search.ternary.prior_file import write_prior
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Task
 
 # Of ten thousand trials, tables and prior take seconds to write: they may lag behind the trials a little.
 _SHARE_OF_TABLES = 0.05
@@ -78,11 +77,11 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
     torch.set_num_threads(threads_of(spec, task))
     progress = ProgressFile(run.progress_file)
     with logged(run), contextlib.closing(progress):
-        aim = described(spec.goal) if spec.recipe is None else told(spec)
+        aim = described(spec.goal) if spec.recipe is None else describe_scaling(spec)
         logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), aim)
         audience = with_progress(audience, progress)
         write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
-        pages = PageWriter(run)
+        pages = audience.page(run)
         progress.note("dense warm start", 0, spec.train.dense_epochs)
         pages.write()
         try:

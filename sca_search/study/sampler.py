@@ -20,7 +20,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from sca_search.halving import relative_losses
+from sca_search.study.halving import relative_losses
 
 # So many trials are drawn around the first guess before the inner sampler has enough to learn from.
 STARTUP = 8

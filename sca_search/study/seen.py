@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sca_search.correction import Observation
+from sca_search.ternary.prior_correction import Observation
 
 
 class Seen:

@@ -12,35 +12,34 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sca_search.allocation import LayerCost, split_of_weighting, uniform_weighting
-from sca_search.budget import Budgets
-from sca_search.calibrate import Say, calibration_graph, calibration_of
-from sca_search.correction import Observation
+from sca_search.config.names import SCA
+from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, RunError
-from sca_search.exact import Floor
-from sca_search.files import write_json_atomic
-from sca_search.fit import make_trainer
-from sca_search.gauge import Gauge, budgets_of, columns_of
-from sca_search.goal import typical_sparsity
-from sca_search.latency import Calibration, latency_model
-from sca_search.latency_file import read_calibration, read_latency_table
-from sca_search.loss import loss_of
-from sca_search.measure import Score
-from sca_search.method_names import SCA
-from sca_search.metric import metric_of, try_metric
-from sca_search.prepare import prepared
-from sca_search.prior import alpha_for_sparsity
-from sca_search.prior_file import read_prior, write_prior
-from sca_search.run_folder import RunFolder
-from sca_search.sensitivity import measure_sensitivity
-from sca_search.source import BY_NAME, Source
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.task import Keeping, Progress, Task, WarmStart
-from sca_search.tensor_file import save_tensors
-from sca_search.ternary import latents, ternarize
-from sca_search.train import train_dense
-from sca_search.weights_file import ANSWERS
+from sca_search.export.latency.calibrate import Say, calibration_graph, calibration_of
+from sca_search.export.latency.model import Calibration, latency_model
+from sca_search.export.latency.table import read_calibration, read_latency_table
+from sca_search.models.prepare import prepared
+from sca_search.models.weights import ANSWERS
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import typical_sparsity
+from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of
+from sca_search.study.space import Space
+from sca_search.system.files import write_json_atomic
+from sca_search.system.tensor_file import save_tensors
+from sca_search.ternary.allocation import LayerCost, split_of_weighting, uniform_weighting
+from sca_search.ternary.exact import Floor
+from sca_search.ternary.parametrize import latents, ternarize
+from sca_search.ternary.prior import alpha_for_sparsity
+from sca_search.ternary.prior_correction import Observation
+from sca_search.ternary.prior_file import read_prior, write_prior
+from sca_search.training.evaluate import Score
+from sca_search.training.fit import make_trainer
+from sca_search.training.losses import loss_of
+from sca_search.training.metrics import metric_of, try_metric
+from sca_search.training.sensitivity import measure_sensitivity
+from sca_search.training.source import BY_NAME, Source
+from sca_search.training.task import Keeping, Progress, Task, WarmStart
+from sca_search.training.train import train_dense
 
 # Where the closed form is written down: close where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
@@ -218,14 +217,14 @@ def run_budgets(run: RunFolder, spec: StudySpec, task: Task) -> Budgets | None:
     return budgets_of(task, graph, read_latency_table(run.latency_file, graph) if run.latency_file.exists() else None)
 
 
-def make_gauge(run: RunFolder, spec: StudySpec, task: Task) -> Gauge | None:
+def build_cost_meter(run: RunFolder, spec: StudySpec, task: Task) -> CostMeter | None:
     """What measures the study's networks, where the goal limits something; another device has no clock here."""
     if not columns_of(spec.goal):
         return None
     if "latency_ms" not in columns_of(spec.goal):
-        return Gauge()
+        return CostMeter()
     latency = read_latency_table(run.latency_file, calibration_graph(task))
-    return Gauge(latency, has_clock=spec.search.latency_table is None)
+    return CostMeter(latency, is_timed=spec.search.latency_table is None)
 
 
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:

@@ -9,12 +9,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import pandas as pd
 
-from sca_search.allocation import (
+from sca_search.config.candidate import Candidate, default_alpha, sharpened
+from sca_search.config.names import METHODS, SCA
+from sca_search.config.schedule import Constant, Ramp, Schedule, Steps, Tracked
+from sca_search.config.study import StudySpec
+from sca_search.runs.trials import trial_frame
+from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     Limit,
@@ -28,13 +33,10 @@ from sca_search.allocation import (
     uniform_weighting,
     weighting_of_split,
 )
-from sca_search.budget import Budgets
-from sca_search.candidate import Candidate, default_alpha, sharpened
-from sca_search.method_names import METHODS, SCA
-from sca_search.results import trial_frame
-from sca_search.schedule import Constant, Ramp, Schedule, Steps, Tracked
-from sca_search.sparing import sparing_split, sparing_weighting
-from sca_search.spec import StudySpec
+from sca_search.ternary.sparing import sparing_split, sparing_weighting
+
+if TYPE_CHECKING:  # importing it would import torch, and the dashboard reads is_logarithmic
+    from sca_search.study.budgets import Budgets
 
 Range = tuple[float, float]
 Values = Mapping[str, Any]
@@ -61,7 +63,7 @@ class Space:
     spec: StudySpec
     layers: tuple[LayerShape, ...] = ()
     costs: tuple[LayerCost, ...] = ()  # the layers' sensitivity, where it was measured
-    budgets: Budgets | None = None  # what is foretold of a split, where the goal limits it
+    budgets: "Budgets | None" = None  # predicted costs, where the goal has budgets
 
     @property
     def groups(self) -> dict[str, str]:

@@ -34,10 +34,10 @@ from sqlalchemy.exc import (
 )
 
 from sca_search.errors import SpecError, StorageError
-from sca_search.passwords import address_without_password, without_passwords
-from sca_search.quiet_queue import QuietQueue
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logger
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import logger
+from sca_search.study.quiet_queue import QuietQueue
+from sca_search.system.secrets import address_without_password, without_passwords
 
 _T = TypeVar("_T")
 _TOKEN = "sca-search:token"

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from sca_search.display import StudyDisplay
-from sca_search.screen import remarks
-from sca_search.shortening import told
-from sca_search.spec import StudySpec
-from sca_search.study import Audience
-from sca_search.task import Task
+from sca_search.config.recipe import describe_scaling
+from sca_search.config.study import StudySpec
+from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Audience, NoPage, ResultsPage
+from sca_search.study.progress import StudyDisplay
+from sca_search.system.console import remarks
+from sca_search.training.task import Task
 
 Say = Callable[[str], None]
 
@@ -21,15 +22,15 @@ def unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
 
 
 @contextmanager
-def watched(spec: StudySpec, task: Task) -> Iterator[Audience]:
+def watched(spec: StudySpec, task: Task, page: Callable[[RunFolder], ResultsPage] = NoPage) -> Iterator[Audience]:
     """Prints what is to be known of a study, then follows it on the screen."""
     for note in task.data.notes:
         remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
     if spec.recipe is not None:
-        remarks().print(told(spec), style="dim", highlight=False, soft_wrap=True, markup=False)
+        remarks().print(describe_scaling(spec), style="dim", highlight=False, soft_wrap=True, markup=False)
     display = StudyDisplay(spec, remarks(), task.metric.name)
     with display.shown():
-        yield display.audience(Audience())
+        yield display.audience(Audience(page=page))
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,17 @@ from typing import Any
 import optuna
 import torch
 
+from sca_search.config.study import StudySpec
 from sca_search.errors import ScaError, StorageError
-from sca_search.fit import StopRequestedError
-from sca_search.heartbeat import owner_name
-from sca_search.objective import Listener, make_objective, work
-from sca_search.provenance import usable_cores
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logged, logger
-from sca_search.spec import StudySpec
-from sca_search.task import Progress, Task
-from sca_search.trials import fail, open_study, take_back, trials_of
-from sca_search.workshop import make_space, make_task, warm_start
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import logged, logger
+from sca_search.runs.provenance import usable_cores
+from sca_search.study.heartbeat import owner_name
+from sca_search.study.objective import Listener, make_objective, work
+from sca_search.study.queue import fail, open_study, take_back, trials_of
+from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Progress, Task
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.

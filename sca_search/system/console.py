@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from sca_search.passwords import without_passwords
+from sca_search.system.secrets import without_passwords
 
 LOGGER = "sca_search"
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it

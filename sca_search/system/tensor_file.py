@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sca_search.files import atomic_path
+from sca_search.system.files import atomic_path
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

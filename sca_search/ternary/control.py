@@ -6,11 +6,10 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate
-from sca_search.loss import PlainLoss, cross_entropy
-from sca_search.prior import alpha_for_sparsity, border
-from sca_search.schedule import FromPrior, Tracked
-from sca_search.ternary import latents, ternary_weights, threshold_of_alpha
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import FromPrior, Tracked
+from sca_search.ternary.parametrize import latents, ternary_weights, threshold_of_alpha
+from sca_search.ternary.prior import alpha_for_sparsity, border
 
 
 class SparsityControl:
@@ -102,31 +101,3 @@ class SparsityControl:
     def alphas(self) -> dict[str, float]:
         """α a layer, now."""
         return {name: weight.alpha for name, weight in self._weights.items()}
-
-
-def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss = cross_entropy) -> float:
-    """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ.
-
-    λ ranges over ten decades between networks; in this unit the same number means the same balance.
-    """
-    task = hard_loss(model, images, labels, loss)
-    pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
-    return gradient_ratio(task, pull, list(latents(model).values()))
-
-
-def hard_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
-    """The task's loss with the batch's targets rolled by half: that is how hard the task can pull where the network is
-    wrong. With the true ones it is next to nothing at a trained start, and says only how long the start trained.
-    """
-    return loss(model(images), labels.roll(len(labels) // 2, 0))
-
-
-def gradient_ratio(task: Tensor, pull: Tensor, thetas: list[nn.Parameter]) -> float:
-    """How much larger the first gradient is than the second; 0 where that is none."""
-    norm_of_task = _norm(torch.autograd.grad(task, thetas, retain_graph=True))
-    norm_of_pull = _norm(torch.autograd.grad(pull, thetas))
-    return norm_of_task / norm_of_pull if norm_of_pull > 0 else 0.0
-
-
-def _norm(gradients: tuple[Tensor, ...]) -> float:
-    return float(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt())

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from sca_search.ternary import nearest_trits
+from sca_search.ternary.parametrize import nearest_trits
 
 
 @dataclass(frozen=True)

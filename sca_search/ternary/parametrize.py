@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from sca_search.output_scale import take_over
+from sca_search.models.scales import take_over
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 # |W| is below 1 in the paper: larger weights begin here, where the gradient of tanh is still a five-hundredth.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sca_search.ternary import alpha_of_threshold, threshold_of_alpha
+from sca_search.ternary.parametrize import alpha_of_threshold, threshold_of_alpha
 
 # A quantile of a layer mostly moves by far less than the first of these in a step of training, and seldom by more than
 # the second, where a schedule moves it, too; a few weights in a hundred lie so near to it. The third is for schedules

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sca_search.allocation import LayerShape
-from sca_search.correction import Observation
 from sca_search.errors import SpecError
-from sca_search.files import write_text_atomic
+from sca_search.system.files import write_text_atomic
+from sca_search.ternary.allocation import LayerShape
+from sca_search.ternary.prior_correction import Observation
 
 FORMAT = "sca-search/prior"
 VERSION = 1

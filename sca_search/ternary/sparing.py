@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import Bounds, LinearConstraint, isotonic_regression, milp
 
-from sca_search.allocation import LayerCost, LayerShape, Limit, refuse_impossible_limits, weighting_of_split
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, refuse_impossible_limits, weighting_of_split
 
 # Parts into which a layer's way from one measured density to the next is cut when zeros are handed out.
 _STRETCHES = 30

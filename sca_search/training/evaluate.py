@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sca_search.config.references import user_code_errors
 from sca_search.data import Batch
-from sca_search.freed_memory import give_back
-from sca_search.loss import PlainLoss, cross_entropy
-from sca_search.memory_limit import memory_limits
-from sca_search.metric import ACCURACY_METRIC, Metric
-from sca_search.named_object import own_code
+from sca_search.system.memory import give_back
+from sca_search.system.memory_limit import memory_limits
+from sca_search.training.losses import PlainLoss, cross_entropy
+from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 # Evaluation needs no gradients, so its batches may be larger than training's; this one still fits a small cache.
 EVALUATION_BATCH = 256
@@ -40,7 +40,7 @@ def score(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    with own_code("the network"), memory_limits():
+    with user_code_errors("the network"), memory_limits():
         outputs, targets = one_below_another(
             (model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches
         )
@@ -54,7 +54,7 @@ def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     """The logits of a network in evaluation mode, a row an image."""
     give_back()
     model.eval()
-    with own_code("the network"), memory_limits():
+    with user_code_errors("the network"), memory_limits():
         (rows,) = one_below_another((model(images),) for images, *_ in batches)
     return rows
 
@@ -106,7 +106,7 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
         norm.train()
     give_back()
     device = next(model.parameters()).device
-    with own_code("the network"), memory_limits():
+    with user_code_errors("the network"), memory_limits():
         for images, *_ in batches:
             model(images.to(device))
     for norm, momentum in zip(norms, momenta, strict=True):

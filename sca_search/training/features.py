@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sca_search.data import Batch
-from sca_search.layers import NORMALISATIONS, weight_layers
+from sca_search.models.layers import NORMALISATIONS, weight_layers
 
 # Every second layer of a deep network, as the paper shows them; a shallow one has few enough to show all.
 MOST_SHOWN_WHOLE = 8

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sca_search.config.schedule import Steps
 from sca_search.data import Batch, Batches
 from sca_search.errors import CheckpointError, DivergenceError, SpecError
-from sca_search.freed_memory import give_back
-from sca_search.loss import TaskLoss, cross_entropy
-from sca_search.methods import Method
-from sca_search.output_scale import output_scales
-from sca_search.schedule import Steps
-from sca_search.wheels import heal_torchvision, without_scipy_signal
+from sca_search.models.scales import output_scales
+from sca_search.system.memory import give_back
+from sca_search.system.torchvision import heal_torchvision, without_scipy_signal
+from sca_search.ternary.methods import Method
+from sca_search.training.losses import TaskLoss, cross_entropy
 
 heal_torchvision()  # which Lightning imports
 with without_scipy_signal():

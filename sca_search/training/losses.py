@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sca_search.config.names import LOSSES
+from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
 from sca_search.data import DataSet
 from sca_search.errors import CodeError, SpecError
-from sca_search.metric_name import LOSSES
-from sca_search.named_object import RAISED, cause_of, is_reference, load_object
 
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> loss"""
@@ -69,8 +69,8 @@ def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         try:
             value = function(outputs, targets)
-        except RAISED as error:
-            raise CodeError(f"the loss {reference} failed with {cause_of(error)}") from error
+        except USER_ERRORS as error:
+            raise CodeError(f"the loss {reference} failed with {describe_error(error)}") from error
         if not isinstance(value, Tensor) or value.ndim != 0:
             came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {_kind(value)}"
             raise CodeError(f"the loss {reference} must give a tensor with a single number (shape ()), it gave {came}")

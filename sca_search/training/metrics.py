@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sca_search.config.names import ACCURACY, METRICS, short_name
+from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
 from sca_search.data import DataSet
 from sca_search.errors import CodeError, DivergenceError, SpecError
-from sca_search.metric_name import ACCURACY, METRICS, short_name
-from sca_search.named_object import RAISED, cause_of, is_reference, load_object
 
 Measure = Callable[[Tensor, Tensor], float]
 """(outputs, targets), a row an example -> a number"""
@@ -89,8 +89,8 @@ class Metric:
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         try:
             value = self.measure(outputs, targets)
-        except RAISED as error:
-            raise CodeError(f"the metric {self.name} failed with {cause_of(error)}") from error
+        except USER_ERRORS as error:
+            raise CodeError(f"the metric {self.name} failed with {describe_error(error)}") from error
         return self._number(value, outputs)
 
     def _number(self, value: object, outputs: Tensor) -> float:

@@ -13,11 +13,11 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from sca_search.allocation import LayerCost
-from sca_search.fit import layout
-from sca_search.measure import EVALUATION_BATCH, Score, reestimate_normalisation
-from sca_search.prior import border
-from sca_search.task import Task, WarmStart
+from sca_search.ternary.allocation import LayerCost
+from sca_search.ternary.prior import border
+from sca_search.training.evaluate import EVALUATION_BATCH, Score, reestimate_normalisation
+from sca_search.training.fit import layout
+from sca_search.training.task import Task, WarmStart
 
 GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 COARSE_GRID = (0.0, 0.8, 0.95, 0.99)

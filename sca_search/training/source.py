@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sca_search.config.study import DataSpec, StudySpec
+from sca_search.config.types import PYTHON_OBJECT
 from sca_search.data import DataSet, from_objects, load_study_data
 from sca_search.errors import DataError, ModelError
 from sca_search.models import Maker, find_maker, maker_of
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import DataSpec
-from sca_search.spec_values import IN_PYTHON
 
 # What may be an object instead of a name.
 OBJECTS = ("model", "data", "loss", "metric")
@@ -36,7 +35,7 @@ class Source:
                 raise DataError(f"data set {data.name!r}: unreadable files are left out where we read them, not here")
             made = from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
             return made.augmented_by(data.augment)
-        if data.name.startswith(IN_PYTHON):
+        if data.name.startswith(PYTHON_OBJECT):
             raise DataError(f"data set {data.name!r} was made in Python: only there can it be read again")
         return load_study_data(data, seed, check_test=check_test)
 
@@ -45,7 +44,7 @@ class Source:
         name, shape = spec.model.name, tuple(input_shape)
         if self.model is not None:
             return maker_of(self.model, outputs, shape, name)
-        if name.startswith(IN_PYTHON):
+        if name.startswith(PYTHON_OBJECT):
             raise ModelError(
                 f"model {name!r} was made in Python: only there can it be made again (result.chosen.export); "
                 "a network of file.py:function can be made anywhere"

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sca_search.allocation import LayerShape
 from sca_search.data import Batch, DataSet
-from sca_search.distribution import Snapshot
-from sca_search.exact import Floor
-from sca_search.layers import LayerChoice
-from sca_search.levels import baked_layers, shaped_as
-from sca_search.loss import PlainLoss, cross_entropy
-from sca_search.measure import EVALUATION_BATCH, Score, score
-from sca_search.metric import ACCURACY_METRIC, Metric
-from sca_search.ternary import ZeroCount
+from sca_search.models.layers import LayerChoice
+from sca_search.models.levels import baked_layers, shaped_as
+from sca_search.ternary.allocation import LayerShape
+from sca_search.ternary.exact import Floor
+from sca_search.ternary.histogram import Snapshot
+from sca_search.ternary.parametrize import ZeroCount
+from sca_search.training.evaluate import EVALUATION_BATCH, Score, score
+from sca_search.training.losses import PlainLoss, cross_entropy
+from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 State = dict[str, Tensor]
 

@@ -16,27 +16,27 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate
-from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sca_search.config.candidate import Candidate
+from sca_search.config.references import user_code_errors
 from sca_search.data import AskedSplit, Batch, Batches, TaughtSplit, TrainingSplit
-from sca_search.distribution import Snapshot, is_kept, snapshot
 from sca_search.errors import CheckpointError, DivergenceError
-from sca_search.fit import WHOLE, FitPlan, Leg, StopRequestedError, Watch, fit
-from sca_search.freed_memory import give_back
-from sca_search.levels import put_levels
-from sca_search.loss import TaskLoss, distillation, mismatch_of
-from sca_search.measure import (
+from sca_search.models.levels import put_levels
+from sca_search.system.memory import give_back
+from sca_search.system.memory_limit import memory_limits
+from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
+from sca_search.ternary.methods import Method, method_class
+from sca_search.ternary.parametrize import total
+from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sca_search.training.evaluate import (
     EVALUATION_BATCH,
     Score,
     answers,
     reestimate_normalisation,
     remembers_its_beginning,
 )
-from sca_search.memory_limit import memory_limits
-from sca_search.methods import Method, method_class
-from sca_search.named_object import own_code
-from sca_search.task import NOT_KEPT, Epoch, Keeping, PausedError, Progress, Rungs, Settled, Task, WarmStart
-from sca_search.ternary import total
+from sca_search.training.fit import WHOLE, FitPlan, Leg, StopRequestedError, Watch, fit
+from sca_search.training.losses import TaskLoss, distillation, mismatch_of
+from sca_search.training.task import NOT_KEPT, Epoch, Keeping, PausedError, Progress, Rungs, Settled, Task, WarmStart
 
 NO_RUNGS = Rungs()
 # Enough for normalisation statistics to compare candidates by; the end uses the whole split.
@@ -54,7 +54,7 @@ def until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) 
         yield batch
 
 
-@own_code("the network")
+@user_code_errors("the network")
 @memory_limits()
 def train_dense(
     task: Task,
@@ -125,7 +125,7 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint}: must be of this study's network, got: {sentence}") from error
 
 
-@own_code("the network")
+@user_code_errors("the network")
 @memory_limits()
 def train_candidate(
     candidate: Candidate, task: Task, start: WarmStart, progress: Progress, rungs: Rungs = NO_RUNGS

@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sca_search.baked_export import export_baked
-from sca_search.callback import TernaryCallback, lightning
+from sca_search.api.baked_export import export_baked
+from sca_search.api.callback import TernaryCallback, lightning
+from sca_search.api.loop import sparsity, ternary_layers
 from sca_search.data import load_data
 from sca_search.errors import ModelError
-from sca_search.export.rebuild import load
-from sca_search.own_loop import sparsity, ternary_layers
-from sca_search.ternary import latents
+from sca_search.export.load import load
+from sca_search.ternary.parametrize import latents
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about loaders and devices
 

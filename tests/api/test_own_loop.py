@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sca_search.baked_export import export_baked
+from sca_search.api.baked_export import export_baked
+from sca_search.api.loop import bake, regularizer, sparsity, ternarize
+from sca_search.api.loop_control import Control, relative_scale
 from sca_search.data import load_data
 from sca_search.errors import ExportError, ModelError
-from sca_search.loop_control import Control, relative_scale
-from sca_search.own_loop import bake, regularizer, sparsity, ternarize
-from sca_search.ternary import latents, ternary_weights
+from sca_search.ternary.parametrize import latents, ternary_weights
 
 
 def small_network() -> nn.Sequential:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, Outcome, sca_search
 
-from sca_search.goal import GRID
+from sca_search.runs.goal import GRID
+from tests.support.command import TINY, Outcome, sca_search
 
 
 def assert_refused(outcome: Outcome, *sentences: str) -> None:
@@ -56,7 +56,7 @@ def test_three_faults_are_shown_at_once(run, tmp_path: Path) -> None:
         run("a.toml"),
         "a.toml: search.trials must be at least 1, got 0",
         "a.toml: search.form must be 'sharpened', 'paper' or 'straight-through', got 'round'",
-        "a.toml: train.epochs must be a whole number, got 'many'",
+        "a.toml: train.epochs must be an integer, got 'many'",
     )
 
 
@@ -132,7 +132,7 @@ def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, t
 
 def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
     code = (
-        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli import main\n"
+        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli.run import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'plotly', 'sklearn')))"
@@ -190,7 +190,7 @@ def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_fil
         (("--model", "nets.py:my_nat"), "has no 'my_nat'; did you mean 'my_net'?"),
         (("--model", "nets.py:my_net", "--weights", "none.pt"), "none.pt: there is no such file"),
         (("--model", "nets.py:my_net", "--only", "5,4*"), "the layer pattern '4*' matches no weight layer"),
-        (("--dense-epochs", "0"), "--dense-epochs must be at least 1 where model.weights names no file, got 0"),
+        (("--dense-epochs", "0"), "--dense-epochs must be at least 1 without model.weights, got 0"),
     ],
 )
 def test_a_mistake_about_a_network_of_the_users_is_one_sentence(run, tmp_path: Path, arguments, sentence) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Outcome
 
-from sca_search.contest import Contest, chosen_methods
+from sca_search.config.load import resolve
+from sca_search.config.names import METHODS
 from sca_search.errors import SpecError
-from sca_search.method_names import METHODS
-from sca_search.spec import resolve
+from sca_search.study.compare import Contest, chosen_methods
+from tests.support.command import Outcome
 
 Run = Callable[..., Outcome]
 SHORT = ("--target-sparsity", "0.7", "--trials", "1", "--epochs", "2", "--dense-epochs", "3", "--train-limit", "300")

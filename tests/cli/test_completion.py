@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sca_search.completion import DATA, MODELS
+from sca_search.cli.completion import DATA, MODELS
 from sca_search.data import DATA_NAMES
 from sca_search.models import MODELS as KNOWN_MODELS
 
@@ -16,7 +16,7 @@ from sca_search.models import MODELS as KNOWN_MODELS
 PROGRAM = f"""#!{sys.executable}
 import sys
 sys.argv[0] = "sca-search"
-from sca_search.cli import main
+from sca_search.cli.run import main
 try:
     main()
 finally:

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sca_search.audience import Audience
-from sca_search.display import _trial_line, front_table, result_lines
+from sca_search.config.study import GoalSpec
 from sca_search.errors import StorageError
-from sca_search.spec_tables import GoalSpec
-from sca_search.study import _stopped_by
+from sca_search.study.events import Audience
+from sca_search.study.progress import _trial_line, front_table, result_lines
+from sca_search.study.run import _stopped_by
 
 COMPLETE = {"trial": 3, "state": "complete", "accuracy": 0.5, "sparsity": 0.25, "moved_share": 0.0}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from conftest import TINY, sca_search
 
-from sca_search.ending import ended
+from sca_search.cli.exit_codes import ended
 from sca_search.errors import SpecError, StorageError
-from sca_search.screen import speak
+from sca_search.system.console import speak
+from tests.support.command import TINY, sca_search
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_help_tells_every_exit_code(run) -> None:
 
 
 def test_reader_that_leaves_early_is_no_failure_of_the_goal(tiny_run: tuple[Path, str]) -> None:
-    show = [sys.executable, "-m", "sca_search.cli", "show", str(tiny_run[0])]
+    show = [sys.executable, "-m", "sca_search.cli.run", "show", str(tiny_run[0])]
     with subprocess.Popen(show, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as done:
         assert done.stdout is not None
         assert done.stderr is not None

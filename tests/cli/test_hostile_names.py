@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sca_search.config.load import resolve
 from sca_search.errors import ExportError, SpecError
-from sca_search.export.evaluate import evaluate
-from sca_search.export.packed import packed_bytes, read_packed
-from sca_search.export.records import INPUT, Graph, Linear, TestVectors
-from sca_search.spec import resolve
+from sca_search.export.graph.records import INPUT, Graph, Linear, TestVectors
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.packed.format import packed_bytes, read_packed
 
 NAMES = (
     "../up",
@@ -168,7 +168,7 @@ def test_an_odd_name_of_a_file_is_one_sentence(run, odd: str) -> None:
     assert list(Path().iterdir()) == []
 
 
-KEPT = Path(__file__).parent / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
 ORDERS = "\x1b[31m\x9b2J\u202e[/red]\ud800"
 
 

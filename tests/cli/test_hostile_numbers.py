@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sca_search.config.load import resolve
+from sca_search.config.recipe import describe_scaling, recipe_candidate
 from sca_search.data import load_data
 from sca_search.errors import DataError, SpecError
-from sca_search.shortening import recipe_candidate, told
-from sca_search.spec import resolve
 
 # Without which there is no recipe.
 RECIPE = {"epochs": "200", "alpha": "0.1", "strength_lambda": "1e-7", "learning_rate": "0.01"}
@@ -86,7 +86,7 @@ def test_a_recipe_at_all_its_bounds_is_shortened(tmp_path: Path, epochs: int) ->
     study = tmp_path / "study.toml"
     study.write_text("\n".join(lines))
     spec = resolve(study, {})
-    assert "recipe shortened" in told(spec)
+    assert "recipe shortened" in describe_scaling(spec)
     strength = recipe_candidate(spec, seed=0).strength
     assert 0 < strength.at(0.0, epochs) < math.inf
 
@@ -95,9 +95,7 @@ def test_a_recipe_at_all_its_bounds_is_shortened(tmp_path: Path, epochs: int) ->
 def test_batches_that_are_added_up_are_a_count(tmp_path: Path, given: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"trainer.accumulate_grad_batches = {given}\n", encoding="utf-8")
-    with pytest.raises(
-        SpecError, match=r"trainer must have accumulate_grad_batches from 1 to 1,000,000, a whole number"
-    ):
+    with pytest.raises(SpecError, match=r"trainer must have accumulate_grad_batches from 1 to 1,000,000, an integer"):
         resolve(study, {})
 
 

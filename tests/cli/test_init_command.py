@@ -10,10 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import sca_search
 
-from sca_search.spec import StudySpec, resolve
-from sca_search.study_text import study_text
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.config.toml_text import commented_toml
+from tests.support.command import sca_search
 
 FAST = ("--data", "digits", "--train-limit", "200", "--threads", "1")
 
@@ -52,14 +53,14 @@ def test_file_that_is_there_is_kept(run, tmp_path: Path) -> None:
 
 def test_text_reads_back_as_the_spec_and_every_line_says_why() -> None:
     spec = resolve(None, {"max_kb": 2.5, "data": "npz:a b.npz", "skip": "fc*,conv2", "epochs": 7, "name": "mine"})
-    text = study_text(spec, {"train.epochs": "because", "train.batch": "usual"}, "One.\nTwo.")
+    text = commented_toml(spec, {"train.epochs": "because", "train.batch": "usual"}, "One.\nTwo.")
     assert StudySpec.model_validate(tomllib.loads(text)) == spec
     lines = [line for line in text.splitlines() if "=" in line]
     assert all("  # " in line for line in lines)
     assert text.startswith("# One.\n# Two.\n")
     assert "epochs = 7                        # because" in lines
     assert "batch = 64                        # usual" in lines
-    assert 'name = "mine"                     # as asked' in lines
+    assert 'name = "mine"                     # as requested' in lines
     assert not any(line.startswith("seed") for line in lines)
 
 
@@ -109,7 +110,7 @@ def test_written_study_is_planned_commented_and_runs(tmp_path: Path) -> None:
 def test_terminal_is_asked_for_what_is_missing(tmp_path: Path) -> None:
     """Data, network, goal and time, each answered at a real terminal; the last with a time that is too short."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "sca_search.cli", "init", "--train-limit", "100"]
+    command = [sys.executable, "-m", "sca_search.cli.run", "init", "--train-limit", "100"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -126,7 +127,7 @@ def test_terminal_is_asked_for_what_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupt_stops_the_measurement_and_writes_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sca_search.cli", "init", "--time", "9m"]
+    command = [sys.executable, "-m", "sca_search.cli.run", "init", "--time", "9m"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from sca_search.cli import app
-from sca_search.screen import Screen, answer, printable, speak, strict
-from sca_search.versions import __version__
+from sca_search.cli.run import app
+from sca_search.system.console import Screen, answer, printable, speak, strict
+from sca_search.system.versions import __version__
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_show_gives_a_script_the_study_whatever_the_order(
 
 
 def test_every_key_of_a_study_and_a_plan_is_documented(run, tiny_run: tuple[Path, str]) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "commands.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     study = json.loads(run("show", "--json", str(tiny_run[0])).stdout)
     planned = json.loads(run("--dry-run", "--json").stdout)
     for key in (*study, *study["files"], *planned, *planned["layers"][0]):

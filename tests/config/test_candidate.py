@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sca_search.candidate import Candidate, default_alpha, sharpened
-from sca_search.schedule import Constant, FromPrior, Ramp, Tracked
+from sca_search.config.candidate import Candidate, default_alpha, sharpened
+from sca_search.config.schedule import Constant, FromPrior, Ramp, Tracked
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

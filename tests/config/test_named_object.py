@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from sca_search.config.references import describe_error, is_reference, load_object, user_code_errors
 from sca_search.errors import CodeError, DataError, LimitError, SpecError
-from sca_search.measure import score
-from sca_search.named_object import cause_of, is_reference, load_object, own_code
+from sca_search.training.evaluate import score
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_an_object_of_python_itself_is_refused(reference: str, file: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "reference", ["torch:os.abort", "sca_search.files:os", "sca_search.files:Path", "torch:sys.exit"]
+    "reference", ["torch:os.abort", "sca_search.system.files:os", "sca_search.system.files:Path", "torch:sys.exit"]
 )
 def test_an_object_of_python_itself_is_refused_behind_another_module(reference: str) -> None:
     with pytest.raises(DataError, match=f"the data must be of your own .*, {reference} is of Python itself"):
@@ -84,13 +84,13 @@ def test_own_code_that_fails_is_told_with_its_line(tmp_path: Path, line: str, ca
     call = load_object(f"{tmp_path}/fails.py:call", "the call")
     with (
         pytest.raises(CodeError, match=rf"^the network failed with {cause} \(fails\.py, line 2\)$"),
-        own_code("the network"),
+        user_code_errors("the network"),
     ):
         call()
 
 
 def test_code_of_others_that_fails_is_not_told_as_the_users() -> None:
-    with pytest.raises(LimitError, match="no room"), own_code("the network"):
+    with pytest.raises(LimitError, match="no room"), user_code_errors("the network"):
         raise LimitError("no room")
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         score(torch.nn.Linear(3, 2), [(torch.zeros(4, 5), torch.zeros(4, dtype=torch.long))])
@@ -154,4 +154,4 @@ def test_a_text_that_is_no_reference_is_refused_with_the_rule() -> None:
 
 
 def test_a_cause_without_words_is_its_kind() -> None:
-    assert cause_of(KeyError()) == "KeyError"
+    assert describe_error(KeyError()) == "KeyError"

@@ -1,4 +1,4 @@
-"""The paper's ten recipes, how they are shortened, and real steps of each on inputs of the right shape."""
+"""The paper's ten recipes, how they are scale_recipe, and real steps of each on inputs of the right shape."""
 
 import importlib
 import json
@@ -8,25 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from real_layouts import write_cifar10_npz, write_imagenet, write_mnist, write_tiny_imagenet
 from safetensors.torch import save_file
 from torch import nn
 
+from sca_search.config.load import resolve
+from sca_search.config.recipe import describe_scaling, recipe_candidate, scale_recipe
+from sca_search.config.schedule import Constant, Steps
+from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
-from sca_search.fit import FitPlan, parameter_groups
-from sca_search.methods.sca import spreads_of
 from sca_search.models import MODELS
-from sca_search.schedule import Constant, Steps
-from sca_search.shortening import recipe_candidate, shortened, told
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import Progress, Task
-from sca_search.ternary import TernaryWeight, latents, soft_weights, ternarize
-from sca_search.train import train_candidate, train_dense
-from sca_search.weights_file import load_weights
-from sca_search.wheels import heal_torchvision
-from sca_search.workshop import make_task
+from sca_search.models.weights import load_weights
+from sca_search.study.setup import make_task
+from sca_search.system.torchvision import heal_torchvision
+from sca_search.ternary.methods.sca import spreads_of
+from sca_search.ternary.parametrize import TernaryWeight, latents, soft_weights, ternarize
+from sca_search.training.fit import FitPlan, parameter_groups
+from sca_search.training.task import Progress, Task
+from sca_search.training.train import train_candidate, train_dense
+from tests.support.real_layouts import write_cifar10_npz, write_imagenet, write_mnist, write_tiny_imagenet
 
-RECIPES = Path(__file__).parents[1] / "studies" / "paper"
+RECIPES = Path(__file__).parents[2] / "studies" / "paper"
 
 # By hand from the paper: α, λ, its steps, learning rate, its steps, epochs, start, dropout, decay of the last layer and
 # of the whole network, augmentation, images of an epoch.
@@ -103,7 +104,7 @@ def test_recipe_at_full_length_is_the_papers_point(name: str) -> None:
     assert point.from_dense == (start == "pretrained")
     assert spec.train.dense_epochs == (epochs if start == "pretrained" else 0)
     assert spec.goal.front
-    assert "the paper's own values" in told(spec)
+    assert "the paper's own values" in describe_scaling(spec)
 
 
 def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
@@ -120,15 +121,15 @@ def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
     pulled = sum(point.strength.at(epoch + 0.5, 37) for epoch in range(37))
     assert pulled == pytest.approx(10 * (270 * 5e-8 + 100 * 2.5e-6))
     assert spec.train.dense_epochs == 37
-    sentence = told(spec)
+    sentence = describe_scaling(spec)
     assert "10.00% of its steps, 37 of 370 epochs" in sentence
-    assert "λ is 5e-06 at first and 0.00025 in the end, instead of 5e-08 and 2.5e-06" in sentence
+    assert "λ is 5e-06 at first and 0.00025 at the end, instead of 5e-08 and 2.5e-06" in sentence
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_no_step_of_a_shortened_pull_is_above_a_tenth(name: str) -> None:
     spec = resolve(RECIPES / f"{name}.toml", {"epochs": 2, "train_limit": 2_000})
-    strength = shortened(spec).strength
+    strength = scale_recipe(spec).strength
     values = [strength.at(epoch / 100, 2) for epoch in range(201)]
     assert max(values) <= 0.1 * (1 + 1e-9)
     assert values == sorted(values)
@@ -136,15 +137,15 @@ def test_no_step_of_a_shortened_pull_is_above_a_tenth(name: str) -> None:
 
 def test_a_pull_that_would_step_above_a_tenth_stays_there() -> None:
     # A 370th: 5e-8 · 370² is 0.0068, and 50 times that would be 0.34.
-    strength = shortened(resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 1})).strength
+    strength = scale_recipe(resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 1})).strength
     assert (strength.at(0.0, 1), strength.at(1.0, 1)) == (pytest.approx(0.006845), pytest.approx(0.1))
 
 
 def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 20, "train_limit": 20_000})  # a tenth of a third
-    now = shortened(spec)
-    assert now.epochs_share == pytest.approx(1 / 10)
-    assert now.steps_share == pytest.approx(1 / 30)
+    now = scale_recipe(spec)
+    assert now.epoch_fraction == pytest.approx(1 / 10)
+    assert now.step_fraction == pytest.approx(1 / 30)
     assert now.strength.at(0.0, 20) == pytest.approx(3e-5)  # 30 times for the steps, 10 times for the epochs
     assert [epoch for epoch, _ in now.learning_rate_steps] == pytest.approx([10.0, 16.0])
     assert (now.spread, now.rescaling) == (0.6, pytest.approx(29 / 30))
@@ -152,31 +153,35 @@ def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
 
 def test_fewer_images_alone_raise_the_pull_by_the_steps() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"train_limit": 20_000})
-    assert shortened(spec).strength.at(0.0, 200) == pytest.approx(3e-7)
+    assert scale_recipe(spec).strength.at(0.0, 200) == pytest.approx(3e-7)
 
 
 def test_the_pull_is_never_raised_above_a_tenth() -> None:
     spec = resolve(RECIPES / "cifar10-resnet20.toml", {"epochs": 1, "train_limit": 1_000})  # by 700 · 50 · 700
-    assert shortened(spec).strength.at(0.0, 1) == 0.1
+    assert scale_recipe(spec).strength.at(0.0, 1) == 0.1
 
 
 def test_a_longer_run_stretches_steps_and_leaves_the_rest() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 400})
-    now = shortened(spec)
+    now = scale_recipe(spec)
     assert now.strength == Constant(value=1e-7)
     assert [epoch for epoch, _ in now.learning_rate_steps] == [200.0, 320.0]
     assert now.spread is None
-    assert told(spec).startswith("recipe stretched to 400 epochs instead of 200: steps of rates and λ come at the same")
+    assert describe_scaling(spec).startswith(
+        "recipe stretched to 400 epochs instead of 200: steps of rates and λ come at the same"
+    )
     half = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 400, "train_limit": 30_000})
-    assert told(half).startswith("recipe stretched to 400 epochs instead of 200 of 50% of the images: steps of rates")
+    assert describe_scaling(half).startswith(
+        "recipe stretched to 400 epochs instead of 200 of 50% of the images: steps of rates"
+    )
 
 
 def test_a_spread_of_the_recipes_own_stands_instead_of_the_rule(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text((RECIPES / "mnist-lenet.toml").read_text() + "spread = 0.3\n")
-    now = shortened(resolve(path, {"epochs": 2}))
+    now = scale_recipe(resolve(path, {"epochs": 2}))
     assert (now.spread, now.rescaling) == (0.3, 1.0)
-    assert "0.3 in every layer" in told(resolve(path, {"epochs": 2}))
+    assert "0.3 in every layer" in describe_scaling(resolve(path, {"epochs": 2}))
 
 
 def digits_spec(tmp_path: Path, more: str = "", **flags: object) -> StudySpec:
@@ -338,16 +343,16 @@ def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_p
 @pytest.mark.parametrize(
     ("more", "flags", "sentence"),
     [
-        ("", {"target_sparsity": 0.5}, "--target-sparsity must not be given beside a recipe"),
-        ("", {"max_kb": 3.0}, "--max-kb must not be given beside a recipe"),
-        ("", {"form": "sharpened"}, "--form must be 'paper' beside a recipe, got 'sharpened'"),
-        ("", {"weights": Path("w.pt")}, "--weights must not be given where a recipe starts by xavier"),
+        ("", {"target_sparsity": 0.5}, "--target-sparsity must not be given with a recipe"),
+        ("", {"max_kb": 3.0}, "--max-kb must not be given with a recipe"),
+        ("", {"form": "sharpened"}, "--form must be 'paper' with a recipe, got 'sharpened'"),
+        ("", {"weights": Path("w.pt")}, "--weights must not be given with a recipe whose initialisation is xavier"),
         ("lambda_steps = [[9, 2], [3, 2]]", {}, "recipe.lambda_steps must name each epoch once, in order"),
         ("initialisation = 'glorot'", {}, "recipe.initialisation must be 'xavier' or 'pretrained', got 'glorot'"),
         ("optimizer = 'sgd'", {}, "recipe.optimizer must be 'adam', got 'sgd'"),
         ("alhpa = 1", {}, "unknown key 'recipe.alhpa'"),
-        ("[train]\ndistillation = 0.5", {}, "train.distillation must be 0 beside a recipe, got 0.5"),
-        ("[train]\nlearning_rate_steps = [[3, 0.1]]", {}, "train.learning_rate_steps must be in the recipe"),
+        ("[train]\ndistillation = 0.5", {}, "train.distillation must be 0 with a recipe, got 0.5"),
+        ("[train]\nlearning_rate_steps = [[3, 0.1]]", {}, "train.learning_rate_steps must be set in the recipe"),
         ("initialisation = 'pretrained'", {"dense_epochs": 0}, "--dense-epochs must be at least 1"),
     ],
 )

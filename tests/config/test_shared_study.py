@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sca_search.errors import SpecError
-from sca_search.provenance import note_command
-from sca_search.run_folder import RunFolder, joined_run
-from sca_search.shared_study import (
+from sca_search.config.load import resolve
+from sca_search.config.storage_url import (
     STORAGE_VARIABLE,
     Shared,
     artifact_address,
@@ -17,7 +15,9 @@ from sca_search.shared_study import (
     shared_by,
     storage_address,
 )
-from sca_search.spec import resolve
+from sca_search.errors import SpecError
+from sca_search.runs.folder import RunFolder, joined_run
+from sca_search.runs.provenance import note_command
 
 SECRET = "hunter-2"
 UNCLEAR = (

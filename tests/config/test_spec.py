@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sca_search.config.load import FLAGS, MAY_CHANGE, differences, read_toml, resolve
+from sca_search.config.schedule import FromPrior, Tracked
+from sca_search.config.study import SpaceSpec, StudySpec
 from sca_search.errors import SpecError
-from sca_search.schedule import FromPrior, Tracked
-from sca_search.spec import FLAGS, MAY_CHANGE, StudySpec, differences, read_toml, resolve
-from sca_search.spec_tables import SpaceSpec
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -229,7 +229,7 @@ def test_three_faults_are_three_sentences(study):
     assert faults(path) == [
         f"{path}: seed must be at least 0, got -1",
         f"{path}: train.batch must be at least 2, got 1",
-        f"{path}: search.form must be 'sharpened', 'paper' or 'straight-through', got 'papr'",
+        f"{path}: search.form must be 'sharpened', 'paper' or 'straight-through', got 'papr'; did you mean 'paper'?",
     ]
 
 
@@ -247,16 +247,16 @@ def test_faults_of_file_and_flags_come_together(study):
     ("line", "key", "rule"),
     [
         ("search.trials = 0", "search.trials", r"must be (at least 1|above 0), got 0"),
-        ("search.trials = 1.5", "search.trials", r"must be a whole number, got 1\.5"),
-        ("search.trials = 'many'", "search.trials", r"must be a whole number, got 'many'"),
+        ("search.trials = 1.5", "search.trials", r"must be an integer, got 1\.5"),
+        ("search.trials = 'many'", "search.trials", r"must be an integer, got 'many'"),
         ("search.refits = -1", "search.refits", r"must be at least 0, got -1"),
         ("seed = 2147483648", "seed", r"must be below 2147483648, got 2147483648"),
         ("data.train_limit = 9", "data.train_limit", r"must be at least 10, got 9"),
-        ("data.name = 3", "data.name", r"must be a text, got 3"),
+        ("data.name = 3", "data.name", r"must be a string, got 3"),
         (
             "data.augment = 'cropflip'",
             "data.augment",
-            r"must be one of none, crop-flip, scale-aspect, got 'cropflip'; did you mean 'crop-flip'\?",
+            r"must be 'none', 'crop-flip' or 'scale-aspect', got 'cropflip'; did you mean 'crop-flip'\?",
         ),
         ("data.augment = 4", "data.augment", r"must be 'none', 'crop-flip' or 'scale-aspect', got 4"),
         ("data.skip_unreadable = 'some'", "data.skip_unreadable", r"must be true or false, got 'some'"),
@@ -634,10 +634,10 @@ def test_weights_stand_instead_of_the_dense_training_unless_it_is_asked_for(tmp_
 def test_no_dense_training_without_weights_is_refused(tmp_path):
     with pytest.raises(SpecError) as caught:
         resolve(None, {"dense_epochs": 0})
-    assert str(caught.value) == "--dense-epochs must be at least 1 where model.weights names no file, got 0"
+    assert str(caught.value) == "--dense-epochs must be at least 1 without model.weights, got 0"
     (tmp_path / "a.toml").write_text("[train]\ndense_epochs = 0\n")
     with pytest.raises(SpecError) as caught:
         resolve(tmp_path / "a.toml", {})
     assert str(caught.value) == (
-        f"{tmp_path}/a.toml: train.dense_epochs must be at least 1 where model.weights names no file, got 0"
+        f"{tmp_path}/a.toml: train.dense_epochs must be at least 1 without model.weights, got 0"
     )

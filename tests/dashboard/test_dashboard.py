@@ -10,23 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sca_search.budget import PREDICTED
-from sca_search.correction import Observation, asked_for
+from sca_search.config.load import resolve
 from sca_search.dashboard import PageWriter, render_page
-from sca_search.dashboard.choices import importance, parallel, searched
-from sca_search.dashboard.course import growth, timeline
-from sca_search.dashboard.detail import MOST_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.dashboard.document import compact, sensitivity, study_document
 from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
 from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.prior_view import corrected, mean_drift, prior_view
-from sca_search.dashboard.reading import DETAILED, RunFiles, detailed_trials
-from sca_search.dashboard.study_data import compact, sensitivity, study_document
-from sca_search.dashboard.words import growth_headline, lead, size, status, tiles
-from sca_search.progress_file import Now
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.spec import resolve
+from sca_search.dashboard.parameters import importance, parallel, searched
+from sca_search.dashboard.prior import corrected, mean_drift, prior_view
+from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials
+from sca_search.dashboard.text import growth_headline, lead, size, status, tiles
+from sca_search.dashboard.timeline import growth, timeline
+from sca_search.dashboard.trial import MOST_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.progress import Now
+from sca_search.runs.trials import PREDICTED, trial_frame
+from sca_search.ternary.prior_correction import Observation, asked_for
 
 
 def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[str, object]:

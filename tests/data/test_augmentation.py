@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sca_search.config.study import DataSpec
 from sca_search.data import AskedSplit, DataSet, LazySplit, Split, from_objects, load_data, load_study_data
-from sca_search.data.crop_flip import CropFlipSplit, Draws, crop_flip, draw, padding_of
+from sca_search.data.augment import CropFlipSplit, Draws, crop_flip, draw, padding_of
 from sca_search.data.image_reader import ImageReader, centre_box, random_box
 from sca_search.errors import DataError
-from sca_search.spec_tables import DataSpec
 
 
 def restated(images: np.ndarray, corners: np.ndarray, mirrored: np.ndarray, pads: tuple[int, int], fill: np.ndarray):

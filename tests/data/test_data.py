@@ -10,17 +10,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from real_layouts import write_cifar_batches, write_mnist, write_mnist_part
 from sklearn.datasets import load_digits
 
 from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_data
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.arrays import fit_size, split_from_arrays
-from sca_search.data.carve import carve, limit_rows, require_every_class, stratified_order
 from sca_search.data.dataset import DataRequest, channel_statistics
 from sca_search.data.download import cache_folder, fetch_files
+from sca_search.data.stratify import carve, limit_rows, require_every_class, stratified_order
 from sca_search.errors import DataError, StorageError
-from sca_search.wheels import heal_torchvision
+from sca_search.system.torchvision import heal_torchvision
+from tests.support.real_layouts import write_cifar_batches, write_mnist, write_mnist_part
 
 
 def numbered(count: int) -> Split:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sca_search.data import LazySplit, load_data
 from sca_search.data.dataset import DataRequest
-from sca_search.data.folder import load_folder
+from sca_search.data.image_folder import load_folder
 from sca_search.errors import DataError
 
 # .npz

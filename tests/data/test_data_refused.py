@@ -9,9 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
 from PIL import Image
-from real_layouts import (
+
+from sca_search.config.load import resolve
+from sca_search.data import load_data, load_study_data
+from sca_search.data.dataset import DataRequest
+from sca_search.data.idx import idx_fault
+from sca_search.data.image_folder import load_folder
+from sca_search.errors import DataError
+from tests.support.command import Outcome
+from tests.support.real_layouts import (
     jpeg,
     write_cifar10_npz,
     write_imagenet,
@@ -19,13 +26,6 @@ from real_layouts import (
     write_mnist_part,
     write_tiny_imagenet,
 )
-
-from sca_search.data import load_data, load_study_data
-from sca_search.data.dataset import DataRequest
-from sca_search.data.folder import load_folder
-from sca_search.data.idx import idx_fault
-from sca_search.errors import DataError
-from sca_search.spec import resolve
 
 Run = Callable[..., Outcome]
 

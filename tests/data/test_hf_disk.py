@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from sca_search.config.study import DataSpec
 from sca_search.data import Split, load_data
-from sca_search.data.names import load_study_data
+from sca_search.data.registry import load_study_data
 from sca_search.errors import DataError
-from sca_search.spec_tables import DataSpec
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

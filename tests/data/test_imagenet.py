@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from real_layouts import WNIDS, jpeg, write_imagenet, write_tiny_imagenet
 
+from sca_search.config.study import DataSpec
 from sca_search.data import LazySplit, Split, load_data, load_study_data
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.dataset import DataRequest
 from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.errors import DataError
-from sca_search.spec_tables import DataSpec
+from tests.support.real_layouts import WNIDS, jpeg, write_imagenet, write_tiny_imagenet
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def with_one_class(root: Path) -> str:
 
 def with_no_text(root: Path) -> str:
     (root / "wnids.txt").write_bytes(b"\xff\xfe\x00")
-    return f"{root / 'wnids.txt'}: must be a text, it is none"
+    return f"{root / 'wnids.txt'}: must be UTF-8 text, it is not"
 
 
 def with_too_few(root: Path) -> str:

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -11,16 +9,16 @@ from types import ModuleType
 import optuna
 import pytest
 
-from sca_search.allocation import LayerShape
+from sca_search.config.load import resolve
 from sca_search.paper.cells import cells_of
 from sca_search.paper.comparison import Row, rows_of
+from sca_search.paper.figures import figures_of
 from sca_search.paper.result import CellResult
-from sca_search.paper_figures import figures_of
-from sca_search.quiet_queue import QuietQueue
-from sca_search.space import Space
-from sca_search.spec import resolve
+from sca_search.study.quiet_queue import QuietQueue
+from sca_search.study.space import Space
+from sca_search.ternary.allocation import LayerShape
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = (
     *("bare_worker", "claims", "long_study", "memory", "paper", "report", "resident", "synthetic_trials"),
     *("throughput_report", "turns"),
@@ -30,12 +28,8 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="benchmarks are in a
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """The programs import each other as scripts do, by their own folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield {name: importlib.import_module(name) for name in NAMES}
-    for name in NAMES:
-        sys.modules.pop(name, None)
+def modules() -> dict[str, ModuleType]:
+    return {name: importlib.import_module(f"benchmarks.{name}") for name in NAMES}
 
 
 def rows(table: str, *results: CellResult) -> list[Row]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from browser import chromium, click_point, drawn, opened, shown, until, values
-from many_trials import lengthened
 
 from sca_search.dashboard import write_page
+from tests.support.browser import chromium, click_point, drawn, opened, shown, until, values
+from tests.support.many_trials import lengthened
 
 FIGURES = ("front", "layers", "cost", "accuracy", "schedules", "distribution", "alpha", "asked", "growth", "timeline")
 

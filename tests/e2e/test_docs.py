@@ -1,7 +1,7 @@
 """The documentation does what it says: every block is run, every link leads somewhere, the notebook executes.
 
-What a block's language asks for: `sh` runs in bash and `python` in a process of its own, in the order of the page and
-in one folder a page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is what something printed. A comment
+What a block's language means: `sh` and `python` run in the order of the page, in one folder and one interpreter per
+page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is what something printed. A comment
 `<!-- file: NAME -->` directly above a block makes it that file, which a later command must use.
 """
 
@@ -13,23 +13,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
 
-from sca_search.cli import app
-from sca_search.spec import FLAGS, resolve
+from sca_search.cli.run import app
+from sca_search.config.load import FLAGS, resolve
+from tests.support.markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
 
+RUN_PAGE = ROOT / "tests" / "support" / "run_page.py"
 LANGUAGES = {"sh", "python", "c", "toml", "json", "text"}
 
 # Blocks that are not run, by page and first line, with the reason. They are still read: commands by the command line's
 # own parser, Python by Python's, with its imports.
 _SET_UP = "changes the environment that the tests run in; .ci/run runs it in one of its own"
 _SAMPLES = "alternatives with names of a user's own, data to download or hours of training; pages of docs/ run them"
-_MACHINES = "needs a database that machines share; tests/test_joining.py runs the same with one"
+_MACHINES = "needs a database that machines share; tests/e2e/test_joining.py runs the same with one"
 NOT_RUN = {
     ("README.md", "pip install . && sca-search --target-sparsity 0.5"): _SET_UP,
     ("README.md", "pip install '.[test]' && pytest"): _SET_UP,
@@ -77,11 +79,8 @@ def page_case(name: str) -> Any:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [page_case(name) for name in PAGES])
 def test_page_blocks_run_in_order(name: str, tmp_path: Path) -> None:
-    page = PAGES[name]
-    require_tools(page)
-    for block in page.blocks:
-        if is_run(name, block):
-            run_block(block, tmp_path, f"{name}:{block.line}")
+    require_tools(PAGES[name])
+    run_blocks([block for block in PAGES[name].blocks if is_run(name, block)], tmp_path, name)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -110,23 +109,23 @@ def require_tools(page: Page) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed")
 
 
-def run_block(block: Block, folder: Path, where: str) -> None:
-    if block.file is not None:
-        target = folder / block.file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(block.text, encoding="utf-8")
-    if block.language == "sh":
-        call(["bash", "-euo", "pipefail", "-c", block.text], folder, where)
-    elif block.language == "python" and block.file is None:
-        call([sys.executable, "-c", block.text], folder, where)
-    elif block.language == "c" and block.file is None:
-        call(["gcc", "-std=c99", "-Wall", "-Wextra", "-fsyntax-only", "-xc", "-"], folder, where, block.text)
-    elif block.language == "toml":
-        check_study(block.text, folder)
-    elif block.language == "json":
-        json.loads(block.text)
-    else:
-        assert block.language == "text" or block.file is not None, f"{where}: nothing can be done with it"
+def run_blocks(blocks: Sequence[Block], folder: Path, name: str) -> None:
+    """Checks the blocks that are only read, then runs the others in order."""
+    to_run = []
+    for block in blocks:
+        where = f"{name}:{block.line}"
+        if block.file is not None or block.language in {"sh", "python"}:
+            to_run.append({"language": block.language, "text": block.text, "file": block.file, "where": where})
+        elif block.language == "c":
+            call(["gcc", "-std=c99", "-Wall", "-Wextra", "-fsyntax-only", "-xc", "-"], folder, where, block.text)
+        elif block.language == "toml":
+            check_study(block.text, folder)
+        elif block.language == "json":
+            json.loads(block.text)
+        else:
+            assert block.language == "text", f"{where}: unknown language {block.language}"
+    if to_run:
+        call([sys.executable, str(RUN_PAGE)], folder, name, json.dumps(to_run))
 
 
 def call(command: list[str], folder: Path, where: str, given: str = "") -> None:
@@ -240,8 +239,10 @@ def test_map_names_every_room() -> None:
     ]
     named = {name.rstrip("/") for line in lines for name in re.findall(r"`([a-z_]+/?)`", line.split("|")[1])}
     package = ROOT / "sca_search"
-    rooms = {path.stem for path in package.glob("[a-z]*.py")} | {path.parent.name for path in package.glob("*/*.py")}
-    assert rooms - {"sca_search"} == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
+    rooms = {path.stem for path in package.glob("[a-z]*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
+    assert rooms == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
 
 
 # The notebook
@@ -330,9 +331,9 @@ def test_page_links_are_found_over_lines_and_not_in_code(tmp_path: Path) -> None
     ("language", "text"),
     [("sh", "false\ntrue\n"), ("python", "1 / 0\n"), ("c", "int x\n"), ("json", "{\n"), ("toml", "seed = -1\n")],
 )
-def test_run_block_fails_where_a_block_does(language: str, text: str, tmp_path: Path) -> None:
+def test_run_blocks_fails_where_a_block_does(language: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"exit code|Expecting|seed"):
-        run_block(Block(1, language, text), tmp_path, "page.md:1")
+        run_blocks([Block(1, language, text)], tmp_path, "page.md")
 
 
 @pytest.mark.parametrize("language", ["", "bash", "console", "python3"])

@@ -6,7 +6,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from markdown_page import DOCS
+
+from tests.support.markdown_page import DOCS
 
 
 def figures_module() -> Any:

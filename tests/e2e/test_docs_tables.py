@@ -7,14 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from markdown_page import PAGES
 from pydantic import BaseModel
 
-from sca_search.export.facts import Facts
-from sca_search.latency import Calibration
-from sca_search.method_names import METHODS
-from sca_search.results import COLUMNS, FACTS
-from sca_search.spec import FLAGS, StudySpec
+from sca_search.config.load import FLAGS
+from sca_search.config.names import METHODS
+from sca_search.config.study import StudySpec
+from sca_search.export.latency.model import Calibration
+from sca_search.export.metadata import Facts
+from sca_search.runs.trials import COLUMNS, FACTS
+from tests.support.markdown_page import PAGES
 
 FORMATS = "docs/file-formats.md"
 

@@ -13,17 +13,17 @@ import optuna
 import pandas as pd
 import pytest
 import sqlalchemy
-from conftest import TINY, sca_search
 from moto.server import ThreadedMotoServer
-from postgres import Server, running_server
 
-from sca_search.artifacts import Shelf, files_in
-from sca_search.chores import Chores
+from sca_search.config.load import resolve
+from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import RunError, StorageError
-from sca_search.run_folder import RunFolder, joined_run, new_run, resumed_run
-from sca_search.shared_study import Shared, storage_address
-from sca_search.spec import resolve
-from sca_search.trials import join, shared_spec
+from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
+from sca_search.study.artifacts import Shelf, files_in
+from sca_search.study.once import Chores
+from sca_search.study.queue import join, shared_spec
+from tests.support.command import TINY, sca_search
+from tests.support.postgres import Server, running_server
 
 SECRET = "hunter-2"
 STUDY = ("--target-sparsity", "0.5", "--name", "joint", *TINY, "--trials", "4")
@@ -43,7 +43,7 @@ def database(server: Server) -> str:
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "sca_search.cli", *arguments],
+        [sys.executable, "-m", "sca_search.cli.run", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -321,9 +321,9 @@ def test_a_chore_is_done_once_for_all_and_again_if_it_failed(database: str, tmp_
 DIES = """
 import os, sys
 from pathlib import Path
-from sca_search.chores import Chores
-from sca_search.run_folder import RunFolder
-from sca_search.shared_study import Shared
+from sca_search.study.once import Chores
+from sca_search.runs.folder import RunFolder
+from sca_search.config.storage_url import Shared
 
 Chores(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), heartbeat=0.2).once("x", lambda: os._exit(9), list)
 """

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
-from random_records import Builder, random_images
 from torch import nn
 
-from sca_search.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
 from sca_search.errors import ExportError
-from sca_search.export import onnx_extra
-from sca_search.export.c_kernels import kernel_file
-from sca_search.export.evaluate import evaluate
+from sca_search.export.c.amalgamate import kernel_file
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Network
-from sca_search.export.onnx_engines import float_engine, int8_engine
-from sca_search.export.records import INPUT, Activation, Convolution, Graph, Linear, Reshape
-from sca_search.export.timing import Timing, python_sampler, stopwatch, time_in_turns
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import INPUT, Activation, Convolution, Graph, Linear, Reshape
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
+from sca_search.export.latency.onnx_engines import float_engine, int8_engine
+from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_in_turns
+from sca_search.export.onnx import onnx_extra
+from tests.support.command import Outcome
+from tests.support.random_records import Builder, random_images
 
 Run = Callable[..., Outcome]
 
@@ -231,7 +231,7 @@ def test_packed_model_of_another_network_is_refused(exported: Path, tmp_path: Pa
 
 
 def test_table_says_where_no_phase_was_quiet(exported: Path) -> None:
-    from sca_search.display import bench_lines  # noqa: PLC0415
+    from sca_search.study.progress import bench_lines  # noqa: PLC0415
 
     bench = bench_folder(exported, seconds=0.1)
     loud = [replace(each, timing=timing_of([1.0] * 9, [False] * 9)) for each in bench.measured]

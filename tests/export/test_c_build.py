@@ -11,16 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_records import Builder, random_images
 
 import sca_search
 from sca_search.errors import ExportError
-from sca_search.export.c_build import PORTABLE, Compiler, build_library, find_compiler, require_compiler, zig_compiler
-from sca_search.export.c_source import write_c
-from sca_search.export.compiled import CompiledModel, aligned, compile_model
-from sca_search.export.evaluate import evaluate
-from sca_search.export.packed import write_packed
-from sca_search.export.records import INPUT, Activation, Floats, Graph, TestVectors
+from sca_search.export.c.compiler import (
+    PORTABLE,
+    Compiler,
+    build_library,
+    find_compiler,
+    require_compiler,
+    zig_compiler,
+)
+from sca_search.export.c.library import CompiledModel, aligned, compile_model
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.records import INPUT, Activation, Floats, Graph, TestVectors
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.packed.format import write_packed
+from tests.support.random_records import Builder, random_images
 
 ANSWER = "int answer(void) { return 42; }\n"
 no_zig = pytest.mark.skipif(zig_compiler() is None, reason="ziglang is not installed")

@@ -14,21 +14,19 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from random_records import Builder, every_operation, random_images, worst_difference
 
 from sca_search.errors import ExportError
-from sca_search.export.c_choice import choose_linear, choose_tiles
-from sca_search.export.c_count import count_zeros_c
-from sca_search.export.c_layers import can_have, surroundings
-from sca_search.export.c_layout import Layout, layouts
-from sca_search.export.c_liveness import living
-from sca_search.export.c_options import COptions
-from sca_search.export.c_source import write_c
-from sca_search.export.c_steps import is_convolution, steps_of
-from sca_search.export.c_tiles import Tiles, lists_of
-from sca_search.export.c_weights import linear_codes_of, linear_lists_of
-from sca_search.export.evaluate import evaluate
-from sca_search.export.records import (
+from sca_search.export.c.c_layout import Layout, layouts
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import choose_linear, choose_tiles
+from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.c.layers import can_have, surroundings
+from sca_search.export.c.source import write_c
+from sca_search.export.c.tiles import Tiles, lists_of
+from sca_search.export.c.weights import linear_codes_of, linear_lists_of
+from sca_search.export.graph.fuse import is_convolution, steps_of
+from sca_search.export.graph.liveness import living
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     Add,
@@ -43,6 +41,8 @@ from sca_search.export.records import (
     TestVectors,
     Trits,
 )
+from sca_search.export.graph.reference import evaluate
+from tests.support.random_records import Builder, every_operation, random_images, worst_difference
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 # The last of several counts. Of many random shapes: half of the time, and the tests of given ones optimise.

@@ -14,18 +14,15 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from networks import ternary_torchvision
-from random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 from sca_search.errors import ExportError
-from sca_search.export.c_count import count_zeros_c
-from sca_search.export.c_kernels import kernel_file
-from sca_search.export.c_literals import MOST_CHARACTERS, Literal, count_signs, float_chunks, quoted, trit_chunks
-from sca_search.export.c_plan import Plan, plan_memory
-from sca_search.export.c_source import write_c
-from sca_search.export.c_steps import steps_of
-from sca_search.export.evaluate import evaluate
-from sca_search.export.records import (
+from sca_search.export.c.amalgamate import kernel_file
+from sca_search.export.c.c_literals import MOST_CHARACTERS, Literal, count_signs, float_chunks, quoted, trit_chunks
+from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.c.memory import Plan, plan_memory
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.fuse import steps_of
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     Add,
@@ -39,6 +36,9 @@ from sca_search.export.records import (
     Reshape,
     TestVectors,
 )
+from sca_search.export.graph.reference import evaluate
+from tests.support.networks import ternary_torchvision
+from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -271,7 +271,7 @@ def test_scratch_memory_may_be_the_callers(tmp_path: Path) -> None:
 def test_ternary_kernels_multiply_once_an_output(
     tmp_path: Path, kernel: str, by_weight: set[str], by_output: set[str], machine: str
 ) -> None:
-    folder = resources.files("sca_search.export") / "kernels"
+    folder = resources.files("sca_search.export.c") / "kernels"
     with resources.as_file(folder) as kernels:
         command = ["gcc", "-std=c99", "-O1", "-fno-inline", machine, "-Wno-unused-function", "-S", "-o", "-"]
         # A pointer to the kernel keeps the compiler from dropping it.
@@ -439,7 +439,7 @@ def _plain_graph(records: list[Record]) -> Graph:
 
 
 def test_every_kernel_is_plain_ascii_without_heap() -> None:
-    folder = resources.files("sca_search.export") / "kernels"
+    folder = resources.files("sca_search.export.c") / "kernels"
     names = [entry.name for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))]
     assert {"ternary_convolution.c", "literals.h", "model.h", "main.c"} <= set(names)
     for name in names:

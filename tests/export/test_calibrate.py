@@ -13,12 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
-from random_records import Builder, random_images
 from torch import nn
 
-from sca_search import calibrate
-from sca_search.calibrate import (
+from sca_search.data import load_data
+from sca_search.errors import ExportError, SpecError
+from sca_search.export.c import compiler as c_build
+from sca_search.export.c.amalgamate import kernel_file
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.compiler import require_compiler, run_program, zig_compiler
+from sca_search.export.c.layers import chosen_kernels
+from sca_search.export.c.source import stamped_steps, write_c
+from sca_search.export.graph.records import INPUT, Activation, Graph, TestVectors
+from sca_search.export.latency import calibrate
+from sca_search.export.latency.calibrate import (
     How,
     cached_file,
     calibration_graph,
@@ -29,22 +36,15 @@ from sca_search.calibrate import (
     measure_ms,
     steadiest,
 )
-from sca_search.data import load_data
-from sca_search.errors import ExportError, SpecError
-from sca_search.export import c_build
-from sca_search.export.c_build import require_compiler, run_program, zig_compiler
-from sca_search.export.c_kernels import kernel_file, kernels_hash
-from sca_search.export.c_layers import chosen_kernels
-from sca_search.export.c_options import COptions
-from sca_search.export.c_source import stamped_steps, write_c
-from sca_search.export.calibration_program import SPARSITIES, calibration_sources, network_hash
-from sca_search.export.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.records import INPUT, Activation, Graph, TestVectors
-from sca_search.export.timing import Timing
-from sca_search.latency import Calibration
-from sca_search.latency_file import read_calibration, read_latency_table
-from sca_search.layers import choose_layers, weight_layers
-from sca_search.task import Task
+from sca_search.export.latency.model import Calibration
+from sca_search.export.latency.program import SPARSITIES, calibration_sources, kernels_hash, network_hash
+from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.table import read_calibration, read_latency_table
+from sca_search.export.latency.timing import Timing
+from sca_search.models.layers import choose_layers, weight_layers
+from sca_search.training.task import Task
+from tests.support.command import Outcome
+from tests.support.random_records import Builder, random_images
 
 Run = Callable[..., Outcome]
 QUICK = How(seconds=0.05, sparsities=(0.0, 0.9))

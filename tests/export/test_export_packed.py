@@ -18,14 +18,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_records import every_operation, random_images
 from safetensors import safe_open
 
 import sca_search
 from sca_search.errors import ExportError
-from sca_search.export.container import from_bytes
-from sca_search.export.evaluate import evaluate
-from sca_search.export.packed import (
+from sca_search.export.graph.records import (
+    INPUT,
+    AdaptivePool,
+    Convolution,
+    Graph,
+    Linear,
+    Record,
+    Reshape,
+    TestVectors,
+)
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.graph.shapes import check_graph
+from sca_search.export.packed.container import from_bytes
+from sca_search.export.packed.format import (
     from_packed_bytes,
     packed_bytes,
     payload_bytes,
@@ -33,11 +43,10 @@ from sca_search.export.packed import (
     round_to_half,
     write_packed,
 )
-from sca_search.export.records import INPUT, AdaptivePool, Convolution, Graph, Linear, Record, Reshape, TestVectors
-from sca_search.export.shapes import check_graph
+from sca_search.export.packed.test_vectors import on_grid, read_vectors, take_vectors, write_vectors
+from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.sizes import bits_per_weight, sizes
-from sca_search.export.trit_code import encode_trits
-from sca_search.export.vectors import on_grid, read_vectors, take_vectors, write_vectors
+from tests.support.random_records import every_operation, random_images
 
 
 def floats(*values: float) -> np.ndarray:

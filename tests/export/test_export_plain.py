@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sca_search.errors import RunError
-from sca_search.export.plain import count_zeros, load_plain, save_plain
-from sca_search.ternary import ZeroCount, bake, ternarize
+from sca_search.export.state_dict import count_zeros, load_plain, save_plain
+from sca_search.ternary.parametrize import ZeroCount, bake, ternarize
 
 LAYERS = ("0", "2")
 ABOUT = {"input_shape": [1, 2, 3], "classes": ["a", "ä", "0"], "mean": [0.5], "std": [0.25]}

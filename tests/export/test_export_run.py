@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome
 
 import sca_search
-from sca_search.export import onnx_extra
-from sca_search.export.packed import read_packed
-from sca_search.export.plain import count_zeros, load_plain
+from sca_search.export.onnx import onnx_extra
+from sca_search.export.packed.format import read_packed
+from sca_search.export.state_dict import count_zeros, load_plain
+from tests.support.command import Outcome
 
 Run = Callable[..., Outcome]
 

@@ -12,16 +12,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from networks import ternary_torchvision
-from random_records import every_operation, random_images, worst_difference
 from torch import Tensor, nn
 
 from sca_search.errors import ExportError
-from sca_search.export.evaluate import evaluate
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Images, Network
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import (
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import (
     Activation,
     Add,
     ChannelAffine,
@@ -29,8 +25,12 @@ from sca_search.export.records import (
     Graph,
     Linear,
 )
-from sca_search.export.trace import trace
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.graph.torch_module import RecordNetwork
+from sca_search.export.graph.trace import trace
 from sca_search.models import build_model
+from tests.support.networks import ternary_torchvision
+from tests.support.random_records import every_operation, random_images, worst_difference
 
 # A trace costs a third of a second, so that many layers share one. No shrinking: the assertion names the layer.
 FEW = settings(max_examples=2, phases=[Phase.generate], deadline=None, derandomize=True)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.export.compare import agreement, values_beside
-from sca_search.export.network import Network
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import ChannelAffine
+from sca_search.export.graph.agreement import agreement, values_beside
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import ChannelAffine
+from sca_search.export.graph.torch_module import RecordNetwork
 
 
 def last_is_linear() -> nn.Module:

@@ -11,23 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks import MEAN, STD
 from safetensors.torch import load_file
 from torch import nn
 
 import sca_search
 from sca_search.errors import ExportError, StorageError
-from sca_search.export.c_build import find_compiler
-from sca_search.export.compare import agreement, compare, portions
+from sca_search.export.c.compiler import find_compiler
 from sca_search.export.folder import ExportOptions, export_network, parse_formats
+from sca_search.export.graph.agreement import agreement, compare, portions
+from sca_search.export.graph.network import Images, Network
+from sca_search.export.graph.records import Floats, Linear, TestVectors
 from sca_search.export.layout import FILES
-from sca_search.export.network import Images, Network
-from sca_search.export.packed import read_packed, write_packed
-from sca_search.export.records import Floats, Linear, TestVectors
+from sca_search.export.packed.format import read_packed, write_packed
+from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.references import choose_vectors
-from sca_search.export.vectors import write_vectors
-from sca_search.verify_folder import verify_folder
-from sca_search.wheels import heal_torchvision
+from sca_search.export.verify_folder import verify_folder
+from sca_search.system.torchvision import heal_torchvision
+from tests.support.networks import MEAN, STD
 
 
 def logits(*rows: list[float]) -> Floats:

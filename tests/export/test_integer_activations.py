@@ -10,24 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from random_records import WEIGHT_KINDS, Builder, every_operation, random_images
-from test_c_source import make, needs_clang, run
-from test_export_verify import small_network
 
 from sca_search.errors import ExportError
-from sca_search.export.c_count import count_zeros_c
-from sca_search.export.c_integer_tiles import MOST_ADDED, IntegerTiles
-from sca_search.export.c_options import INTEGER_CONVOLUTION_KERNELS, COptions
-from sca_search.export.c_source import write_c
-from sca_search.export.evaluate import evaluate
-from sca_search.export.facts import read_facts
+from sca_search.export.c.c_options import INTEGER_CONVOLUTION_KERNELS, COptions
+from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.c.int8_tiles import MOST_ADDED, IntegerTiles
+from sca_search.export.c.source import write_c
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.integer_evaluate import average, evaluate_integer, every_integer
-from sca_search.export.integer_model import IntegerModel, integer_model, quantized_weight
-from sca_search.export.integer_scales import largest_values
-from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
-from sca_search.export.network import Images
-from sca_search.export.records import (
+from sca_search.export.graph.network import Images
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     Add,
@@ -40,8 +31,17 @@ from sca_search.export.records import (
     Reshape,
     TestVectors,
 )
-from sca_search.export.requantize import Scaling, logit_requantization, requantization, requantize
-from sca_search.verify_folder import verify_folder
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.integer.integer_scales import largest_values
+from sca_search.export.integer.model import IntegerModel, integer_model, quantized_weight
+from sca_search.export.integer.reference import average, evaluate_integer, every_integer
+from sca_search.export.integer.requantize import Scaling, logit_requantization, requantization, requantize
+from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
+from sca_search.export.metadata import read_facts
+from sca_search.export.verify_folder import verify_folder
+from tests.export.test_c_source import make, needs_clang, run
+from tests.export.test_export_verify import small_network
+from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images
 
 # Compiler flags: what the tests build by default, with every vector length that an x86-64 machine has.
 LANES = ("-mavx2 -mfma", "-DMODEL_LANES=4", "-DMODEL_LANES=1")

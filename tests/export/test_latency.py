@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_records import Builder
 
 from sca_search.errors import SpecError
-from sca_search.export.c_kernels import kernels_hash
-from sca_search.export.c_source import stamped_steps
-from sca_search.export.calibration_program import network_hash
-from sca_search.export.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.records import INPUT, Convolution, Graph, Linear
-from sca_search.latency import Calibration, LatencyModel, LayerLatency, latency_model
-from sca_search.latency_file import parse_calibration, read_calibration, read_latency_table, write_calibration
+from sca_search.export.c.source import stamped_steps
+from sca_search.export.graph.records import INPUT, Convolution, Graph, Linear
+from sca_search.export.latency.model import Calibration, LatencyModel, LayerLatency, latency_model
+from sca_search.export.latency.program import kernels_hash, network_hash
+from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.table import parse_calibration, read_calibration, read_latency_table, write_calibration
+from tests.support.random_records import Builder
 
 LAYER = LayerLatency("a", 100, (10, 20, 100), (2.0, 4.0, 8.0), ("lists", "lists", "codes"))
 

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from networks import ternary_torchvision
-from random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 from sca_search.errors import ExportError
-from sca_search.export.evaluate import evaluate
-from sca_search.export.onnx import count_zeros_onnx, onnx_model, open_onnx, run_onnx, write_onnx
-from sca_search.export.onnx_nodes import pack_int2
-from sca_search.export.records import INPUT, AdaptivePool, Graph, Pool
+from sca_search.export.graph.records import INPUT, AdaptivePool, Graph, Pool
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.onnx.nodes import pack_int2
+from sca_search.export.onnx.write import count_zeros_onnx, onnx_model, open_onnx, run_onnx, write_onnx
+from tests.support.networks import ternary_torchvision
+from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17]), st.integers(1, 9), st.integers(1, 9))
 IN_ONE_FOLDER = [HealthCheck.function_scoped_fixture]  # each example writes the file anew
@@ -187,7 +187,7 @@ def test_missing_package_is_one_clear_sentence(package: str, call: str) -> None:
         "import sys, importlib.util as u; find = u.find_spec\n"
         f"u.find_spec = lambda name, *rest: None if name == {package!r} else find(name, *rest)\n"
         "from sca_search.errors import ExportError\n"
-        f"try:\n    import sca_search.export.onnx as room{call}\n"
+        f"try:\n    import sca_search.export.onnx.write as room{call}\n"
         "except ExportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,22 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
-from random_records import Builder, random_images
 from torch import nn
 
+from sca_search.cli.export import check_command
 from sca_search.errors import ExportError
-from sca_search.export import c_build, targets
-from sca_search.export.bare_metal import bare_metal_bytes
-from sca_search.export.c_build import zig_compiler
-from sca_search.export.c_source import write_c
-from sca_search.export.elf import SectionBytes, section_bytes
-from sca_search.export.evaluate import evaluate
+from sca_search.export.c import compiler as c_build
+from sca_search.export.c import cross as targets
+from sca_search.export.c.bare_metal import bare_metal_bytes
+from sca_search.export.c.compiler import zig_compiler
+from sca_search.export.c.cross import TARGETS, check_target, parse_targets
+from sca_search.export.c.elf import SectionBytes, section_bytes
+from sca_search.export.c.source import write_c
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Network
-from sca_search.export.records import INPUT, Activation, TestVectors
-from sca_search.export.targets import TARGETS, check_target, parse_targets
-from sca_search.export_commands import check_command
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import INPUT, Activation, TestVectors
+from sca_search.export.graph.reference import evaluate
+from tests.support.command import Outcome
+from tests.support.random_records import Builder, random_images
 
 Run = Callable[..., Outcome]
 needs_zig = pytest.mark.skipif(zig_compiler() is None, reason="ziglang is not installed")

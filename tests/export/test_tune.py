@@ -5,18 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
-from random_records import Builder, random_images
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS
-from sca_search.export.evaluate import every_value
+from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Network
-from sca_search.export.records import INPUT, Activation, Graph, WeightRecord
-from sca_search.export.timing import Timing
-from sca_search.export.tune import layer_input, layer_models, one_layer, tune
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import INPUT, Activation, Graph, WeightRecord
+from sca_search.export.graph.reference import every_value
+from sca_search.export.latency.timing import Timing
+from sca_search.export.latency.tune import layer_input, layer_models, one_layer, tune
+from tests.support.command import Outcome
+from tests.support.random_records import Builder, random_images
 
 
 def graph_of() -> Graph:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import ModelError
-from sca_search.layers import LayerChoice, WeightLayer, choose_layers, weight_layers
+from sca_search.models.layers import LayerChoice, WeightLayer, choose_layers, weight_layers
 
 
 class Wired(nn.Module):

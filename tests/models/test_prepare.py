@@ -8,23 +8,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sca_search.attention import Attention
-from sca_search.candidate import Candidate, sharpened
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.errors import ExportError, ModelError
-from sca_search.exact import Floor
 from sca_search.export.folder import ExportOptions, export_network
-from sca_search.export.network import Network
-from sca_search.export.trace import trace
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.trace import trace
 from sca_search.models import find_maker
-from sca_search.output_scale import put_output_scales, scaled_layers
-from sca_search.prepare import prepared, rebuilt
-from sca_search.schedule import Ramp, Tracked
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import ModelSpec
-from sca_search.task import Progress, Task
-from sca_search.ternary import bake, ternarize
-from sca_search.train import train_candidate, train_dense
-from sca_search.workshop import make_task
+from sca_search.models.attention import Attention
+from sca_search.models.prepare import prepared, rebuilt
+from sca_search.models.scales import put_output_scales, scaled_layers
+from sca_search.study.setup import make_task
+from sca_search.ternary.exact import Floor
+from sca_search.ternary.parametrize import bake, ternarize
+from sca_search.training.task import Progress, Task
+from sca_search.training.train import train_candidate, train_dense
 
 SPEC = ModelSpec()
 

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sca_search.errors import ModelError
-from sca_search.weights_file import load_weights
+from sca_search.models.weights import load_weights
 
 
 def network():

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import FAULTS
-from postgres import Server, running_server
+
+from tests.support.faults import FAULTS
+from tests.support.postgres import Server, running_server
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,20 @@ import warnings
 from pathlib import Path
 
 import pytest
-from fuzzing import Outcomes, Reader, altered, altered_header, damaged, fuzzed, reworded, shuffled_lines, spliced
-from hostile_files import readers
 
 from sca_search.errors import RunError
+from tests.support.fuzzing import (
+    Outcomes,
+    Reader,
+    altered,
+    altered_header,
+    damaged,
+    fuzzed,
+    reworded,
+    shuffled_lines,
+    spliced,
+)
+from tests.support.hostile_files import readers
 
 # Readers of a whole page, screen or study take ten times as long as others.
 CASES, CASES_OF_SLOW = 150, 15
@@ -117,7 +127,7 @@ def test_a_librarys_warning_is_a_crash() -> None:
 
 
 def test_a_reader_that_does_not_end_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzzing.MOST_SECONDS", 0.05)
+    monkeypatch.setattr("tests.support.fuzzing.MOST_SECONDS", 0.05)
 
     def read(content: bytes) -> None:
         while content != b"good":

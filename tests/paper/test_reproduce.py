@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sca_search.completion import TABLES
+from sca_search.cli.completion import TABLES
 from sca_search.data import Split
 from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import (
@@ -24,13 +24,13 @@ from sca_search.paper.cells import (
     spec_of,
 )
 from sca_search.paper.comparison import rank_correlations, rows_of
+from sca_search.paper.figures import DENSE, TITLES, figures_of
 from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.reproduce import Plan, _spec, finished_results, reproduce
 from sca_search.paper.result import CellResult, _diverged, read_result, top_shares
-from sca_search.paper_figures import DENSE, TITLES, figures_of
-from sca_search.run_folder import RunFolder
-from sca_search.time_plan import Pace
-from sca_search.watching import Watcher
+from sca_search.runs.folder import RunFolder
+from sca_search.study.time_plan import Pace
+from sca_search.study.watching import Watcher
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
 

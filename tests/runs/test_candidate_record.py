@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sca_search.candidate_record import records_of
 from sca_search.errors import RunError
-from sca_search.run_folder import RunFolder
+from sca_search.runs.candidates import records_of
+from sca_search.runs.folder import RunFolder
 
 GOOD: dict[str, Any] = {"accuracy": 0.5, "loss": 0.1, "layers": {"conv2": {"zeros": 1, "weights": 2}}}
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sca_search.goal import (
+from sca_search.config.load import resolve
+from sca_search.config.study import GoalSpec
+from sca_search.runs.goal import (
     GRID,
     aim_of,
     chosen_trial,
@@ -19,9 +21,7 @@ from sca_search.goal import (
     typical_sparsity,
     unmet,
 )
-from sca_search.results import trial_frame
-from sca_search.spec import resolve
-from sca_search.spec_tables import GoalSpec
+from sca_search.runs.trials import trial_frame
 
 TARGET = GoalSpec(target_sparsity=0.5)
 ENOUGH = GoalSpec(min_accuracy=0.9)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sca_search.errors import RunError
-from sca_search.results import (
+from sca_search.runs.trials import (
     COLUMNS,
     area_reference,
     choose,

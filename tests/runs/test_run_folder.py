@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.errors import InputError, RunError, StorageError
-from sca_search.run_folder import RunFolder, new_run, resumed_run
-from sca_search.spec import StudySpec, resolve
-from sca_search.storage import local_address
+from sca_search.runs.folder import RunFolder, new_run, resumed_run
+from sca_search.study.storage import local_address
 
 BASE = "digits-lenet-small-s0.5"
 
@@ -19,7 +20,7 @@ TRY_TO_LOCK = """
 import sys
 from pathlib import Path
 from sca_search.errors import RunError
-from sca_search.run_folder import RunFolder
+from sca_search.runs.folder import RunFolder
 
 try:
     with RunFolder(Path(sys.argv[1])).locked():
@@ -30,7 +31,7 @@ except RunError as error:
 HOLD_THE_LOCK = """
 import sys
 from pathlib import Path
-from sca_search.run_folder import RunFolder
+from sca_search.runs.folder import RunFolder
 
 with RunFolder(Path(sys.argv[1])).locked():
     print("locked", flush=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from sca_search.errors import RunError
-from sca_search.export.plain import counted_sparsity
-from sca_search.provenance import note_command
-from sca_search.run_folder import RunFolder
-from sca_search.run_format import FORMAT
+from sca_search.export.state_dict import counted_sparsity
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.provenance import note_command
+from sca_search.runs.run_format import FORMAT
 
-KEPT = Path(__file__).parent / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
 # The command that made it.
 STUDY = ("--target-sparsity", "0.5", "--name", "run-folder-1", "--refits", "0", "--epochs", "2", "--dense-epochs", "6")
 STUDY += ("--threads", "1", "--train-limit", "100", "--batch", "10")

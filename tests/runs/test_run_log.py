@@ -5,12 +5,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import TINY, sca_search
 
 from sca_search.errors import StorageError
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import log_end, logged, logger
-from sca_search.screen import speak
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import log_end, logged, logger
+from sca_search.system.console import speak
+from tests.support.command import TINY, sca_search
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} (DEBUG|INFO|WARNING|ERROR) \S")
 

@@ -13,12 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from sca_search.errors import ExportError, RunError
-from sca_search.export.c_count import count_zeros_c
-from sca_search.export.onnx import count_zeros_onnx
-from sca_search.run_folder import RunFolder
-from sca_search.study_database import require_sound
+from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.onnx.write import count_zeros_onnx
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.study_database import require_sound
 
-KEPT = Path(__file__).parent / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
 
 
 @pytest.fixture

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import TINY, Outcome, sca_search
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sca_search.allocation import LayerShape, Limit
-from sca_search.budget import Budgets, packed_layer_bytes, size_limit, sparsity_limit
-from sca_search.export.trit_code import encode_trits
-from sca_search.gauge import columns_of
-from sca_search.results import trial_frame
-from sca_search.spec_tables import GoalSpec
+from sca_search.config.study import GoalSpec
+from sca_search.export.packed.trit_code import encode_trits
+from sca_search.runs.trials import trial_frame
+from sca_search.study.budgets import Budgets, columns_of, packed_layer_bytes, size_limit, sparsity_limit
+from sca_search.ternary.allocation import LayerShape, Limit
+from tests.support.command import TINY, Outcome, sca_search
 
 TWO = (LayerShape("a", (100, 10)), LayerShape("b", (50, 60)))
 # 1 ms of what is not ternary, 4 ms and 6 ms of the layers without zeros.
@@ -253,7 +252,7 @@ def test_without_a_compiler_a_budget_of_milliseconds_is_refused(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("sca_search.export.c_build.zig_compiler", lambda: None)
+    monkeypatch.setattr("sca_search.export.c.compiler.zig_compiler", lambda: None)
     done = run(*TINY, "--max-latency-ms", "1")
     assert done.returncode == 2
     assert "[cross]" in done.stderr

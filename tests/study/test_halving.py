@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sca_search.halving import (
+from sca_search.study.halving import (
     LEAST_COMPARED,
     RungScore,
     comparable,

@@ -5,7 +5,7 @@ import time
 import optuna
 from optuna.trial import TrialState
 
-from sca_search.heartbeat import BEAT, OWNER, Watchman, beating, owner_name
+from sca_search.study.heartbeat import BEAT, OWNER, Watchman, beating, owner_name
 
 
 class Clock:

@@ -17,22 +17,15 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 from safetensors.torch import load_file
 
-from sca_search.candidate import Candidate
-from sca_search.correction import Observation
+from sca_search.config.candidate import Candidate
+from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.errors import CodeError, StorageError
-from sca_search.fit import StopRequestedError
-from sca_search.goal import GRID, planned_ahead
-from sca_search.halving import RungScore
-from sca_search.objective import Clock, Listener, Objective, work
-from sca_search.results import trial_frame
-from sca_search.run_folder import RunFolder
-from sca_search.sampler import PlannedSampler
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import GoalSpec
-from sca_search.task import Progress
-from sca_search.train import train_candidate, train_dense
-from sca_search.trials import (
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import GRID, planned_ahead
+from sca_search.runs.trials import trial_frame
+from sca_search.study.halving import RungScore
+from sca_search.study.objective import Clock, Listener, Objective, work
+from sca_search.study.queue import (
     fill_queue,
     has_waiting,
     observations,
@@ -44,7 +37,13 @@ from sca_search.trials import (
     storage_errors,
     take_back,
 )
-from sca_search.workshop import make_task
+from sca_search.study.sampler import PlannedSampler
+from sca_search.study.setup import make_task
+from sca_search.study.space import Space
+from sca_search.ternary.prior_correction import Observation
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Progress
+from sca_search.training.train import train_candidate, train_dense
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -390,7 +389,7 @@ def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkp
         raise StorageError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"sca_search.objective.{where}", fails)
+        patched.setattr(f"sca_search.study.objective.{where}", fails)
         with pytest.raises(StorageError):
             studio.work()
     assert studio.run.checkpoint(0).exists()

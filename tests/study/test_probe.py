@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
 from sca_search.data import Split
 from sca_search.errors import RunError
-from sca_search.probe import Share, Shares, Times, _first, pace_of, scaled
-from sca_search.spec import StudySpec, resolve
-from sca_search.time_plan import Pace
+from sca_search.study.pace import Share, Shares, Times, _first, pace_of, scaled
+from sca_search.study.time_plan import Pace
 
 
 def spec_of(workers: int = 1) -> StudySpec:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from sca_search.quiet_queue import QuietQueue
+from sca_search.study.quiet_queue import QuietQueue
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

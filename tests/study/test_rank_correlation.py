@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from sca_search.rank_correlation import spearman
+from sca_search.study.rank_correlation import spearman
 
 
 def test_by_hand_with_a_tie():

@@ -12,11 +12,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from sca_search.candidate_record import records_of
-from sca_search.rerun import Difference, changed_since, compared, made_with
-from sca_search.run_folder import RunFolder
+from sca_search.runs.candidates import records_of
+from sca_search.runs.folder import RunFolder
+from sca_search.study.rerun import Difference, changed_since, compared, made_with
 
-KEPT = Path(__file__).parent / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sca_search.audience import Audience
+from sca_search.config.study import StudySpec
 from sca_search.errors import LimitError
-from sca_search.fit import StopRequestedError
-from sca_search.rounds import _within
-from sca_search.run_folder import new_run
-from sca_search.spec import StudySpec
-from sca_search.study import run_study
-from sca_search.train import until_stopped
-from sca_search.workshop import make_task
+from sca_search.runs.folder import new_run
+from sca_search.study.events import Audience
+from sca_search.study.rounds import _within
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.train import until_stopped
 
 
 def short_study(tmp_path, **search) -> StudySpec:

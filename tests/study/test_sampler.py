@@ -19,7 +19,7 @@ from optuna.testing.pytest_samplers import (
 )
 from optuna.trial import TrialState, create_trial
 
-from sca_search.sampler import (
+from sca_search.study.sampler import (
     BEST_SHOWN,
     INNER,
     NEWEST_SHOWN,
@@ -78,7 +78,7 @@ def test_what_a_sampler_drew_before_does_not_matter(make):
 def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
     program = (
         "import json, optuna; from optuna.distributions import FloatDistribution as F;"
-        "from sca_search.sampler import PlannedSampler;\n"
+        "from sca_search.study.sampler import PlannedSampler;\n"
         "for centre in (None, {'x': 0.3, 'y': 0.1}):\n"
         " study = optuna.create_study(directions=['maximize'] * 2, sampler=PlannedSampler(5, centre))\n"
         " trials = [study.ask({'x': F(0, 1), 'y': F(1e-3, 1, log=True)}).params for _ in range(3)]\n"

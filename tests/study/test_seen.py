@@ -1,7 +1,7 @@
 """What finished trials leave for the correction: all of it, in their order, made once."""
 
-from sca_search.correction import Observation
-from sca_search.seen import Seen
+from sca_search.study.seen import Seen
+from sca_search.ternary.prior_correction import Observation
 
 
 def left(*layers):

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from sca_search.allocation import LayerCost, LayerShape, weighting_of_split
-from sca_search.candidate import Candidate
-from sca_search.sampler import PlannedSampler
-from sca_search.schedule import Constant, FromPrior, Ramp, Steps, Tracked
-from sca_search.space import STRENGTH, Space, is_logarithmic
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import SpaceSpec
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
+from sca_search.config.study import SpaceSpec, StudySpec
+from sca_search.study.sampler import PlannedSampler
+from sca_search.study.space import STRENGTH, Space, is_logarithmic
+from sca_search.ternary.allocation import LayerCost, LayerShape, weighting_of_split
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 FORMS = ("paper", "sharpened", "straight-through")

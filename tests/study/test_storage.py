@@ -15,12 +15,11 @@ import pytest
 import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState, create_trial
-from postgres import Server, running_server
 
+from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import StorageError
-from sca_search.run_folder import RunFolder
-from sca_search.shared_study import Shared, storage_address
-from sca_search.storage import (
+from sca_search.runs.folder import RunFolder
+from sca_search.study.storage import (
     NothingWaitsError,
     Patience,
     QueueStorage,
@@ -29,6 +28,7 @@ from sca_search.storage import (
     queue_locked,
     storage_errors,
 )
+from tests.support.postgres import Server, running_server
 
 LOST = StorageInternalError("gone")
 LOST.__cause__ = sqlalchemy.exc.OperationalError("select", {}, Exception("server closed the connection"))

@@ -15,11 +15,11 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
-from conftest import TINY, sca_search
 
-from sca_search.allocation import LayerCost, LayerShape, split_of_weighting
 from sca_search.data import load_data
-from sca_search.sparing import sparing_weighting
+from sca_search.ternary.allocation import LayerCost, LayerShape, split_of_weighting
+from sca_search.ternary.sparing import sparing_weighting
+from tests.support.command import TINY, sca_search
 
 FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
 
@@ -196,7 +196,7 @@ def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, t
 def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) -> None:
     run, _ = tiny_run
     code = (
-        "import sys; from sca_search.cli import app; app(['show', sys.argv[1]], standalone_mode=False);"
+        "import sys; from sca_search.cli.run import app; app(['show', sys.argv[1]], standalone_mode=False);"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
@@ -229,7 +229,7 @@ def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
 def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Popen[str]:
     """The command in the background, once it has printed a word."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "sca_search.cli", *arguments],
+        [sys.executable, "-u", "-m", "sca_search.cli.run", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

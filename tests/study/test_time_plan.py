@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import SpecError
-from sca_search.time_plan import Amount, Given, Pace, parts_of, plan, seconds_of
+from sca_search.study.time_plan import Amount, Given, Pace, parts_of, plan, seconds_of
 
 # A trial of 10 + 2 epochs takes 10·2 + 2·1 + 3 = 25 s.
 PACE = Pace(

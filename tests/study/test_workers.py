@@ -11,18 +11,18 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from conftest import sca_search
 
-from sca_search.allocation import LayerShape
+from sca_search.config.load import resolve
 from sca_search.errors import SpecError, StorageError
-from sca_search.fit import make_trainer
-from sca_search.heartbeat import OWNER, owner_name
-from sca_search.objective import Listener
-from sca_search.run_folder import RunFolder
-from sca_search.space import Space
-from sca_search.spec import resolve
-from sca_search.trials import fill_queue, open_study
-from sca_search.workers import Team, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.runs.folder import RunFolder
+from sca_search.study.heartbeat import OWNER, owner_name
+from sca_search.study.objective import Listener
+from sca_search.study.queue import fill_queue, open_study
+from sca_search.study.space import Space
+from sca_search.study.workers import Team, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.ternary.allocation import LayerShape
+from sca_search.training.fit import make_trainer
+from tests.support.command import sca_search
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def loss(outputs, targets):
 @pytest.mark.timeout(240)
 def test_a_stop_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HANGS)
-    command = [sys.executable, "-m", "sca_search.cli", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
+    command = [sys.executable, "-m", "sca_search.cli.run", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
     process = subprocess.Popen([*command, *SHORT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     while not (tmp_path / "hangs").exists():
         assert process.poll() is None

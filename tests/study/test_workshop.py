@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from sca_search.correction import Observation
+from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError
-from sca_search.prior_file import write_prior
-from sca_search.run_folder import RunFolder
-from sca_search.spec import StudySpec
-from sca_search.task import Progress
-from sca_search.workshop import given_prior, layer_costs, make_space, make_task, take_prior, warm_start
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import given_prior, layer_costs, make_space, make_task, take_prior, warm_start
+from sca_search.ternary.prior_correction import Observation
+from sca_search.ternary.prior_file import write_prior
+from sca_search.training.task import Progress
 
 SEEN = [Observation("conv2", 0.5, 0.49, 10.0), Observation("fc1", 0.9, 0.95, 3.0)]
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
-from postgres import Server
 
-from sca_search.checkpoint import load_checkpoint
-from sca_search.heartbeat import OWNER
+from sca_search.study.heartbeat import OWNER
+from sca_search.training.checkpoint import load_checkpoint
+from tests.support.postgres import Server
 
 # Trials of a few seconds, kept after every epoch, with a heart that beats often.
 STUDY = """
@@ -83,7 +83,7 @@ class Case:
         return self.folder / self.out / "case"
 
     def command(self, *more: str) -> list[str]:
-        words = [sys.executable, "-u", "-m", "sca_search.cli", "study.toml", "--name", "case", "--threads", "1"]
+        words = [sys.executable, "-u", "-m", "sca_search.cli.run", "study.toml", "--name", "case", "--threads", "1"]
         shared = ["--storage", self.storage] if self.storage else []
         return [*words, "--trials", str(self.trials), "--out", self.out, *shared, *self.more, *more]
 

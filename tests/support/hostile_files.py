@@ -8,33 +8,32 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fuzzing import Mutator, Reader, through
-from hostile_runs import BYTES, JSON, RUN, TENSORS, TEXT, run_readers
-from random_records import Builder, every_operation, random_images
 from safetensors.torch import save
 
-from sca_search.allocation import LayerShape
-from sca_search.candidate import Candidate
-from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sca_search.correction import Observation
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.recipe import describe_scaling, recipe_candidate
 from sca_search.errors import SpecError
-from sca_search.export.c_count import count_zeros_c
-from sca_search.export.c_kernels import kernels_hash
-from sca_search.export.c_options import COptions
-from sca_search.export.c_source import stamped_steps, write_c
-from sca_search.export.calibration_program import network_hash
-from sca_search.export.evaluate import evaluate
-from sca_search.export.facts import read_facts
-from sca_search.export.onnx import count_zeros_onnx, write_onnx
-from sca_search.export.packed import packed_bytes, read_packed
-from sca_search.export.plain import load_plain
-from sca_search.export.records import INPUT, Graph, TestVectors
-from sca_search.export.vectors import on_grid, read_vectors, write_vectors
-from sca_search.latency_file import read_latency_table
-from sca_search.prior_file import read_prior, write_prior
-from sca_search.shortening import recipe_candidate, told
-from sca_search.spec import resolve
-from sca_search.weights_file import read_weights
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.c.source import stamped_steps, write_c
+from sca_search.export.graph.records import INPUT, Graph, TestVectors
+from sca_search.export.graph.reference import evaluate
+from sca_search.export.latency.program import kernels_hash, network_hash
+from sca_search.export.latency.table import read_latency_table
+from sca_search.export.metadata import read_facts
+from sca_search.export.onnx.write import count_zeros_onnx, write_onnx
+from sca_search.export.packed.format import packed_bytes, read_packed
+from sca_search.export.packed.test_vectors import on_grid, read_vectors, write_vectors
+from sca_search.export.state_dict import load_plain
+from sca_search.models.weights import read_weights
+from sca_search.ternary.allocation import LayerShape
+from sca_search.ternary.prior_correction import Observation
+from sca_search.ternary.prior_file import read_prior, write_prior
+from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tests.support.fuzzing import Mutator, Reader, through
+from tests.support.hostile_runs import BYTES, JSON, RUN, TENSORS, TEXT, run_readers
+from tests.support.random_records import Builder, every_operation, random_images
 
 # Every number that its shortening works with, and Lightning's settings.
 RECIPE = b"""
@@ -183,7 +182,7 @@ def _point(path: Path) -> Candidate:
     spec = resolve(path, {})
     if spec.recipe is None:
         raise SpecError("no recipe is left")
-    told(spec)
+    describe_scaling(spec)
     return recipe_candidate(spec, seed=0)
 
 

@@ -11,7 +11,34 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from fuzzing import (
+from torch import nn
+
+from sca_search.cli.features_run import dense_state
+from sca_search.cli.run import show_command
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.study import StudySpec
+from sca_search.dashboard.live import LiveStudies, asked_for
+from sca_search.dashboard.page import embedded
+from sca_search.dashboard.writing import document_of
+from sca_search.errors import RunError
+from sca_search.export.run import found_network, trial_row
+from sca_search.paper.result import read_result
+from sca_search.runs.candidates import best_of, records_of
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.provenance import note_command
+from sca_search.runs.study_database import require_sound
+from sca_search.study.artifacts import _noted
+from sca_search.study.compare import read_entry
+from sca_search.study.queue import open_study
+from sca_search.study.rerun import changed_since, made_with
+from sca_search.study.setup import make_task, read_costs, read_warm_start
+from sca_search.study.space import Space
+from sca_search.training.fit import FitPlan, parameter_groups, remember
+from sca_search.training.source import Source
+from sca_search.training.task import PausedError, Progress, Rungs
+from sca_search.training.train import _Training, train_dense
+from tests.support.fuzzing import (
     ODD_VALUES,
     Mutator,
     Reader,
@@ -23,34 +50,7 @@ from fuzzing import (
     spliced,
     through,
 )
-from kept_answers import KeptAnswers
-from torch import nn
-
-from sca_search.artifacts import _noted
-from sca_search.candidate import Candidate, sharpened
-from sca_search.candidate_record import best_of, records_of
-from sca_search.cli import show_command
-from sca_search.contest import read_entry
-from sca_search.dashboard.live import LiveStudies, asked_for
-from sca_search.dashboard.page import embedded
-from sca_search.dashboard.writing import document_of
-from sca_search.errors import RunError
-from sca_search.export_run import found_network, trial_row
-from sca_search.features_run import dense_state
-from sca_search.fit import FitPlan, parameter_groups, remember
-from sca_search.paper.result import read_result
-from sca_search.provenance import note_command
-from sca_search.rerun import changed_since, made_with
-from sca_search.run_folder import RunFolder
-from sca_search.schedule import Ramp, Tracked
-from sca_search.source import Source
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.study_database import require_sound
-from sca_search.task import PausedError, Progress, Rungs
-from sca_search.train import _Training, train_dense
-from sca_search.trials import open_study
-from sca_search.workshop import make_task, read_costs, read_warm_start
+from tests.support.kept_answers import KeptAnswers
 
 RUN = Path(__file__).parent / "run-folder-1"
 BYTES: tuple[Mutator, ...] = (damaged, spliced)

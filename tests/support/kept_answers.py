@@ -12,10 +12,15 @@ from typing import Any
 import pandas as pd
 from optuna.storages._rdb.storage import _VersionManager
 
-from sca_search import answers, display, export_run, results, run_folder
-from sca_search.dashboard import reading, study_data
-from sca_search.dashboard.reading import RunFiles, read_run
-from sca_search.spec import StudySpec
+from sca_search.cli import json_output as answers
+from sca_search.config.study import StudySpec
+from sca_search.dashboard import document as study_data
+from sca_search.dashboard import read as reading
+from sca_search.dashboard.read import RunFiles, read_run
+from sca_search.export import run as export_run
+from sca_search.runs import folder as run_folder
+from sca_search.runs import trials as results
+from sca_search.study import progress as display
 
 # Functions of a table of trials, or of its rows, where they are looked up.
 _OF_TABLES = (

@@ -86,7 +86,7 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 # By path from the root: the README and the documentation.
 PAGES = {str(path.relative_to(ROOT)): read_page(path) for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}

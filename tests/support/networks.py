@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from sca_search.export.records import Floats, Graph
-from sca_search.export.trace import trace
-from sca_search.wheels import heal_torchvision
+from sca_search.export.graph.records import Floats, Graph
+from sca_search.export.graph.trace import trace
+from sca_search.system.torchvision import heal_torchvision
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

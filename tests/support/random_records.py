@@ -10,8 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.evaluate import every_value
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     ActivationKind,
@@ -30,7 +29,8 @@ from sca_search.export.records import (
     Shape,
     Trits,
 )
-from sca_search.export.shapes import check_graph, output_shape
+from sca_search.export.graph.reference import every_value
+from sca_search.export.graph.shapes import check_graph, output_shape
 
 WEIGHT_KINDS = ("trits", "no zeros", "all zeros", "dead channels", "mostly zeros", "floats")
 

@@ -8,14 +8,14 @@ import pytest
 import safetensors.numpy
 
 from sca_search.errors import StorageError
-from sca_search.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
 
 # Files of this process may not grow beyond 1000 bytes: a disk that is full, without filling one.
 SMALL_DISK = """
 import resource, signal, sys
 import numpy, safetensors.numpy
 from sca_search.errors import StorageError
-from sca_search.files import atomic_path, write_text_atomic
+from sca_search.system.files import atomic_path, write_text_atomic
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sca_search.pacing import Pace
+from sca_search.system.throttle import Pace
 
 
 class Clock:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.ending import ended
+from sca_search.cli.exit_codes import ended
 from sca_search.errors import SpecError
-from sca_search.passwords import address_without_password, holds_password, without_passwords
-from sca_search.run_folder import RunFolder
-from sca_search.run_log import logged, logger
-from sca_search.screen import Screen, speak, warn
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.log import logged, logger
+from sca_search.system.console import Screen, speak, warn
+from sca_search.system.secrets import address_without_password, holds_password, without_passwords
 
 SECRET = "hunter-2"
 ADDRESSES = [

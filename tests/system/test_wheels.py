@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors._safetensors_rust
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(program: str, *paths: Path) -> str:
@@ -37,7 +37,7 @@ def stub_torchvision(folder: Path) -> Path:
 @pytest.mark.slow
 def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     program = (
-        "from sca_search.wheels import heal_torchvision\n"
+        "from sca_search.system.torchvision import heal_torchvision\n"
         "heal_torchvision()\n"
         "heal_torchvision()\n"
         "import torchvision.datasets, torchvision.models, pytorch_lightning\n"
@@ -51,7 +51,7 @@ def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
 def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked_for() -> None:
     program = (
         "import sys\n"
-        "import sca_search.fit\n"
+        "import sca_search.training.fit\n"
         "print('scipy.signal' in sys.modules, 'scipy.stats' in sys.modules)\n"
         "import scipy.signal\n"
         "print(scipy.signal.windows.hamming(3).tolist()[1], hasattr(scipy.signal, 'hamming'))"
@@ -63,7 +63,7 @@ def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked
 def test_whoever_needs_scipys_signals_meanwhile_has_them() -> None:
     program = (
         "import sys\n"
-        "from sca_search.wheels import without_scipy_signal\n"
+        "from sca_search.system.torchvision import without_scipy_signal\n"
         "with without_scipy_signal():\n"
         "    import scipy.signal\n"
         "    assert scipy.signal.hamming is None\n"

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import PchipInterpolator
 
-from sca_search.allocation import (
+from sca_search.errors import SpecError
+from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     erdos_renyi_weighting,
@@ -19,8 +20,7 @@ from sca_search.allocation import (
     uniform_weighting,
     weighting_of_split,
 )
-from sca_search.errors import SpecError
-from sca_search.sparing import sparing_weighting
+from sca_search.ternary.sparing import sparing_weighting
 
 LENET = [LayerShape("conv2", (64, 32, 5, 5)), LayerShape("fc1", (512, 3136))]
 

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from sca_search.candidate import Candidate, sharpened
-from sca_search.control import SparsityControl, strength_unit
-from sca_search.schedule import Constant, FromPrior, Ramp, Steps, Tracked
-from sca_search.ternary import latents, sparsity, ternarize, ternary_weights
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
+from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.methods.base import strength_unit
+from sca_search.ternary.parametrize import latents, sparsity, ternarize, ternary_weights
 
 SIZES = {"1": 20 * 12, "4": 12 * 10}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sca_search.correction import (
+from sca_search.ternary.prior_correction import (
     LEAST_OBSERVATIONS,
     MOST_OBSERVATIONS,
     Observation,

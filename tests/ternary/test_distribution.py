@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.distribution import BINS, MOST_LOOKS, Snapshot, is_kept, snapshot
-from sca_search.methods.sca import weights_of
-from sca_search.ternary import Form, latents, ternarize, ternary_weights
+from sca_search.ternary.histogram import BINS, MOST_LOOKS, Snapshot, is_kept, snapshot
+from sca_search.ternary.methods.sca import weights_of
+from sca_search.ternary.parametrize import Form, latents, ternarize, ternary_weights
 
 
 def network(form: Form) -> nn.Module:

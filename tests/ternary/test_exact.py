@@ -13,8 +13,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sca_search.exact import ExactTrits, Floor, exact_trits
-from sca_search.ternary import soft_weight, threshold_of_alpha
+from sca_search.ternary.exact import ExactTrits, Floor, exact_trits
+from sca_search.ternary.parametrize import soft_weight, threshold_of_alpha
 
 quick = settings(max_examples=150, deadline=None, derandomize=True)
 NO_FLOOR = Floor(per_layer=0, per_channel=0)

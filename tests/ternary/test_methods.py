@@ -6,33 +6,34 @@ import numpy as np
 import pytest
 import torch
 
-from sca_search.candidate import Candidate
+from sca_search.config.candidate import Candidate
+from sca_search.config.load import resolve
+from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.schedule import Constant
+from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.export.folder import ExportOptions
-from sca_search.export.plain import count_zeros, counted_sparsity
-from sca_search.export_run import export_run
-from sca_search.method_names import METHODS, NOT_DONE, SCA
-from sca_search.methods import method_class
-from sca_search.methods.bayes_binn import BayesBinn, RandomSigns
-from sca_search.methods.binary_connect import Sign
-from sca_search.methods.bnn_plus import FirstPull, SecondPull
-from sca_search.methods.bwn import FilterSigns
-from sca_search.methods.dorefa import LayerSigns
-from sca_search.methods.elb import Drawn, nearest_scaled
-from sca_search.methods.inq import Incremental
-from sca_search.methods.lr_net import RandomTrits, mean, variance
-from sca_search.methods.quantized import Quantizer, as_weights
-from sca_search.methods.tang import PulledTrits
-from sca_search.methods.ttq import TwoScales
-from sca_search.methods.twn import NearestTernary
-from sca_search.run_folder import RunFolder
-from sca_search.schedule import Constant
-from sca_search.space import Space
-from sca_search.spec import StudySpec, resolve
-from sca_search.task import PausedError, Progress, Rungs
-from sca_search.ternary import total
-from sca_search.train import train_candidate, train_dense
-from sca_search.workshop import make_task
+from sca_search.export.run import export_run
+from sca_search.export.state_dict import count_zeros, counted_sparsity
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import make_task
+from sca_search.study.space import Space
+from sca_search.ternary.methods import method_class
+from sca_search.ternary.methods.bayes_binn import BayesBinn, RandomSigns
+from sca_search.ternary.methods.binary_connect import Sign
+from sca_search.ternary.methods.bnn_plus import FirstPull, SecondPull
+from sca_search.ternary.methods.bwn import FilterSigns
+from sca_search.ternary.methods.dorefa import LayerSigns
+from sca_search.ternary.methods.elb import Drawn, nearest_scaled
+from sca_search.ternary.methods.inq import Incremental
+from sca_search.ternary.methods.lr_net import RandomTrits, mean, variance
+from sca_search.ternary.methods.quantized import Quantizer, as_weights
+from sca_search.ternary.methods.tang import PulledTrits
+from sca_search.ternary.methods.ttq import TwoScales
+from sca_search.ternary.methods.twn import NearestTernary
+from sca_search.ternary.parametrize import total
+from sca_search.training.task import PausedError, Progress, Rungs
+from sca_search.training.train import train_candidate, train_dense
 
 
 def random_weights(*shape, seed=0):
@@ -339,15 +340,15 @@ def test_methods_have_a_class_and_a_reference():
         module = __import__(found.__module__, fromlist=["__doc__"])
         assert len(module.__doc__.splitlines()) >= 1
         assert known.weights == "float" or "W" in module.__doc__ or "w" in module.__doc__
-    assert not METHODS.keys() & NOT_DONE.keys()
+    assert not METHODS.keys() & NOT_IMPLEMENTED.keys()
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ({"method": "twm"}, "must be one of .* got 'twm'; did you mean 'twn'"),
-        ({"method": "elq"}, "must be a method that is there; elq is not, since"),
-        ({"method": "twn", "target_sparsity": 0.5}, "must not be given with the method 'twn', whose zeros are as they"),
+        ({"method": "elq"}, "must be an implemented method; elq is not, since"),
+        ({"method": "twn", "target_sparsity": 0.5}, "must not be given with the method 'twn', which cannot choose its"),
         ({"method": "bwn", "min_accuracy": 0.5}, "must not be given with the method 'bwn'"),
         ({"method": "dorefa", "max_kb": 10.0}, "must not be given with the method 'dorefa'"),
         ({"method": "ttq", "form": "paper"}, "must not be given with the method 'ttq', got 'paper'"),

@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from sca_search.prior import alpha_for_sparsity, border, sparsity_for_alpha, zeros_for_sparsity
+from sca_search.ternary.prior import alpha_for_sparsity, border, sparsity_for_alpha, zeros_for_sparsity
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 sparsities = st.floats(0, 1)

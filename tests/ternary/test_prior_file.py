@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sca_search.allocation import LayerShape
-from sca_search.correction import Observation
 from sca_search.errors import SpecError
-from sca_search.prior_file import read_prior, write_prior
+from sca_search.ternary.allocation import LayerShape
+from sca_search.ternary.prior_correction import Observation
+from sca_search.ternary.prior_file import read_prior, write_prior
 
 LAYERS = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
 SEEN = [Observation("conv2", 0.5, 0.49, 10.0), Observation("fc1", 0.9, 1.0, 0.0)]

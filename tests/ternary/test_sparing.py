@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import PchipInterpolator
 
-from sca_search.allocation import (
+from sca_search.errors import SpecError
+from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     Limit,
@@ -20,8 +21,7 @@ from sca_search.allocation import (
     split_within,
     weighting_of_split,
 )
-from sca_search.errors import SpecError
-from sca_search.sparing import sparing_split, sparing_weighting
+from sca_search.ternary.sparing import sparing_split, sparing_weighting
 
 TWO = [LayerShape("a", (100, 10)), LayerShape("b", (50, 60))]
 

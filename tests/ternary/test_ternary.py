@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from sca_search.ternary import (
+from sca_search.ternary.parametrize import (
     TernaryWeight,
     ZeroCount,
     alpha_of_threshold,

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate, sharpened
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.study import StudySpec
 from sca_search.data import AskedSplit
-from sca_search.run_folder import RunFolder
-from sca_search.schedule import Ramp, Tracked
-from sca_search.sensitivity import measure_sensitivity
-from sca_search.spec import StudySpec
-from sca_search.task import PausedError, Progress, Rungs, Task, WarmStart
-from sca_search.train import _Training, train_candidate, train_dense
-from sca_search.workshop import make_task, warm_start
+from sca_search.runs.folder import RunFolder
+from sca_search.study.setup import make_task, warm_start
+from sca_search.training.sensitivity import measure_sensitivity
+from sca_search.training.task import PausedError, Progress, Rungs, Task, WarmStart
+from sca_search.training.train import _Training, train_candidate, train_dense
 
 SPEC = StudySpec.model_validate({"data": {"train_limit": 200, "augment": "crop-flip"}, "train": {"dense_epochs": 1}})
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.errors import CheckpointError, RunError
+from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 quick = settings(
     max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

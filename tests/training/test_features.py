@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome
 from PIL import Image
 from torch import nn
 
-from sca_search.dashboard.pictures import page_features, sheet
+from sca_search.dashboard.feature_maps import page_features, sheet
 from sca_search.errors import RunError
-from sca_search.features import LARGEST_SIDE, activations, compare_features, linear_cka
+from sca_search.training.features import LARGEST_SIDE, activations, compare_features, linear_cka
+from tests.support.command import Outcome
 
 
 def numpy_cka(one: np.ndarray, other: np.ndarray) -> float:

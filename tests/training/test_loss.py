@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from sca_search.data import DataSet, from_objects
 from sca_search.errors import CodeError, SpecError
-from sca_search.loss import distillation, loss_of, mismatch_of
+from sca_search.training.losses import distillation, loss_of, mismatch_of
 
 
 def data_with(targets: torch.Tensor) -> DataSet:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from sca_search.data import Split, TaughtSplit
-from sca_search.loss import cross_entropy, distillation
-from sca_search.measure import Score, answers, reestimate_normalisation, remembers_its_beginning, score
+from sca_search.training.evaluate import Score, answers, reestimate_normalisation, remembers_its_beginning, score
+from sca_search.training.losses import cross_entropy, distillation
 
 
 class Table(nn.Module):

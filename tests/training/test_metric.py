@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
+from sca_search.config.names import METRICS, check_name, format_metric, format_spread, metric_scale, short_name
 from sca_search.data import DataSet, from_objects
 from sca_search.errors import CodeError, DivergenceError, SpecError
-from sca_search.metric import ACCURACY_METRIC, Metric, metric_of, try_metric
-from sca_search.metric_name import METRICS, check_name, one, short_name, shown, shown_spread
+from sca_search.training.metrics import ACCURACY_METRIC, Metric, metric_of, try_metric
 
 
 def data_with(targets: torch.Tensor, normalise: bool = True) -> DataSet:
@@ -161,17 +161,22 @@ def test_accuracy_needs_no_bootstrap_and_a_metric_that_fails_on_samples_tells_no
 
 
 def test_values_are_shown_in_percent_only_where_they_are_shares() -> None:
-    assert (shown("macro-f1", 0.5), shown("r2", 0.87654321), shown("mine", -1234.5678)) == (
+    assert (format_metric("macro-f1", 0.5), format_metric("r2", 0.87654321), format_metric("mine", -1234.5678)) == (
         "50.00%",
         "0.87654",
         "-1234.6",
     )
-    assert (shown_spread("accuracy", 0.001), shown_spread("negative-mae", 0.012345)) == ("0.10%", "0.012")
+    assert (format_spread("accuracy", 0.001), format_spread("negative-mae", 0.012345)) == ("0.10%", "0.012")
     assert short_name("some/where/file.py:mine") == "mine"
 
 
 def test_a_whole_is_one_for_shares_and_a_level_for_units() -> None:
-    assert (one("accuracy", 0.9), one("r2", -3.0), one("negative-mae", -20.0), one("mine", 0.0)) == (
+    assert (
+        metric_scale("accuracy", 0.9),
+        metric_scale("r2", -3.0),
+        metric_scale("negative-mae", -20.0),
+        metric_scale("mine", 0.0),
+    ) == (
         1.0,
         1.0,
         20.0,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from sca_search.allocation import LayerCost
-from sca_search.exact import Floor
-from sca_search.sensitivity import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
-from sca_search.spec import resolve
-from sca_search.task import Progress, Task, WarmStart
-from sca_search.train import train_dense
-from sca_search.workshop import make_task
+from sca_search.config.load import resolve
+from sca_search.study.setup import make_task
+from sca_search.ternary.allocation import LayerCost
+from sca_search.ternary.exact import Floor
+from sca_search.training.sensitivity import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
+from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.train import train_dense
 
 
 @pytest.fixture(scope="module")

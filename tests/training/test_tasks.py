@@ -8,24 +8,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import opened
-from conftest import TINY, Outcome
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sca_search
-from sca_search.candidate import Candidate, sharpened
-from sca_search.control import strength_unit
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Ramp, Tracked
 from sca_search.data import AskedSplit, DataSet, LazySplit, from_objects
-from sca_search.layers import choose_layers, weight_layers
-from sca_search.loss import loss_of
-from sca_search.metric import metric_of
-from sca_search.schedule import Ramp, Tracked
-from sca_search.sensitivity import measure_sensitivity
-from sca_search.task import Progress, Task
-from sca_search.ternary import latents, ternarize
-from sca_search.train import _Training, train_candidate, train_dense
+from sca_search.models.layers import choose_layers, weight_layers
+from sca_search.ternary.methods.base import strength_unit
+from sca_search.ternary.parametrize import latents, ternarize
+from sca_search.training.losses import loss_of
+from sca_search.training.metrics import metric_of
+from sca_search.training.sensitivity import measure_sensitivity
+from sca_search.training.task import Progress, Task
+from sca_search.training.train import _Training, train_candidate, train_dense
+from tests.support.browser import opened
+from tests.support.command import TINY, Outcome
 
 Run = Callable[..., Outcome]
 

@@ -11,12 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.candidate import Candidate, sharpened
-from sca_search.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sca_search.config.candidate import Candidate, sharpened
+from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError
-from sca_search.exact import Floor
-from sca_search.fit import (
+from sca_search.models.prepare import prepared
+from sca_search.study.setup import make_task
+from sca_search.study.space import Space
+from sca_search.ternary.exact import Floor
+from sca_search.ternary.methods import Method
+from sca_search.ternary.parametrize import bake, latents, ternarize
+from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sca_search.training.fit import (
     WHOLE,
     EpochLearner,
     FitPlan,
@@ -29,16 +36,8 @@ from sca_search.fit import (
     lightning,
     parameter_groups,
 )
-from sca_search.methods import Method
-from sca_search.prepare import prepared
-from sca_search.schedule import Ramp, Tracked
-from sca_search.space import Space
-from sca_search.spec import StudySpec
-from sca_search.spec_tables import ModelSpec
-from sca_search.task import Epoch, PausedError, Progress, Rungs, Task
-from sca_search.ternary import bake, latents, ternarize
-from sca_search.train import _Training, train_candidate, train_dense
-from sca_search.workshop import make_task
+from sca_search.training.task import Epoch, PausedError, Progress, Rungs, Task
+from sca_search.training.train import _Training, train_candidate, train_dense
 
 # conv2 has 16·32·5·5 weights and fc1 128·64: what is ternary in the small LeNet on 8×8 images.
 TERNARY_WEIGHTS = {"conv2": 12800, "fc1": 8192}
@@ -1013,7 +1012,7 @@ TERMINATED = """
 import os, signal, sys
 import torch
 from sca_search.data import Split
-from sca_search.fit import FitPlan, Watch, fit
+from sca_search.training.fit import FitPlan, Watch, fit
 
 model, passes = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)), []
 

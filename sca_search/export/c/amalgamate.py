@@ -1,7 +1,5 @@
 """The C files of the package, put together into one: each file once, behind those that it includes."""
 
-import functools
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -15,14 +13,10 @@ def kernel_file(name: str) -> str:
     return (resources.files(__package__) / "kernels" / name).read_text(encoding="utf-8")
 
 
-@functools.cache
-def kernels_hash() -> str:
-    """Of all that decides how fast the C source of a model is: the kernels, and the Python that puts them together."""
-    package = resources.files(__package__)
-    generator = [file for file in package.iterdir() if file.name.startswith("c_") and file.name.endswith(".py")]
-    files = sorted((*generator, *(package / "kernels").iterdir()), key=lambda file: file.name)
-    texts = (f"{file.name} {len(text)} {text}" for file in files for text in [file.read_text(encoding="utf-8")])
-    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+def kernel_texts() -> list[str]:
+    """The text of every file in kernels/, in the order of their names."""
+    folder = resources.files(__package__) / "kernels"
+    return [kernel_file(name) for name in sorted(file.name for file in folder.iterdir())]
 
 
 def amalgamate(names: Iterable[str], generated: Mapping[str, str]) -> str:

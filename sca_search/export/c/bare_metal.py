@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 from sca_search.errors import ExportError
-from sca_search.export.elf import SectionBytes, section_bytes
-from sca_search.export.targets import require_cross_compiler
+from sca_search.export.c.cross import require_cross_compiler
+from sca_search.export.c.elf import SectionBytes, section_bytes
 
 # The Linux in it only brings headers of a C library: nothing is linked. Nobody unwinds a stack on such a device.
 FLAGS = (

@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.c_steps import Step, is_convolution
-from sca_search.export.c_tiles import CELLS, bordered_row
-from sca_search.export.records import INPUT, AdaptivePool, Convolution, Pool, Shape
+from sca_search.export.c.tiles import CELLS, bordered_row
+from sca_search.export.graph.fuse import Step, is_convolution
+from sca_search.export.graph.records import INPUT, AdaptivePool, Convolution, Pool, Shape
 
 _LINE = 16  # floats of a cache line
 _CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has

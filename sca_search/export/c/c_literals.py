@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.records import Floats, Trits
+from sca_search.export.graph.records import Floats, Trits
 
 MOST_CHARACTERS = 4095
 TRITS_A_CHARACTER = 4

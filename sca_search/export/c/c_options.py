@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sca_search.export.integer_model import IntegerModel
+from sca_search.export.integer.model import IntegerModel
 
 INTEGER_CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
 """Kernel kinds of ternary convolutions: how many columns of a kernel its planes combine."""

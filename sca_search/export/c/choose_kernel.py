@@ -6,9 +6,9 @@ The counts were fitted to timings on an x86-64 processor with AVX2; `tune` times
 import math
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
-from sca_search.export.c_tiles import CELLS, Tiles, entries
-from sca_search.export.records import Trits
+from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c.tiles import CELLS, Tiles, entries
+from sca_search.export.graph.records import Trits
 
 # Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum; and of beginning and ending
 # the sums of an output's up to eight rows.

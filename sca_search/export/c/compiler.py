@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sca_search.errors import ExportError, StorageError
-from sca_search.files import atomic_path
+from sca_search.system.files import atomic_path
 
 PORTABLE = ("-O3", "-std=c99")
 NO_COMPILER = "no C compiler was found: CC names none, and there is no cc, gcc or clang; sca-search[cross] brings one"

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c_call import Table
-from sca_search.export.c_literals import count_signs
-from sca_search.export.c_tiles import CELLS, Numbers, combinations
-from sca_search.export.records import WeightRecord
+from sca_search.export.c.c_literals import count_signs
+from sca_search.export.c.emit import Table
+from sca_search.export.c.tiles import CELLS, Numbers, combinations
+from sca_search.export.graph.records import WeightRecord
 
 _COMMENT = re.compile(
     r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c_build import PORTABLE, Compiler, run_program, zig_compiler
+from sca_search.export.c.compiler import PORTABLE, Compiler, run_program, zig_compiler
 
 Outcome = Literal["ran", "compiled", "failed"]
 

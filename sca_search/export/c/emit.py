@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.c_literals import Literal
-from sca_search.export.records import Floats
+from sca_search.export.c.c_literals import Literal
+from sca_search.export.graph.records import Floats
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.export.c_call import Call, struct
-from sca_search.export.c_integer_weights import integer_weight_call, requantize_lines
-from sca_search.export.c_layers import pool_fields
-from sca_search.export.c_liveness import Living
-from sca_search.export.c_options import COptions
-from sca_search.export.integer_model import IntegerStep
-from sca_search.export.records import (
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.emit import Call, struct
+from sca_search.export.c.int8_weights import integer_weight_call, requantize_lines
+from sca_search.export.c.layers import pool_fields
+from sca_search.export.graph.liveness import Living
+from sca_search.export.graph.records import (
     Activation,
     AdaptivePool,
     Add,
@@ -23,6 +22,7 @@ from sca_search.export.records import (
     Shape,
     WeightRecord,
 )
+from sca_search.export.integer.model import IntegerStep
 
 Shapes = tuple[Shape, ...]
 

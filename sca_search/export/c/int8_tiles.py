@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.integer_model import Weight
-from sca_search.export.records import Convolution
-from sca_search.export.requantize import HIGHEST
+from sca_search.export.graph.records import Convolution
+from sca_search.export.integer.model import Weight
+from sca_search.export.integer.requantize import HIGHEST
 
 CELLS = 8
 MOST_ROWS = 16

@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c_call import Call, Table, integers, struct
-from sca_search.export.c_integer_tiles import CELLS, IntegerTiles, combinations, entries, integer_lists_of
-from sca_search.export.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, trit_chunks
-from sca_search.export.c_liveness import Living
-from sca_search.export.c_options import INTEGER_CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
-from sca_search.export.c_steps import is_convolution
-from sca_search.export.c_weights import linear_codes_of, linear_lists_of
-from sca_search.export.integer_model import IntegerStep, Weight
-from sca_search.export.records import Convolution, Shape, WeightRecord
-from sca_search.export.requantize import Requantization
+from sca_search.export.c.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, trit_chunks
+from sca_search.export.c.c_options import INTEGER_CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c.emit import Call, Table, integers, struct
+from sca_search.export.c.int8_tiles import CELLS, IntegerTiles, combinations, entries, integer_lists_of
+from sca_search.export.c.weights import linear_codes_of, linear_lists_of
+from sca_search.export.graph.fuse import is_convolution
+from sca_search.export.graph.liveness import Living
+from sca_search.export.graph.records import Convolution, Shape, WeightRecord
+from sca_search.export.integer.model import IntegerStep, Weight
+from sca_search.export.integer.requantize import Requantization
 
 _OUTPUTS_AT_ONCE = 4
 _BYTES_A_TAP = 2

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.c_call import Call, pairs, struct
-from sca_search.export.c_layout import Layout, borders, flexible_values, layouts
-from sca_search.export.c_liveness import Living, living
-from sca_search.export.c_options import COptions
-from sca_search.export.c_steps import Step, is_convolution, steps_of
-from sca_search.export.c_weights import (
+from sca_search.export.c.c_layout import Layout, borders, flexible_values, layouts
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.emit import Call, pairs, struct
+from sca_search.export.c.weights import (
     Given,
     TernaryConvolution,
     cut_convolution,
     ternary_convolution_call,
     weight_call,
 )
-from sca_search.export.records import (
+from sca_search.export.graph.fuse import Step, is_convolution, steps_of
+from sca_search.export.graph.liveness import Living, living
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     AdaptivePool,

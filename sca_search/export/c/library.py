@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c_build import Compiler, build_library, require_compiler
-from sca_search.export.c_kernels import kernel_file
-from sca_search.export.c_source import write_c
-from sca_search.export.compare import agreement
+from sca_search.export.c.amalgamate import kernel_file
+from sca_search.export.c.compiler import Compiler, build_library, require_compiler
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.agreement import agreement
+from sca_search.export.graph.records import Floats, Shape, TestVectors
 from sca_search.export.layout import PACKED, C
-from sca_search.export.packed import read_packed
-from sca_search.export.records import Floats, Shape, TestVectors
+from sca_search.export.packed.format import read_packed
 
 _ALIGNMENT = 64  # bytes of a cache line, and of the longest vector
 

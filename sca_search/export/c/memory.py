@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.c_steps import Step
-from sca_search.export.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape
+from sca_search.export.graph.fuse import Step
+from sca_search.export.graph.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape
 
 _LINE = 16  # floats of a cache line
 

@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c_call import Call, Table, float_value, integers, pairs, struct
-from sca_search.export.c_count import table_comment
-from sca_search.export.c_integer_layers import IntegerSurroundings, integer_call_of
-from sca_search.export.c_kernels import amalgamate, kernel_file
-from sca_search.export.c_layers import call_of, surroundings, with_border
-from sca_search.export.c_layout import Layout
-from sca_search.export.c_literals import Literal, float_chunks, quoted
-from sca_search.export.c_options import COptions
-from sca_search.export.c_plan import Plan, plan_memory
-from sca_search.export.c_steps import Step, steps_of
-from sca_search.export.integer_model import IntegerModel
-from sca_search.export.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
-from sca_search.files import write_text_atomic
+from sca_search.export.c.amalgamate import amalgamate, kernel_file
+from sca_search.export.c.c_layout import Layout
+from sca_search.export.c.c_literals import Literal, float_chunks, quoted
+from sca_search.export.c.c_options import COptions
+from sca_search.export.c.count_zeros import table_comment
+from sca_search.export.c.emit import Call, Table, float_value, integers, pairs, struct
+from sca_search.export.c.int8_layers import IntegerSurroundings, integer_call_of
+from sca_search.export.c.layers import call_of, surroundings, with_border
+from sca_search.export.c.memory import Plan, plan_memory
+from sca_search.export.graph.fuse import Step, steps_of
+from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
+from sca_search.export.integer.model import IntegerModel
+from sca_search.system.files import write_text_atomic
 
 _MODEL_HEADER = {"model.h": '#include "model.h"\n'}
 

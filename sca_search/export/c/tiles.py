@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.records import Convolution, Shape, Trits
+from sca_search.export.graph.records import Convolution, Shape, Trits
 
 CELLS = 8
 # Rows of a tile, by the columns that are combined. More rows share more of what lies above and below, and take room.

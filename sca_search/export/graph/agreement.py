@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.records import Floats
+from sca_search.export.graph.records import Floats
 
 Run = Callable[[Floats], NDArray[np.floating]]
 """Images as a user gives them -> logits."""

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sca_search.export.call import Call, Value
-from sca_search.export.records import (
+from sca_search.export.graph.call import Call, Value
+from sca_search.export.graph.records import (
     Activation,
     ActivationKind,
     AdaptivePool,

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from torch.fx import Node
 
 from sca_search.errors import ExportError
-from sca_search.export.records import Record, Shape, Sides
+from sca_search.export.graph.records import Record, Shape, Sides
 
 BATCH = 2
 """Images that a network is traced with: two and not one, so that mixing them shows in a shape."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.records import ChannelAffine, Floats, Graph, Record, WeightRecord
+from sca_search.export.graph.records import ChannelAffine, Floats, Graph, Record, WeightRecord
 
 
 def fold_affines(graph: Graph) -> Graph:

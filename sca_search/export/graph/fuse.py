@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sca_search.export.records import INPUT, Activation, Add, Convolution, Graph, Record, Shape, WeightRecord
+from sca_search.export.graph.records import INPUT, Activation, Add, Convolution, Graph, Record, Shape, WeightRecord
 
 _LIMITS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 

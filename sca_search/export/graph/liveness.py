@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.evaluate import apply
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     AdaptivePool,
@@ -29,6 +28,7 @@ from sca_search.export.records import (
     Trits,
     WeightRecord,
 )
+from sca_search.export.graph.reference import apply
 
 _Mask = NDArray[np.bool_]
 _Constants = NDArray[np.float64]  # a value for each channel that has it in all its cells; NaN for the others

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sca_search.export.records import ChannelAffine, Floats, Graph, Shape, WeightRecord
-from sca_search.export.trace import record_name, trace
+from sca_search.export.graph.records import ChannelAffine, Floats, Graph, Shape, WeightRecord
+from sca_search.export.graph.trace import record_name, trace
 
 Zeros = Mapping[str, tuple[int, int]]
 """Layer -> its zeros, its weights."""

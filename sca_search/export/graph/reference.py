@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     AdaptivePool,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     ActivationKind,

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from sca_search.attention import Attention
 from sca_search.errors import ExportError
-from sca_search.export.call import BATCH, Call, Value, as_map, depends_on_input
-from sca_search.export.fold import fold_affines
-from sca_search.export.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
-from sca_search.export.shapes import check_graph
-from sca_search.export.translate import EXPORTABLE, translate
-from sca_search.output_scale import NAME as OUTPUT_SCALE
-from sca_search.output_scale import has_output_scale
+from sca_search.export.graph.aten import EXPORTABLE, translate
+from sca_search.export.graph.call import BATCH, Call, Value, as_map, depends_on_input
+from sca_search.export.graph.fold import fold_affines
+from sca_search.export.graph.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
+from sca_search.export.graph.shapes import check_graph
+from sca_search.models.attention import Attention
+from sca_search.models.scales import NAME as OUTPUT_SCALE
+from sca_search.models.scales import has_output_scale
 
 
 def trace(

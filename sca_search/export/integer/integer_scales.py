@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import INPUT, Floats, Graph
+from sca_search.export.graph.records import INPUT, Floats, Graph
+from sca_search.export.graph.torch_module import RecordNetwork
 
 CALIBRATION_IMAGES = 512
 _PORTION = 64

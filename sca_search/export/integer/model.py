@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c_liveness import Living, living
-from sca_search.export.c_steps import Step, is_convolution, steps_of
-from sca_search.export.evaluate import apply
-from sca_search.export.records import (
+from sca_search.export.graph.fuse import Step, is_convolution, steps_of
+from sca_search.export.graph.liveness import Living, living
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     AdaptivePool,
@@ -39,7 +38,8 @@ from sca_search.export.records import (
     Reshape,
     WeightRecord,
 )
-from sca_search.export.requantize import (
+from sca_search.export.graph.reference import apply
+from sca_search.export.integer.requantize import (
     HIGHEST,
     LOGIT_LIMIT,
     Requantization,

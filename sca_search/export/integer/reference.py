@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sca_search.export.evaluate import window_cells
-from sca_search.export.integer_model import AVERAGE_SHIFT, IntegerModel, IntegerStep
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     INPUT,
     Activation,
     AdaptivePool,
@@ -28,7 +26,9 @@ from sca_search.export.records import (
     Record,
     Reshape,
 )
-from sca_search.export.requantize import HIGHEST, Integers, requantize
+from sca_search.export.graph.reference import window_cells
+from sca_search.export.integer.model import AVERAGE_SHIFT, IntegerModel, IntegerStep
+from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
 
 
 def evaluate_integer(model: IntegerModel, images: Floats) -> Floats:

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from sca_search.errors import ExportError
-from sca_search.export.c_build import require_compiler
-from sca_search.export.compiled import CompiledModel, compile_model, require_answers
-from sca_search.export.facts import read_facts
+from sca_search.export.c.compiler import require_compiler
+from sca_search.export.c.library import CompiledModel, compile_model, require_answers
+from sca_search.export.graph.records import Floats, Graph, TestVectors, WeightRecord
+from sca_search.export.graph.torch_module import RecordNetwork
+from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
-from sca_search.export.onnx_extra import onnxruntime_missing
-from sca_search.export.packed import read_packed
-from sca_search.export.rebuild import RecordNetwork
-from sca_search.export.records import Floats, Graph, TestVectors, WeightRecord
-from sca_search.export.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
-from sca_search.export.vectors import read_vectors
+from sca_search.export.metadata import read_facts
+from sca_search.export.onnx.onnx_extra import onnxruntime_missing
+from sca_search.export.packed.format import read_packed
+from sca_search.export.packed.test_vectors import read_vectors
 
 OURS, FLOAT, INT8, TORCH = "C", "onnxruntime fp32", "onnxruntime int8", "torch, eager"
 
@@ -159,7 +159,7 @@ def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[
     if missing:
         return [], [missing]
     # here, because the packages are an extra
-    from sca_search.export.onnx_engines import float_engine, int8_engine  # noqa: PLC0415
+    from sca_search.export.latency.onnx_engines import float_engine, int8_engine  # noqa: PLC0415
 
     image = vectors.images[0]
     found = {FLOAT: float_engine(graph, image), INT8: int8_engine(graph, image, vectors.images)}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import SpecError, StorageError
-from sca_search.export.c_build import (
+from sca_search.export.c.compiler import (
     PORTABLE,
     Compiler,
     cache_folder,
@@ -22,25 +22,25 @@ from sca_search.export.c_build import (
     run_program,
     zig_compiler,
 )
-from sca_search.export.c_kernels import kernels_hash
-from sca_search.export.c_source import write_c
-from sca_search.export.calibration_program import (
+from sca_search.export.c.cross import TARGETS, require_target
+from sca_search.export.c.library import compile_source
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.network import Network
+from sca_search.export.graph.records import Floats, Graph, TestVectors
+from sca_search.export.latency.model import Calibration, LatencyModel, latency_model
+from sca_search.export.latency.program import (
     SPARSITIES,
     build_calibration,
     calibration_sources,
+    kernels_hash,
     network_hash,
 )
-from sca_search.export.compiled import compile_source
-from sca_search.export.network import Network
-from sca_search.export.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.records import Floats, Graph, TestVectors
-from sca_search.export.targets import TARGETS, require_target
-from sca_search.export.timing import Sampler, Timing, stopwatch, time_in_turns
-from sca_search.files import new_folder, write_text_atomic
-from sca_search.latency import Calibration, LatencyModel, latency_model
-from sca_search.latency_file import parse_calibration, read_calibration, write_calibration
-from sca_search.levels import baked_layers
-from sca_search.task import Task
+from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
+from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
+from sca_search.models.levels import baked_layers
+from sca_search.system.files import new_folder, write_text_atomic
+from sca_search.training.task import Task
 
 Say = Callable[[str], None]
 

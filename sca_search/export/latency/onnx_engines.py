@@ -16,8 +16,8 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from sca_search.export.onnx import IMAGES, LOGITS, onnx_model
-from sca_search.export.records import Floats, Graph, Record, WeightRecord
+from sca_search.export.graph.records import Floats, Graph, Record, WeightRecord
+from sca_search.export.onnx.write import IMAGES, LOGITS, onnx_model
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Its variants are the network's own C source with random trits, compiled as a use
 between the steps and without: the steps tell how the time is shared, the whole tells how much of it there is.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -12,15 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 
+import numpy as np
+
 from sca_search.errors import ExportError
-from sca_search.export.c_build import Compiler
-from sca_search.export.c_kernels import kernel_file, kernels_hash
-from sca_search.export.c_layers import chosen_kernels
-from sca_search.export.c_literals import quoted
-from sca_search.export.c_source import model_files, stamped_steps
-from sca_search.export.description import describe
-from sca_search.export.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.records import Graph
+from sca_search.export.c.amalgamate import kernel_file, kernel_texts
+from sca_search.export.c.c_literals import quoted
+from sca_search.export.c.compiler import Compiler
+from sca_search.export.c.layers import chosen_kernels
+from sca_search.export.c.source import model_files, stamped_steps
+from sca_search.export.graph.records import INPUT, AdaptivePool, Convolution, Graph, Linear, Pool, Record, Reshape
+from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.packed.description import describe
 
 FORMAT = "sca-search/latency"
 VERSION = 1
@@ -37,6 +40,44 @@ def network_hash(graph: Graph) -> str:
     """Of a network's structure: records and their shapes, nothing of weights."""
     structure = [list(graph.input_shape), [describe(record) for record in graph.records], graph.output]
     return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def kernels_hash() -> str:
+    """Of everything that determines the speed of a model's C source: the kernels, and the source generated for a fixed
+    network at several sparsities. Comments and file names of the generator do not count.
+    """
+    graph = _probe_graph()
+    variants = (with_random_trits(graph, nonzeros_at(graph, sparsity)) for sparsity in SPARSITIES)
+    generated = (model_files(variant)["model.c"] for variant in variants)
+    return hashlib.sha256("\0".join((*kernel_texts(), *generated)).encode()).hexdigest()[:16]
+
+
+def _probe_graph() -> Graph:
+    """A small network with every kind of ternary layer: dense, strided, depthwise, pointwise and linear."""
+
+    def convolution(name: str, source: str, size: int, weight: tuple[int, ...], stride: int, groups: int = 1) -> Record:
+        scale, border = np.ones(weight[0], dtype=np.float32), weight[-1] // 2
+        values = np.zeros(weight, dtype=np.int8)
+        sides = (border, border, border, border)
+        shape = (weight[0], size, size)
+        return Convolution(name, (source,), shape, values, scale, scale, (stride, stride), sides, groups=groups)
+
+    outputs = np.ones(10, dtype=np.float32)
+    records = (
+        convolution("first", INPUT, 16, (16, 3, 3, 3), 1),
+        convolution("second", "first", 16, (16, 16, 3, 3), 1),
+        convolution("strided", "second", 8, (32, 16, 3, 3), 2),
+        convolution("depthwise", "strided", 8, (32, 1, 3, 3), 1, groups=32),
+        convolution("pointwise", "depthwise", 8, (64, 32, 1, 1), 1),
+        Pool("pool", ("pointwise",), (64, 4, 4), "max", (2, 2), (2, 2)),
+        convolution("small", "pool", 4, (64, 64, 3, 3), 1),
+        AdaptivePool("mean", ("small",), (64, 1, 1), "average"),
+        Reshape("flat", ("mean",), (64,)),
+        Linear("linear", ("flat",), (10,), np.zeros((10, 64), dtype=np.int8), outputs, outputs),
+    )
+    statistics = np.ones(3, dtype=np.float32)
+    return Graph((3, 16, 16), statistics, statistics, records, "linear", tuple("0123456789"))
 
 
 def calibration_sources(graph: Graph, sparsities: Sequence[float] = SPARSITIES) -> dict[str, str]:

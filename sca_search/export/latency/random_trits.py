@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sca_search.export.records import Graph, WeightRecord
+from sca_search.export.graph.records import Graph, WeightRecord
 
 
 def nonzeros_at(graph: Graph, sparsity: float) -> dict[str, int]:

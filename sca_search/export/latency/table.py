@@ -16,12 +16,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from sca_search.errors import SpecError
-from sca_search.export.c_kernels import kernels_hash
-from sca_search.export.c_source import stamped_steps
-from sca_search.export.calibration_program import FORMAT, VERSION, network_hash
-from sca_search.export.records import Graph
-from sca_search.files import write_text_atomic
-from sca_search.latency import Calibration, LatencyModel, VariantTime, latency_model
+from sca_search.export.c.source import stamped_steps
+from sca_search.export.graph.records import Graph
+from sca_search.export.latency.model import Calibration, LatencyModel, VariantTime, latency_model
+from sca_search.export.latency.program import FORMAT, VERSION, kernels_hash, network_hash
+from sca_search.system.files import write_text_atomic
 
 
 def read_latency_table(path: Path, graph: Graph) -> LatencyModel:

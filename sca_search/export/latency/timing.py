@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.c_build import build_library
-from sca_search.export.c_kernels import kernel_file
-from sca_search.export.compiled import CompiledModel, address
-from sca_search.export.records import Floats
+from sca_search.export.c.amalgamate import kernel_file
+from sca_search.export.c.compiler import build_library
+from sca_search.export.c.library import CompiledModel, address
+from sca_search.export.graph.records import Floats
 
 Sampler = Callable[[int], float]
 """Seconds that so many calls take."""

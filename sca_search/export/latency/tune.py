@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.c_layers import can_have
-from sca_search.export.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
-from sca_search.export.c_source import write_c
-from sca_search.export.c_steps import is_convolution
-from sca_search.export.compiled import CompiledModel, compile_source
-from sca_search.export.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
-from sca_search.export.timing import Timing, stopwatch, time_in_turns
+from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c.layers import can_have
+from sca_search.export.c.library import CompiledModel, compile_source
+from sca_search.export.c.source import write_c
+from sca_search.export.graph.fuse import is_convolution
+from sca_search.export.graph.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
+from sca_search.export.latency.timing import Timing, stopwatch, time_in_turns
 
 Timer = Callable[[Graph, WeightRecord], Mapping[str, Timing]]
 """A graph and one of its layers -> the time of each kernel that the layer can have."""

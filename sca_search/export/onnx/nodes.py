@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     Activation,
     AdaptivePool,
     Add,

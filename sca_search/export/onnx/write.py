@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.onnx_extra import onnx_missing, onnxruntime_missing
-from sca_search.export.records import INPUT, Floats, Graph, Trits
-from sca_search.files import atomic_path
+from sca_search.export.graph.records import INPUT, Floats, Graph, Trits
+from sca_search.export.onnx.onnx_extra import onnx_missing, onnxruntime_missing
+from sca_search.system.files import atomic_path
 
 if missing := onnx_missing():
     raise ExportError(missing)
@@ -22,7 +22,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from sca_search.export.onnx_nodes import Nodes, add_nodes, by_channel, value_of
+from sca_search.export.onnx.nodes import Nodes, add_nodes, by_channel, value_of
 
 # (opset, version of the file format that came with it); 20 is the first with Gelu, 25 the first with INT2.
 INT8_VERSIONS = (20, 9)

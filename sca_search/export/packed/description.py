@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.records import (
+from sca_search.export.graph.records import (
     Activation,
     AdaptivePool,
     Add,
@@ -90,7 +90,7 @@ def _with_default(kind: type[Record]) -> set[str]:
 def text(what: str, given: Any, longest: int = 200) -> str:
     """A text that is not too long."""
     if not isinstance(given, str) or len(given) > longest:
-        raise ExportError(f"{what} must be a text of at most {longest} characters")
+        raise ExportError(f"{what} must be a string of at most {longest} characters")
     return given
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError, ScaError
-from sca_search.export.container import Tensors, from_bytes, strict_json, to_bytes
-from sca_search.export.description import ARRAYS, describe, integers, restore, text, texts
-from sca_search.export.records import Floats, Graph, Record, Shape, TestVectors, Trits, WeightRecord
-from sca_search.export.shapes import check_graph
-from sca_search.export.trit_code import decode_trits, encode_trits
-from sca_search.export.vectors import check_vectors, take_vectors, vector_tensors
-from sca_search.files import atomic_path
+from sca_search.export.graph.records import Floats, Graph, Record, Shape, TestVectors, Trits, WeightRecord
+from sca_search.export.graph.shapes import check_graph
+from sca_search.export.packed.container import Tensors, from_bytes, strict_json, to_bytes
+from sca_search.export.packed.description import ARRAYS, describe, integers, restore, text, texts
+from sca_search.export.packed.test_vectors import check_vectors, take_vectors, vector_tensors
+from sca_search.export.packed.trit_code import decode_trits, encode_trits
+from sca_search.system.files import atomic_path
 
 FORMAT = "sca-search/packed"
 VERSION = "1"

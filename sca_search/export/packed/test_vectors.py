@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.container import Tensors, from_bytes, to_bytes
-from sca_search.export.records import Floats, Graph, TestVectors
-from sca_search.files import atomic_path
+from sca_search.export.graph.records import Floats, Graph, TestVectors
+from sca_search.export.packed.container import Tensors, from_bytes, to_bytes
+from sca_search.system.files import atomic_path
 
 # Values of an image up to which so many are taken. Four see more of a model than one; but of large images they would be
 # the larger part of a small file.

@@ -31,8 +31,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.records import Trits
-from sca_search.export.trit_symbols import MOST_RUN_BITS, TABLE_BITS, TABLE_SIZE, Symbols, Table, cut, fit_table, join
+from sca_search.export.graph.records import Trits
+from sca_search.export.packed.trit_symbols import (
+    MOST_RUN_BITS,
+    TABLE_BITS,
+    TABLE_SIZE,
+    Symbols,
+    Table,
+    cut,
+    fit_table,
+    join,
+)
 
 # States live in [2^16, 2^32) and move by 16-bit words: at most one word a symbol, which numpy can vectorise.
 WORD_BITS = 16

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.records import Trits
+from sca_search.export.graph.records import Trits
 
 TABLE_BITS = 14
 TABLE_SIZE = 1 << TABLE_BITS

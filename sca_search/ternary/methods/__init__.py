@@ -5,8 +5,8 @@ One file a method, one line in method_names.py.
 
 from importlib import import_module
 
-from sca_search.method_names import METHODS
-from sca_search.methods.method import Ending, Method
+from sca_search.config.names import METHODS
+from sca_search.ternary.methods.base import Ending, Method
 
 __all__ = ["Ending", "Method", "method_class"]
 

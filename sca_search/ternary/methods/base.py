@@ -5,16 +5,41 @@ forward pass, `penalty` after it, and `after_backward`; after the last step `fin
 stay. Everything around that, data, warm start, optimizer, distillation, frozen phase, is the same for all methods.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from sca_search.candidate import Candidate
-from sca_search.levels import Levels
-from sca_search.task import Task
-from sca_search.ternary import ZeroCount, total, zero_counts
+from sca_search.config.candidate import Candidate
+from sca_search.data import DataSet
+from sca_search.models.levels import Levels
+from sca_search.ternary.exact import Floor
+from sca_search.ternary.parametrize import ZeroCount, latents, ternary_weights, total, zero_counts
+
+PlainLoss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> loss"""
+
+
+class MethodTask(Protocol):
+    """The part of a training task that methods use."""
+
+    @property
+    def data(self) -> DataSet: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def loss(self) -> PlainLoss: ...
+    @property
+    def floor(self) -> Floor: ...
+    @property
+    def ternary_layers(self) -> tuple[str, ...]: ...
+    @property
+    def transposed(self) -> dict[str, int]: ...
+    def spreads(self, spread: float) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +66,7 @@ class Method:
     strength = 0.0  # λ now, where there is a term of the loss
     sharpness = 1.0
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         self.model = model
         self.candidate = candidate
         self.task = task
@@ -100,3 +125,31 @@ class Method:
     def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:  # noqa: ARG002
         """As a checkpoint left it; the network's own state is loaded already."""
         self.unit = unit
+
+
+def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss = F.cross_entropy) -> float:
+    """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ.
+
+    λ ranges over ten decades between networks; in this unit the same number means the same balance.
+    """
+    task = hard_loss(model, images, labels, loss)
+    pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
+    return gradient_ratio(task, pull, list(latents(model).values()))
+
+
+def hard_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
+    """The task's loss with the batch's targets rolled by half: that is how hard the task can pull where the network is
+    wrong. With the true ones it is next to nothing at a trained start, and says only how long the start trained.
+    """
+    return loss(model(images), labels.roll(len(labels) // 2, 0))
+
+
+def gradient_ratio(task: Tensor, pull: Tensor, thetas: list[nn.Parameter]) -> float:
+    """How much larger the first gradient is than the second; 0 where that is none."""
+    norm_of_task = _norm(torch.autograd.grad(task, thetas, retain_graph=True))
+    norm_of_pull = _norm(torch.autograd.grad(pull, thetas))
+    return norm_of_task / norm_of_pull if norm_of_pull > 0 else 0.0
+
+
+def _norm(gradients: tuple[Tensor, ...]) -> float:
+    return float(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt())

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, signs
-from sca_search.schedule import share_of
-from sca_search.task import Task
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import share_of
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.base import MethodTask
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs
 
 _TEMPERATURE = 1e-10
 _RATE = 1e-4  # ρ at the start; it falls to nothing along a cosine
@@ -47,7 +47,7 @@ class RandomSigns(Quantizer):
 class BayesBinn(Quantized):
     quantizer = RandomSigns
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
         self._examples = len(task.data.train)
         self._rate = _RATE

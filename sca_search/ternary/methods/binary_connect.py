@@ -9,8 +9,8 @@ during propagations, 2015.
 import torch
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, signs, straight_through
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs, straight_through
 
 
 class Sign(Quantizer):

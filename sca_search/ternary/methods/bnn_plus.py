@@ -10,9 +10,9 @@ a starts at the mean magnitude.
 import torch
 from torch import Tensor, nn
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer
-from sca_search.ternary import nearest_trits
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
+from sca_search.ternary.parametrize import nearest_trits
 
 _SMALLEST = 1e-3  # a scale must not reach 0 or change its sign
 

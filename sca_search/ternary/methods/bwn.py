@@ -9,8 +9,8 @@ Rastegari, Ordonez, Redmon & Farhadi, XNOR-Net: ImageNet Classification Using Bi
 import torch
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
 
 
 class FilterSigns(Quantizer):

@@ -8,8 +8,8 @@ Gradients, 2016. Activations and gradients stay as they are, as in the paper's c
 
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
 
 
 class LayerSigns(Quantizer):

@@ -12,10 +12,10 @@ with ADMM, 2018.
 import torch
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, as_weights
-from sca_search.schedule import share_of
-from sca_search.ternary import nearest_trits
+from sca_search.config.schedule import share_of
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
+from sca_search.ternary.parametrize import nearest_trits
 
 _MOVES = 40  # of G and u in a training
 _TURNS = 10  # of a and Q; they hardly move after the first few

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from sca_search.methods.method import Ending, Method
+from sca_search.ternary.methods.base import Ending, Method
 
 
 class FullPrecision(Method):

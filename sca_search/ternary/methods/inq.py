@@ -14,9 +14,9 @@ import math
 import torch
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, as_weights, beyond
-from sca_search.schedule import share_of
+from sca_search.config.schedule import share_of
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond
 
 _PORTIONS = (0.5, 0.75, 0.875)
 

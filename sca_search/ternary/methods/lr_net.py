@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sca_search.candidate import Candidate
+from sca_search.config.candidate import Candidate
 from sca_search.errors import ModelError
-from sca_search.levels import Levels
-from sca_search.methods.method import Ending
-from sca_search.methods.quantized import Quantized, Quantizer
-from sca_search.task import Task
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.base import Ending, MethodTask
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
 
 _LEAST, _MOST = 0.05, 0.95
 _EPSILON = 1e-8  # a root of 0 has no gradient
@@ -55,7 +54,7 @@ def variance(zero: Tensor, positive: Tensor) -> Tensor:
 class LrNet(Quantized):
     quantizer = RandomTrits
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         if task.transposed:
             raise ModelError(f"lr-net cannot train a transposed convolution, got {next(iter(task.transposed))!r}")
         super().__init__(model, candidate, task)

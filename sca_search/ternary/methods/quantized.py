@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from sca_search.candidate import Candidate
-from sca_search.control import gradient_ratio, hard_loss
-from sca_search.levels import Levels, put_levels
-from sca_search.methods.method import Ending, Method
-from sca_search.methods.sca import spreads_of
-from sca_search.output_scale import take_over
-from sca_search.task import Task
-from sca_search.ternary import latent_of_dense, lost_scale
+from sca_search.config.candidate import Candidate
+from sca_search.models.levels import Levels, put_levels
+from sca_search.models.scales import take_over
+from sca_search.ternary.methods.base import Ending, Method, MethodTask, gradient_ratio, hard_loss
+from sca_search.ternary.methods.sca import spreads_of
+from sca_search.ternary.parametrize import latent_of_dense, lost_scale
 
 
 class Quantizer(nn.Module):
@@ -58,7 +56,7 @@ class Quantized(Method):
     quantizer: ClassVar[type[Quantizer]]
     has_pull: ClassVar[bool] = False
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
         for name, spread in spreads_of(model, candidate, task).items():
             layer = model.get_submodule(name)

@@ -12,14 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate
-from sca_search.control import SparsityControl, strength_unit
-from sca_search.exact import ExactTrits, exact_trits, rounded_trits
-from sca_search.levels import Levels
-from sca_search.methods.method import Ending, Method
-from sca_search.prior import zeros_for_sparsity
-from sca_search.task import Task
-from sca_search.ternary import (
+from sca_search.config.candidate import Candidate
+from sca_search.models.levels import Levels
+from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.exact import ExactTrits, exact_trits, rounded_trits
+from sca_search.ternary.methods.base import Ending, Method, MethodTask, strength_unit
+from sca_search.ternary.parametrize import (
     bake,
     latents,
     rounded,
@@ -28,12 +26,13 @@ from sca_search.ternary import (
     ternarize,
     ternary_weights,
 )
+from sca_search.ternary.prior import zeros_for_sparsity
 
 
 class Sca(Method):
     """Latent weights, a pull and a threshold, steered along a candidate's schedules."""
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
         ternarize(model, spreads_of(model, candidate, task), candidate.form)
         self._control = SparsityControl(model, candidate)
@@ -107,7 +106,7 @@ def weights_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     return trained, list(soft_weights(model).values())
 
 
-def spreads_of(model: nn.Module, candidate: Candidate, task: Task) -> dict[str, float | None]:
+def spreads_of(model: nn.Module, candidate: Candidate, task: MethodTask) -> dict[str, float | None]:
     """The root mean square of Θ at the start, a layer; None where the weights stay as they are."""
     if candidate.spread is None:
         return dict.fromkeys(task.ternary_layers, None)

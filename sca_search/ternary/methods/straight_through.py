@@ -8,15 +8,15 @@ Propagating Gradients Through Stochastic Neurons for Conditional Computation.
 
 from torch import nn
 
-from sca_search.candidate import Candidate
-from sca_search.methods.sca import Sca
-from sca_search.schedule import Constant, Tracked
-from sca_search.task import Task
+from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import Constant, Tracked
+from sca_search.ternary.methods.base import MethodTask
+from sca_search.ternary.methods.sca import Sca
 
 
 class StraightThrough(Sca):
     """SCA's latent weights and tracked threshold, with an estimator instead of a gradient."""
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         fixed = {"form": "straight-through", "alpha": Tracked(), "strength": Constant(value=0.0)}
         super().__init__(model, candidate.model_copy(update=fixed), task)

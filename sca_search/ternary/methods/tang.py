@@ -7,9 +7,9 @@ Tang, Hua & Wang, How to Train a Compact Binary Neural Network with High Accurac
 
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, straight_through
-from sca_search.ternary import nearest_trits
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, straight_through
+from sca_search.ternary.parametrize import nearest_trits
 
 
 class PulledTrits(Quantizer):

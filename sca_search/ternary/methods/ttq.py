@@ -12,11 +12,11 @@ Zhu, Han, Mao & Dally, Trained Ternary Quantization, 2016.
 import torch
 from torch import Tensor, nn
 
-from sca_search.candidate import Candidate
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, beyond
-from sca_search.prior import border
-from sca_search.task import Task
+from sca_search.config.candidate import Candidate
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.base import MethodTask
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, beyond
+from sca_search.ternary.prior import border
 
 
 class TwoScales(Quantizer):
@@ -51,7 +51,7 @@ class TwoScales(Quantizer):
 class Ttq(Quantized):
     quantizer = TwoScales
 
-    def __init__(self, model: nn.Module, candidate: Candidate, task: Task) -> None:
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, TwoScales)

@@ -7,8 +7,8 @@ Li, Zhang & Liu, Ternary Weight Networks, 2016.
 
 from torch import Tensor
 
-from sca_search.levels import Levels
-from sca_search.methods.quantized import Quantized, Quantizer, as_weights, beyond, straight_through
+from sca_search.models.levels import Levels
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond, straight_through
 
 _THRESHOLD = 0.7
 

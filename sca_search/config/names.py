@@ -1,0 +1,113 @@
+"""The names that a study may use: data sets, networks, methods, losses and metrics. Needs no torch.
+
+Registries, shell completion and help texts all read these lists.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sca_search.config.references import is_reference
+from sca_search.errors import nearest_name
+
+# A name that ends in a colon is followed by a path.
+DATA = ("digits", "mnist", "cifar10", "cifar100", "tiny-imagenet", "imagenet", "folder:", "npz:", "hf-disk:")
+MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
+Augmentation = Literal["none", "crop-flip", "scale-aspect"]
+
+# Losses and metrics by kind of task; the first of each kind is the default.
+LOSSES = {
+    "classes": ("cross-entropy", "balanced-cross-entropy"),
+    "multi-label": ("binary-cross-entropy",),
+    "regression": ("mse", "mae", "huber"),
+}
+# The tables of a study store the metric in the column `accuracy`, whatever its name: higher is always better.
+METRICS = {
+    "classes": ("accuracy", "balanced-accuracy", "macro-f1"),
+    "multi-label": ("macro-f1", "exact-match"),
+    "regression": ("r2", "negative-mae", "negative-mse"),
+}
+ACCURACY = "accuracy"
+FRACTIONS = frozenset({"accuracy", "balanced-accuracy", "macro-f1", "exact-match"})
+
+Levels = Literal["{-1,0,+1}", "{-1,+1}", "{-a,0,+a}", "{-a,+a}", "{-a,0,+b}", "float"]
+SCA = "sca"
+
+
+@dataclass(frozen=True)
+class MethodName:
+    """What is known of a method before torch is loaded.
+
+    A method that does not plan its sparsity ends at whatever sparsity training gives. One with a strength adds a
+    term to the loss, and a study searches its factor.
+    """
+
+    weights: Levels
+    place: str  # module.Class in sca_search.ternary.methods
+    plans_sparsity: bool = False
+    strength: tuple[float, float, float] | None = None  # dimensionless: lowest, highest, first value tried
+
+
+METHODS = {
+    SCA: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
+    "straight-through": MethodName("{-1,0,+1}", "straight_through.StraightThrough", plans_sparsity=True),
+    "tang": MethodName("{-1,0,+1}", "tang.Tang", strength=(0.001, 10.0, 0.03)),
+    "lr-net": MethodName("{-1,0,+1}", "lr_net.LrNet"),
+    "twn": MethodName("{-a,0,+a}", "twn.Twn"),
+    "bnn-plus-l1": MethodName("{-a,0,+a}", "bnn_plus.BnnPlusL1", strength=(0.001, 10.0, 0.03)),
+    "bnn-plus-l2": MethodName("{-a,0,+a}", "bnn_plus.BnnPlusL2", strength=(0.001, 10.0, 0.03)),
+    "inq": MethodName("{-a,0,+a}", "inq.Inq"),
+    "elb": MethodName("{-a,0,+a}", "elb.Elb", strength=(0.1, 100.0, 3.0)),
+    "ttq": MethodName("{-a,0,+b}", "ttq.Ttq", plans_sparsity=True),
+    "binary-connect": MethodName("{-1,+1}", "binary_connect.BinaryConnect"),
+    "bayes-binn": MethodName("{-1,+1}", "bayes_binn.BayesBinn"),
+    "bwn": MethodName("{-a,+a}", "bwn.Bwn"),
+    "dorefa": MethodName("{-a,+a}", "dorefa.Dorefa"),
+    "full-precision": MethodName("float", "full_precision.FullPrecision"),
+}
+# Competitors of the paper that are not implemented, with the reason.
+NOT_IMPLEMENTED = {
+    "elq": "its published update joins three terms whose weights and order we could not establish well enough",
+}
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1 and is shown in percent."""
+    return metric in FRACTIONS
+
+
+def at_most_one(metric: str | None) -> bool:
+    """Whether 1 is the best possible value. None stands for the default of a kind; all of these are."""
+    return metric is None or metric == "r2" or is_fraction(metric)
+
+
+def short_name(reference: str) -> str:
+    """The name to show: of a user's function, the part after the colon."""
+    return reference.rpartition(":")[2]
+
+
+def format_metric(metric: str, value: float) -> str:
+    """A value with its unit: fractions in percent, others as they are."""
+    return f"{value:.2%}" if is_fraction(metric) else f"{value:.5g}"
+
+
+def format_spread(metric: str, value: float) -> str:
+    """A difference of two values; two significant digits where the metric has a unit of its own."""
+    return f"{value:.2%}" if is_fraction(metric) else f"{value:.2g}"
+
+
+def metric_scale(metric: str, level: float) -> float:
+    """The scale by which a difference of values is small or large.
+
+    1 for fractions and r2; for a metric with a unit of its own, the magnitude of a value that it reached.
+    """
+    return 1.0 if at_most_one(metric) else abs(level) or 1.0
+
+
+def check_name(given: str, names: dict[str, tuple[str, ...]]) -> str:
+    """Return a known name or a reference to a function unchanged; ValueError with the nearest name otherwise."""
+    known = sorted({name for of_kind in names.values() for name in of_kind})
+    if given in known or is_reference(given):
+        return given
+    raise ValueError(
+        f"must be one of {', '.join(known)}, or module:function, got {given!r}{nearest_name(given, known)}"
+    )

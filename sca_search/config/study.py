@@ -1,0 +1,389 @@
+"""The study: frozen, validated tables of settings, as a study file holds them. `load.py` reads files and flags."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from sca_search.config import types as t
+from sca_search.config.messages import key_error
+from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
+from sca_search.config.recipe import RecipeSpec
+from sca_search.config.schedule import FromPrior, NonNegativeFloat, Share, Tracked
+
+GOALS = ("target_sparsity", "min_accuracy", "front")
+# Each may be given alone, or together with a target sparsity or a minimum of the metric.
+BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
+
+
+def _key(default: Any, text: str) -> Any:
+    """A setting of study files only, with its help text."""
+    return Field(default, description=text)
+
+
+def _flag(default: Any, text: str, name: str = "", kind: str = "") -> Any:
+    """A setting that is a command-line flag as well: its name if not the key's, its type if not the field's."""
+    return Field(default, description=text, json_schema_extra={"flag": name, "kind": kind})
+
+
+def _names_by_kind(names: dict[str, tuple[str, ...]]) -> str:
+    return "; ".join(f"{kind}: {', '.join(names[kind])}" for kind in names)
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GoalSpec(Table):
+    """The goal: one of three, budgets, or both. Without any, a target sparsity of 0.5."""
+
+    target_sparsity: t.FractionBelowOne | None = _flag(
+        None, "Fraction of ternary weights that are zero, from 0 to below 1. Default: 0.5."
+    )
+    min_accuracy: Annotated[float, Field(strict=True)] | None = _flag(
+        None, "Alternative goal: the sparsest model with at least this validation metric, in its unit: 0.98."
+    )
+    front: bool = _flag(False, "Alternative goal: the whole Pareto front, without a target.")
+    max_latency_ms: t.PositiveFloat | None = _flag(
+        None,
+        "Latency budget in ms per image (exported C, one thread). Can be combined with --target-sparsity or "
+        "--min-accuracy, as can all budgets.",
+    )
+    max_kb: t.PositiveFloat | None = _flag(None, "Budget for the packed ternary weights in KB (1,024 bytes).")
+    max_file_kb: t.PositiveFloat | None = _flag(None, "Budget for the whole packed file in KB.")
+    prefer: Literal["sparsest", "fastest", "smallest"] = _flag(
+        "sparsest", "With --min-accuracy, which accurate model to choose: sparsest, fastest or smallest."
+    )
+    grid: bool = _flag(
+        True, "Plan every other trial at a sparsity around the target, for the front; off: all at the target."
+    )
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """The budgets that are set, by name."""
+        return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_target(cls, given: Any) -> Any:
+        is_open = isinstance(given, dict) and not given.keys() & {*GOALS, *BUDGETS}
+        return {"target_sparsity": 0.5} | given if is_open else given
+
+    @model_validator(mode="after")
+    def _one_goal(self) -> Self:
+        named = [name for name in GOALS if getattr(self, name) not in {None, False}]
+        if self.target_sparsity == 0.0:  # a goal, although equal to False
+            named.append("target_sparsity")
+        if len(named) > 1 or not (named or self.budgets):
+            raise ValueError(f"must name one of {', '.join(GOALS)}, got {' and '.join(named) or 'none'}")
+        if self.front and self.budgets:
+            raise ValueError(f"must not have both front, which has no limit, and {' and '.join(self.budgets)}")
+        if self.prefer != "sparsest" and self.min_accuracy is None:
+            raise ValueError(f"must name min_accuracy where it has prefer, got {self.prefer!r} alone")
+        return self
+
+
+class DataSpec(Table):
+    """The data set."""
+
+    name: t.NameOrReference = _flag(
+        "digits",
+        f"Data set: {', '.join(f'{name}PATH' if name.endswith(':') else name for name in DATA)}, or a function of "
+        "yours: module:function or file.py:function. digits is included in the package.",
+        name="data",
+    )
+    dir: t.FilePath | None = _flag(None, "Folder with local copies of the named data sets.", name="data_dir")
+    image_size: t.Pixels | None = _flag(
+        None, "Height and width in pixels to which image files are resized. Default: 64; imagenet 224."
+    )
+    train_limit: Annotated[t.Integer, Field(ge=10, lt=2**31)] | None = _flag(
+        None, "Maximum number of training images. Default: all."
+    )
+    normalise: bool = _flag(True, "Normalise inputs per channel, and the targets of a regression.")
+    columns: t.Patterns = _flag(
+        (), "Input and target columns of hf-disk data: 'image,label'. Default: by type.", name="data_columns"
+    )
+    augment: Augmentation = _flag(
+        "none",
+        "Augmentation of training images: none, crop-flip (shifted by up to an eighth, mirrored) or scale-aspect "
+        "(image files only: a crop of 8 to 100 % of the area, mirrored).",
+    )
+    skip_unreadable: bool = _flag(False, "Skip image files that cannot be read, and report their number.")
+
+
+class ModelSpec(Table):
+    """The network, and which of its layers become ternary."""
+
+    name: t.NameOrReference = _flag(
+        "lenet-small",
+        f"Network: {', '.join(MODELS)}; any other as file.py:function, package.module:function, torchvision:NAME or "
+        "timm:NAME.",
+        name="model",
+    )
+    weights: Annotated[t.FilePath, AfterValidator(Path.resolve)] | None = _flag(
+        None, "Trained weights to start from instead of dense training: a safetensors file or a state dict."
+    )
+    dropout: t.FractionBelowOne = _key(0.0, "Dropout rate of the built-in networks.")
+    keep_first: bool = _key(True, "Leave the first weight layer dense.")
+    keep_last: bool = _key(True, "Leave the last weight layer dense.")
+    skip: t.Patterns = _flag((), "Layers that stay dense, as name patterns: 'fc*,conv2'.")
+    only: t.Patterns = _flag((), "The only layers to make ternary, as name patterns.")
+
+    @property
+    def label(self) -> str:
+        """The name without the folders of a file."""
+        place, colon, function = self.name.rpartition(":")
+        return f"{Path(place).name}{colon}{function}" if place.endswith(".py") else self.name
+
+
+class TrainSpec(Table):
+    """Training settings that all candidates share."""
+
+    batch: Annotated[t.Integer, Field(ge=2, lt=2**31)] = _flag(64, "Batch size.")
+    dense_epochs: t.CountOrZero = _flag(30, "Epochs of the dense warm start. Default: 30; 0 with --weights.")
+    dense_learning_rate: t.PositiveFloat = _key(0.01, "Maximum learning rate of the dense warm start.")
+    epochs: t.Count = _flag(20, "Ternary training epochs per trial.")
+    frozen_epochs: t.CountOrZero = _key(5, "Epochs after rounding in which only the float parameters are trained.")
+    learning_rate_steps: t.EpochFactors = _key((), "[epoch, factor] pairs; empty: one-cycle schedule.")
+    last_layer_weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of the last layer.")
+    weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of all trained parameters, unless the last layer's.")
+    loss: t.LossName | None = _flag(
+        None, f"Loss ({_names_by_kind(LOSSES)}), or module:function of (outputs, targets). Default: by the targets."
+    )
+    metric: t.MetricName | None = _flag(
+        None,
+        f"Metric that trials are compared by ({_names_by_kind(METRICS)}), or module:function of (outputs, targets), "
+        "higher is better. Default: by the targets.",
+    )
+    distillation: Share = _key(0.9, "Weight of the distillation loss against the task's loss.")
+    temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
+    floor_per_layer: t.CountOrZero = _key(1, "Minimum number of non-zero weights per layer.")
+    floor_per_channel: t.CountOrZero = _key(0, "Minimum number of non-zero weights per output channel.")
+
+
+class SpaceSpec(Table):
+    """The ranges that a study samples from; a number instead of [low, high] fixes a value."""
+
+    strength: t.PositiveRange | None = _flag(
+        None, "Fix the regularization strength (dimensionless λ) instead of searching it.", kind="float"
+    )
+    pull_start: t.FractionRange = _key((0.0, 0.6), "Fraction of training at which λ starts.")
+    growth: t.Growths = _key(("linear", "exponential", "step"), "How λ grows from its start to its final strength.")
+    hold_from: t.HoldRange = _key(
+        (0.3, 0.9), "Form paper: fraction of training after which weights are pinned to their rounded value; 1: never."
+    )
+    sharpness: t.PositiveRange = _key((100.0, 10000.0), "Form sharpened: β at the end.")
+    sharpness_first: t.PositiveRange = _key((1.0, 100.0), "Form sharpened: β at the start.")
+    sharpness_start: t.EarlyRange = _key((0.0, 0.5), "Form sharpened: fraction of training at which β starts to rise.")
+    gradient_sharpness: t.PositiveRange = _key(
+        (0.5, 500.0), "Upper limit of β in the gradient; at or above `sharpness` it is the true gradient."
+    )
+    rise: t.FractionRange = _key(
+        (0.0, 0.7), "Fraction of training in which a tracked sparsity rises to the planned value."
+    )
+    spread: t.SpreadRange = _key((0.3, 0.9), "Root mean square of the latents at the start.")
+    learning_rate: t.PositiveRange = _key((0.003, 0.02), "Learning rate of the float parameters.")
+    latent_learning_rate: t.PositiveRange = _key((0.01, 0.1), "Learning rate of the latents.")
+    frozen_learning_rate: t.PositiveRange = _key((0.001, 0.01), "Learning rate of the frozen phase.")
+    split: t.HalfWidth = _flag(1.0, "Search range of the per-layer sparsity allocation, as ± log-density. 0 = uniform.")
+    own: t.HalfWidth = _key(0.7, "Search range of per-group strength and sharpness, as ± logarithm; 0: equal for all.")
+
+
+class SearchSpec(Table):
+    """The search: how many trials, of which form, by how many workers."""
+
+    trials: t.Count = _flag(16, "Number of trials, each training one candidate.")
+    method: t.Method = _flag(SCA, "Training method: sca, or a competitor: straight-through, twn, ttq, … (see compare).")
+    form: Literal["sharpened", "paper", "straight-through"] = _flag(
+        "sharpened", "Form of SCA: sharpened, paper (plain SCA) or straight-through (a baseline)."
+    )
+    alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = _key(
+        None, "How α is chosen during training; default: by form."
+    )
+    groups: Literal["layer", "stage", "all"] | None = _flag(
+        None, "Layers that share searched values: layer (none), stage or all. Default: by the number of layers."
+    )
+    sampler: Literal["tpe", "gp", "random"] = _key("tpe", "Optuna sampler.")
+    correction: bool = _key(True, "Correct the prior by the sparsities that finished trials achieved.")
+    prior: t.FilePath | None = _flag(None, "prior.json of another run of this network, to correct the prior with.")
+    latency_table: t.FilePath | None = _flag(
+        None, "Latency table of the target device, from `calibrate --emit`. Default: calibrate this machine."
+    )
+    rungs: tuple[Share, ...] = _key(
+        (0.25, 0.5), "Fractions of training at which candidates of equal sparsity are compared (successive halving)."
+    )
+    keep: t.PositiveFraction = _flag(1.0, "Fraction of candidates that continue at each rung. 1 = all.")
+    refits: t.CountOrZero = _flag(2, "Number of refits of the chosen candidate with other seeds.")
+    time_budget: t.Seconds | None = _flag(
+        None, "Start no trial that would end later than this: 90s, 10m, 2h. Default: no limit.", kind="str"
+    )
+    workers: t.Processes = _flag(1, "Number of worker processes that train trials in parallel.")
+    threads: t.Threads = _flag(0, "Threads per worker. Default: from model size and CPU count.")
+    heartbeat: t.Seconds = _key(10.0, "Seconds between heartbeats; after three missing ones a trial is requeued.")
+    checkpoint_every: t.Seconds = _key(60.0, "Seconds between checkpoints, which are written at the end of an epoch.")
+    trial_time: t.Seconds | None = _flag(
+        None, "Kill a trial that takes longer than this: 90s, 10m, 2h. Default: no limit.", kind="str"
+    )
+    trial_memory_gb: t.PositiveFloat | None = _flag(
+        None, "Kill a trial whose worker uses more than this many GB. Default: no limit."
+    )
+    space: SpaceSpec = SpaceSpec()
+
+
+class StudySpec(Table):
+    """A study."""
+
+    name: t.RunName | None = _flag(None, "Name of the run folder. Default: from data, network and goal.")
+    seed: Annotated[t.Integer, Field(ge=0, lt=2**31)] = _flag(
+        0, "Random seed. The same seed, machine and threads give the same front."
+    )
+    out: t.FilePath = _flag(Path("runs"), "Folder in which run folders are created.")
+    goal: GoalSpec = GoalSpec()
+    data: DataSpec = DataSpec()
+    model: ModelSpec = ModelSpec()
+    train: TrainSpec = TrainSpec()
+    search: SearchSpec = SearchSpec()
+    recipe: RecipeSpec | None = _key(None, "One candidate that is trained as given instead of searched.")
+    trainer: t.TrainerSettings | None = _key(None, "Settings passed to Lightning's Trainer.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_defaults(cls, given: Any) -> Any:
+        """Defaults of a study with a recipe: no goal, no distillation, no frozen phase, the recipe's epochs."""
+        recipe = given.get("recipe") if isinstance(given, dict) else None
+        if not isinstance(recipe, dict):
+            return given
+        model, train = given.get("model", {}), given.get("train", {})
+        if not isinstance(model, dict) or not isinstance(train, dict):
+            return given
+        epochs = train.get("epochs", recipe.get("epochs", 1))
+        is_trained = recipe.get("initialisation") == "pretrained" and model.get("weights") is None
+        defaults: dict[str, dict[str, Any]] = {
+            "goal": {"front": True},
+            "train": {
+                "epochs": epochs,
+                "dense_epochs": epochs if is_trained else 0,
+                "frozen_epochs": 0,
+                "distillation": 0.0,
+            },
+            "search": {"form": "paper", "trials": 1, "refits": 0},
+        }
+        tables = {key: value for key in defaults if isinstance(value := given.get(key, {}), dict)}
+        goal = tables.get("goal", {})
+        if goal.keys() & {*GOALS, *BUDGETS}:
+            defaults["goal"] = {}  # refused below
+        return given | {key: defaults[key] | table for key, table in tables.items()}
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        """A recipe leaves nothing to search, and has all settings of its training."""
+        if self.recipe is None:
+            return self
+        rule = "must not be given with a recipe, whose sparsity is whatever rounding gives"
+        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
+            if (value := getattr(self.goal, goal)) is not None:
+                raise key_error(f"goal.{goal}", rule, value)
+        if self.search.form != "paper":
+            raise key_error("search.form", "must be 'paper' with a recipe", self.search.form)
+        if self.train.distillation:
+            raise key_error("train.distillation", "must be 0 with a recipe", self.train.distillation)
+        if self.train.learning_rate_steps:
+            raise key_error(
+                "train.learning_rate_steps", "must be set in the recipe if there is one", self.train.learning_rate_steps
+            )
+        if self.model.weights is not None and self.recipe.initialisation == "xavier":
+            raise key_error(
+                "model.weights", "must not be given with a recipe whose initialisation is xavier", self.model.weights
+            )
+        return self
+
+    @property
+    def plans_sparsity(self) -> bool:
+        """Whether trials have a planned sparsity; otherwise it is whatever rounding gives."""
+        return self.recipe is None and METHODS[self.search.method].plans_sparsity
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_defaults(cls, given: Any) -> Any:
+        """A method that cannot choose its sparsity has no goal but the front."""
+        search = given.get("search", {}) if isinstance(given, dict) else {}
+        named = search.get("method", SCA) if isinstance(search, dict) else None
+        method = METHODS.get(named) if isinstance(named, str) else None
+        if method is None or method.plans_sparsity:
+            return given
+        return {"goal": {"front": True}} | given
+
+    @model_validator(mode="after")
+    def _check_method(self) -> Self:
+        name = self.search.method
+        if self.recipe is not None and name != SCA:
+            raise key_error("search.method", f"must be {SCA!r} with a recipe", name)
+        if self.plans_sparsity or self.recipe is not None:
+            if name != SCA and self.search.form != "sharpened":
+                raise key_error("search.form", f"must not be given with the method {name!r}", self.search.form)
+            return self
+        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
+            if (value := getattr(self.goal, goal)) is not None:
+                rule = f"must not be given with the method {name!r}, which cannot choose its sparsity"
+                raise key_error(f"goal.{goal}", rule, value)
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weights_defaults(cls, given: Any) -> Any:
+        """Given weights replace dense training, unless epochs are set."""
+        if not isinstance(given, dict):
+            return given
+        model, train = given.get("model"), given.get("train", {})
+        if not isinstance(model, dict) or not isinstance(train, dict) or model.get("weights") is None:
+            return given
+        return given | {"train": {"dense_epochs": 0} | train}
+
+    @model_validator(mode="after")
+    def _check_dense(self) -> Self:
+        has_weights = self.model.name.startswith(t.PYTHON_OBJECT)  # it has weights already
+        needs_none = self.recipe is not None and self.recipe.initialisation == "xavier"
+        if self.train.dense_epochs == 0 and self.model.weights is None and not (has_weights or needs_none):
+            raise key_error("train.dense_epochs", "must be at least 1 without model.weights", 0)
+        return self
+
+    @model_validator(mode="after")
+    def _check_min_accuracy(self) -> Self:
+        """A metric of at most 1 cannot reach more, and any fraction exceeds 0."""
+        minimum, metric = self.goal.min_accuracy, self.train.metric
+        if minimum is None:
+            return self
+        if at_most_one(metric) and minimum > 1:
+            raise key_error("goal.min_accuracy", "must be at most 1", minimum)
+        if (metric is None or is_fraction(metric)) and minimum <= 0:
+            raise key_error("goal.min_accuracy", "must be above 0", minimum)
+        return self
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def references(self) -> tuple[str | None, ...]:
+        """The settings that may refer to user code."""
+        return self.data.name, self.model.name, self.train.loss, self.train.metric
+
+    @property
+    def base_name(self) -> str:
+        """Default name of the run folder: data, network, goal."""
+        data = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name.replace(":", "-")).name).strip("-")[:60].rstrip("-")
+        network = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.name.rpartition(":")[2]).strip("-.")[:40].rstrip("-.")
+        return f"{data or 'data'}-{network or 'network'}-{self._goal_name}"
+
+    @property
+    def _goal_name(self) -> str:
+        goal = self.goal
+        if self.recipe is not None:
+            return "recipe"
+        parts = [
+            f"s{goal.target_sparsity:g}" if goal.target_sparsity is not None else "",
+            f"a{goal.min_accuracy:g}" if goal.min_accuracy is not None else "",
+            *(f"{value:g}{name.removeprefix('max_').removeprefix('latency_')}" for name, value in goal.budgets.items()),
+        ]
+        return "-".join(part.replace("_", "-") for part in parts if part) or "front"

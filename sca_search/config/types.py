@@ -1,0 +1,180 @@
+"""The types of values in study files and flags, and how strings are parsed into them."""
+
+import re
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from sca_search.config.messages import format_value
+from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED, check_name
+from sca_search.config.schedule import NonNegativeFloat, Share
+from sca_search.errors import nearest_name
+
+# Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
+_MAX_COUNT = 1_000_000
+MAX_PROCESSES = 1024
+MAX_SEEDS = 10_000
+# Products of numbers up to this, as steps and rescaling compute them, are still finite.
+_MAX_FLOAT = 1e30
+
+Integer = Annotated[int, Field(strict=True)]  # strict: `true` is not a number
+Count = Annotated[Integer, Field(ge=1, le=_MAX_COUNT)]
+CountOrZero = Annotated[Integer, Field(ge=0, le=_MAX_COUNT)]
+Pixels = Annotated[Integer, Field(ge=1, le=4096)]  # side of an image
+Processes = Annotated[Integer, Field(ge=1, le=MAX_PROCESSES)]
+Threads = Annotated[Integer, Field(ge=0, le=MAX_PROCESSES)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+PositiveFloat = Annotated[float, Field(strict=True, gt=0)]
+BoundedFloat = Annotated[PositiveFloat, Field(le=_MAX_FLOAT)]
+FractionBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
+PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
+
+
+def _in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"must name each epoch once, in order, got {epochs}")
+    if any(number > _MAX_FLOAT for number in (*epochs, *accumulate((factor for _, factor in steps), mul))):
+        raise ValueError(f"must have epochs and products of factors of at most {_MAX_FLOAT:g}, got {list(steps)}")
+    return steps
+
+
+EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, BoundedFloat], ...], AfterValidator(_in_order)]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(given: object) -> object:
+    """Parse '90', '90s', '10m' and '2h' as seconds."""
+    if not isinstance(given, str):
+        return given
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", given)
+    if match is None:
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {format_value(given)}")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _range(given: object) -> object:
+    """A number stands for the range of only this number."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return (given, given)
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ValueError(f"must be a number or [low, high], got {format_value(given)}")
+    return given
+
+
+def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[1] < ends[0]:
+        raise ValueError(f"must be a number or [low, high] with low <= high, got {list(ends)}")
+    return ends
+
+
+def _patterns(given: object) -> object:
+    """Parse 'a,b', as a flag passes it, as two patterns."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+
+# Thirty years: the limit of waiting for a thread is not much longer.
+Seconds = Annotated[PositiveFloat, Field(le=1e9), BeforeValidator(_seconds)]
+HalfWidth = Annotated[float, Field(strict=True, ge=0, le=20)]  # of a logarithm: its exponential is half a billion
+# Above it, softened outputs are all equal.
+Temperature = Annotated[PositiveFloat, Field(le=1e4)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+PositiveRange = Annotated[tuple[BoundedFloat, BoundedFloat], BeforeValidator(_range), AfterValidator(_ascending)]
+FractionRange = Annotated[
+    tuple[FractionBelowOne, FractionBelowOne], BeforeValidator(_range), AfterValidator(_ascending)
+]
+
+
+def _path(given: Path) -> Path:
+    """Expand ~; refuse what no system call would accept."""
+    if "\0" in str(given):
+        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}")
+    try:
+        return given.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}: {error}") from error
+
+
+FilePath = Annotated[Path, AfterValidator(_path)]
+# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
+_SpreadLimit = Annotated[PositiveFloat, Field(le=3)]
+SpreadRange = Annotated[tuple[_SpreadLimit, _SpreadLimit], BeforeValidator(_range), AfterValidator(_ascending)]
+HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_ascending)]
+_Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness reaches its final value after nine tenths
+EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_ascending)]
+Growths = Annotated[
+    tuple[Literal["linear", "exponential", "step"], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    Field(min_length=1),
+]
+
+
+def _method(given: object) -> object:
+    if isinstance(given, str) and given not in METHODS:
+        if given in NOT_IMPLEMENTED:
+            raise ValueError(f"must be an implemented method; {given} is not, since {NOT_IMPLEMENTED[given]}")
+        raise ValueError(f"must be one of {', '.join(METHODS)}, got {given!r}{nearest_name(given, METHODS)}")
+    return given
+
+
+Method = Annotated[str, BeforeValidator(_method)]
+
+# Settings of Lightning's Trainer that a study may pass on. Length, logging and checkpoints are set by the study.
+TRAINER_SETTINGS = (
+    "accelerator",
+    "accumulate_grad_batches",
+    "benchmark",
+    "detect_anomaly",
+    "deterministic",
+    "devices",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "num_nodes",
+    "precision",
+    "strategy",
+    "sync_batchnorm",
+)
+
+
+# Those that leave the weights in single precision, which evaluation and export rely on.
+PRECISIONS = ("32-true", "32", "16-mixed", "16", "bf16-mixed", "bf16")
+
+
+def _trainer_settings(given: object) -> object:
+    if not isinstance(given, dict):
+        return given
+    for name in given:
+        if name not in TRAINER_SETTINGS:
+            near = nearest_name(str(name), TRAINER_SETTINGS)
+            raise ValueError(f"must have only {', '.join(TRAINER_SETTINGS)}, got {format_value(name)}{near}")
+    batches = given.get("accumulate_grad_batches", 1)
+    if type(batches) is not int or not 1 <= batches <= _MAX_COUNT:
+        raise ValueError(
+            f"must have accumulate_grad_batches from 1 to {_MAX_COUNT:,}, an integer, got {format_value(batches)}"
+        )
+    if str(precision := given.get("precision", "32")) not in PRECISIONS:
+        raise ValueError(f"must have as precision one of {', '.join(PRECISIONS)}, got {format_value(precision)}")
+    return given
+
+
+TrainerSettings = Annotated[dict[str, bool | int | float | str | list[int]], BeforeValidator(_trainer_settings)]
+
+
+# Prefix of names that stand for a Python object.
+PYTHON_OBJECT = "python:"
+
+
+def _with_absolute_path(name: str) -> str:
+    """Make the path of a user's file absolute, so that it is found from any folder."""
+    place, colon, function = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}{colon}{function}" if place.endswith(".py") else name
+
+
+NameOrReference = Annotated[str, AfterValidator(_with_absolute_path)]
+LossName = Annotated[NameOrReference, AfterValidator(lambda given: check_name(given, LOSSES))]
+MetricName = Annotated[NameOrReference, AfterValidator(lambda given: check_name(given, METRICS))]
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
