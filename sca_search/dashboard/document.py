@@ -26,7 +26,7 @@ from sca_search.dashboard.text import (
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import trial_detail
 from sca_search.runs.goal import limits_of
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
 # In the table these come first, and in this order.
@@ -166,5 +166,5 @@ def _setup(files: RunFiles) -> Document:
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],
         "versions": files.about.get("versions") or files.summary.get("versions") or {},
-        "commands": [without_passwords(str(each.get("command", ""))) for each in files.about.get("commands", ())],
+        "commands": [scrub(str(each.get("command", ""))) for each in files.about.get("commands", ())],
     }

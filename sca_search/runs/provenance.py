@@ -14,7 +14,7 @@ from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.run_format import FORMAT, require_known_format
 from sca_search.system.files import write_json_atomic
-from sca_search.system.secrets import address_without_password
+from sca_search.system.secrets import scrub
 from sca_search.system.versions import versions
 
 
@@ -25,7 +25,7 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     told = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
     # Before they are joined: the shell's quotes would stand in the middle of a password with a quote.
-    shown = shlex.join(["sca-search", *map(address_without_password, arguments)])
+    shown = shlex.join(["sca-search", *map(scrub, arguments)])
     command = {"command": shown, "at": time.time()}
     write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
 

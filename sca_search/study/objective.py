@@ -46,7 +46,7 @@ from sca_search.study.setup import build_cost_meter, given_prior, or_again
 from sca_search.study.space import Space
 from sca_search.study.storage import NothingWaitsError, storage_errors
 from sca_search.system.memory_limit import memory_limits
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
@@ -131,7 +131,7 @@ class Objective:
                     self._note,
                 )
         except FAILURES as error:
-            trial.set_user_attr("reason", without_passwords(str(error)))
+            trial.set_user_attr("reason", scrub(str(error)))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
         except PausedError as error:
