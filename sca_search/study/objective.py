@@ -45,7 +45,7 @@ from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import build_cost_meter, given_prior, or_again
 from sca_search.study.space import Space
 from sca_search.study.storage import NothingWaitsError, storage_errors
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error
 from sca_search.system.secrets import scrub
 from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
@@ -124,7 +124,7 @@ class Objective:
         rungs = self._rungs(trial, number, candidate.sparsity)
         self._fetch_checkpoint(trial, number)
         try:
-            with memory_limits():
+            with oom_as_limit_error():
                 return or_again(
                     lambda: train_candidate(candidate, self.task, self.start, progress, rungs),
                     self.run.checkpoint(number),
