@@ -28,7 +28,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Listener, make_objective, work
-from sca_search.study.queue import fail, open_study, take_back, trials_of
+from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
 from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.system.machine import usable_cores
 from sca_search.training.fit import StopRequestedError
@@ -220,7 +220,7 @@ class Team:
         """Puts back what a worker was training when it died, and starts another."""
         taken = trials_of(self.study, owner_name(worker.process.pid))
         for trial in taken:
-            take_back(self.study, trial, counts=not self._stop.value)
+            requeue_lost(self.study, trial, is_crash=not self._stop.value)
         # One that had taken a trial may have died before it could say so; the trial counts such deaths.
         self._stillborn = 0 if taken else self._stillborn + (not worker.has_begun)
         if self._stillborn >= _MOST_STILLBORN:

@@ -82,7 +82,7 @@ from torch.nn import functional
 
 
 def loss(outputs, targets):
-    hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
+    hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heartbeat of trial")]
     if hearts and multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), 9)
     return functional.cross_entropy(outputs, targets)
@@ -99,7 +99,7 @@ def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "deadly" / "trials.csv")
     assert list(trials["state"]) == ["failed"]
-    assert trials["reason"][0] == "its workers died 3 times: they were killed, for want of memory perhaps"
+    assert trials["reason"][0] == "its worker crashed 3 times (out of memory?)"
     assert done.stdout.count("died; another takes its place") == 3
 
 
@@ -153,7 +153,7 @@ class Net(nn.Module):
         )
 
     def forward(self, images):
-        hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
+        hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heartbeat of trial")]
         outputs = self.body(images)
         if hearts and multiprocessing.parent_process() is not None and outputs.requires_grad:
             outputs.register_hook(eval("lambda _: (None for _ in ()).throw(error)", FAULT))
