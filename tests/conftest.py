@@ -14,7 +14,7 @@ from filelock import FileLock
 
 # The command's screen is as wide as its process is told when it is imported; sentences should not be folded.
 os.environ["COLUMNS"] = "200"
-from sca_search.cli.run import main
+from sca_search.cli.app import main
 from tests.support.command import TINY, Outcome, sca_search
 
 # Two test processes on two cores must not fight over them.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.cli.exit_codes import ended
+from sca_search.cli.exit_codes import exit_code_of
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
@@ -137,7 +137,7 @@ def test_no_error_shows_a_password(address: str, as_json: bool, capsys: pytest.C
         raise ZeroDivisionError(f"got {address} here")
 
     speak(json=as_json, verbose=True)
-    assert (ended(refused), ended(failed)) == (2, 70)
+    assert (exit_code_of(refused), exit_code_of(failed)) == (2, 70)
     told = capsys.readouterr()
     assert told.err.count("***") >= 4
     assert told.out.count("***") == 2 * as_json
@@ -151,7 +151,7 @@ def test_a_password_is_hidden_before_a_sentence_is_shortened(capsys: pytest.Capt
     def refused() -> None:
         raise SpecError(f"{'b' * 1000} postgresql://me:{password}@db/x {'c' * 600}")
 
-    ended(refused)
+    exit_code_of(refused)
     told = capsys.readouterr().err
     assert " … " in told
     assert "postgresql://me:***@db/x" in told
