@@ -24,7 +24,7 @@ from sca_search.export.graph.records import Floats, Linear, TestVectors
 from sca_search.export.layout import FILES
 from sca_search.export.packed.format import read_packed, write_packed
 from sca_search.export.packed.test_vectors import write_vectors
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 from sca_search.export.verify_folder import verify_folder
 from sca_search.system.torchvision import patch_torchvision
 from tests.support.networks import MEAN, STD
