@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from sca_search.config.costs import BUDGETS
 from sca_search.config.messages import sentence
-from sca_search.config.study import BUDGETS, GOALS, StudySpec
+from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.secrets import holds_password, scrub
 
