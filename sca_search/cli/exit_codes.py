@@ -10,7 +10,7 @@ import typer
 
 from sca_search.errors import ScaError
 from sca_search.system.console import LOGGER, PIPE_CLOSED, answer, errors, manner
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 SUCCESS, NEGATIVE, INVALID, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
 EXIT_CODES = {
@@ -65,7 +65,7 @@ def _message(error: Exception) -> str | None:
 
 def _report_invalid(message: str, error: Exception) -> int:
     # Passwords are removed first: the scrubber does not recognize half of one.
-    message = "\n".join(map(_truncated, without_passwords(message).split("\n")))
+    message = "\n".join(map(_truncated, scrub(message).split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(message, style="red")

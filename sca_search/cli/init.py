@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sca_search.cli.options import option, study_options
+from sca_search.config.costs import BUDGETS
 from sca_search.config.load import FLAGS, STUDY_FLAGS, resolve
 from sca_search.config.names import DATA, MODELS
-from sca_search.config.study import BUDGETS, GOALS, StudySpec
+from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.console import answer, manner, remarks, results, say
 from sca_search.system.signals import stop_on_interrupt
