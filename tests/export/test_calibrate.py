@@ -127,7 +127,7 @@ def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytes
         cached_file(graph, replace(compiler, command=(*compiler.command, "-m64")), QUICK),
         cached_file(replace(graph, records=graph.records[1:]), compiler, QUICK),
     }
-    monkeypatch.setattr(calibrate, "processor", lambda: "another")
+    monkeypatch.setattr(calibrate, "instruction_set", lambda: "another")
     files.add(cached_file(graph, compiler, QUICK))
     monkeypatch.setattr(calibrate, "kernels_hash", lambda: "others")
     files.add(cached_file(graph, compiler, QUICK))

@@ -15,9 +15,7 @@ from sca_search.errors import SpecError, StorageError
 from sca_search.export.c.compiler import (
     PORTABLE,
     Compiler,
-    cache_folder,
     make_private,
-    processor,
     require_compiler,
     run_program,
     zig_compiler,
@@ -41,6 +39,7 @@ from sca_search.export.latency.table import parse_calibration, read_calibration,
 from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
 from sca_search.models.levels import baked_layers
 from sca_search.system.files import new_folder, write_text_atomic
+from sca_search.system.machine import cache_folder, instruction_set
 from sca_search.training.task import Task
 
 Say = Callable[[str], None]
@@ -117,7 +116,7 @@ def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None 
 def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
     """Where the calibration of a network on this machine is kept: none of another processor, compiler or kernels."""
     built_by = (compiler.version(), *compiler.command, *compiler.native())
-    parts = [processor(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
+    parts = [instruction_set(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
     whole = "".join(f"{len(part)}:{part}" for part in parts)
     return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 

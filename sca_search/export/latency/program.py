@@ -7,7 +7,6 @@ between the steps and without: the steps tell how the time is shared, the whole 
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +23,7 @@ from sca_search.export.c.layers import chosen_kernels
 from sca_search.export.c.source import model_files, stamped_steps
 from sca_search.export.graph import records as r
 from sca_search.export.packed.format import describe
+from sca_search.system.machine import usable_cores
 
 
 def nonzeros_at(graph: r.Graph, sparsity: float) -> dict[str, int]:
@@ -134,7 +134,7 @@ def build_calibration(
         compiler.run([*cross, *flags, *objects[name], "-c", "-o", f"{program}-{name}.o"])
 
     say(f"compiling {len(objects)} files")
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for done, _ in enumerate(pool.map(compile_one, objects), start=1):
             if done % _SAID == 0 and done < len(objects):
                 say(f"compiled {done} of {len(objects)}")
@@ -152,10 +152,6 @@ def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
         "calibrate": (str(folder / "calibrate.c"),),
     }
     return objects | {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _variant(number: int, variant: r.Graph) -> str:
