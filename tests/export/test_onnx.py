@@ -196,7 +196,7 @@ def test_missing_package_is_one_clear_sentence(package: str, call: str) -> None:
     assert done.stdout.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("int2", [False, True])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
 def test_torchvision_networks_agree_with_torch(name: str, int2: bool, tmp_path: Path) -> None:

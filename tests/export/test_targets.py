@@ -183,7 +183,7 @@ def test_source_that_does_not_compile_fails_with_the_compilers_words(tmp_path: P
 
 
 @needs_zig
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(900)  # the compiler builds a C library for each target first
 @pytest.mark.parametrize("name", TARGETS)
 def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
 
 
 @needs_zig
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["wasm32-wasi", "aarch64-linux"])
 def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
 
 
 @needs_zig
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(900)
 def test_check_says_what_was_only_compiled(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets.shutil, "which", lambda _name: None)

@@ -16,7 +16,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_loses_nothing_and_counts_nothing_twice(name: str, tmp_path: Path, server: Server) -> None:

@@ -34,7 +34,7 @@ def stub_torchvision(folder: Path) -> Path:
     return folder / "torchvision"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     program = (
         "from sca_search.system.torchvision import heal_torchvision\n"
@@ -47,7 +47,7 @@ def test_heal_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     assert run(program) == "imported"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked_for() -> None:
     program = (
         "import sys\n"
@@ -59,7 +59,7 @@ def test_lightning_is_imported_without_scipys_signals_which_are_there_when_asked
     assert run(program).splitlines() == ["False False", "1.0 False"]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_whoever_needs_scipys_signals_meanwhile_has_them() -> None:
     program = (
         "import sys\n"
@@ -73,7 +73,7 @@ def test_whoever_needs_scipys_signals_meanwhile_has_them() -> None:
     assert run(program) == "[1.0, 3.0, 2.0] True"
 
 
-@pytest.mark.slow  # a process of its own, and seconds for torch in it
+@pytest.mark.e2e
 def test_heal_torchvision_leaves_operators_that_exist() -> None:
     program = (
         "import torch\n"
@@ -87,7 +87,7 @@ def test_heal_torchvision_leaves_operators_that_exist() -> None:
     assert run(program) == "0"
 
 
-@pytest.mark.slow  # a process of its own, and seconds for torch in it
+@pytest.mark.e2e
 def test_heal_torchvision_declares_only_what_is_missing() -> None:
     program = (
         "import torch\n"
@@ -100,7 +100,7 @@ def test_heal_torchvision_declares_only_what_is_missing() -> None:
     assert run(program) == "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-@pytest.mark.slow  # a process of its own, and seconds for torch in it
+@pytest.mark.e2e
 def test_heal_torchvision_without_torchvision_defines_nothing() -> None:
     program = (
         "import sys\n"
@@ -112,7 +112,7 @@ def test_heal_torchvision_without_torchvision_defines_nothing() -> None:
     assert run(program) == "['nms', 'qnms']"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.skipif(sys.platform == "win32", reason="a library is told by another suffix there")
 @pytest.mark.parametrize("loads", [True, False])
 def test_heal_torchvision_declares_only_if_the_library_does_not_load(tmp_path: Path, loads: bool) -> None:
@@ -130,7 +130,7 @@ def test_heal_torchvision_declares_only_if_the_library_does_not_load(tmp_path: P
     assert run(program, tmp_path) == ("0 2" if loads else "1 0")
 
 
-@pytest.mark.slow  # a process of its own, and seconds for torch in it
+@pytest.mark.e2e
 def test_heal_torchvision_gives_no_kernel() -> None:
     program = (
         "import torch\n"
