@@ -17,6 +17,7 @@ os.environ["COLUMNS"] = "200"
 from sca_search.cli.run import main
 from tests.support.command import TINY, Outcome, sca_search
 from tests.support.cpu_time import CpuTimes
+from tests.support.tools import missing_tool
 
 # Two test processes share two cores.
 torch.set_num_threads(1)
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assigns each test to its tier: its own mark, else its folder, else e2e if it uses PostgreSQL.
+    """Assigns each test to its tier: its own mark, else its folder, else e2e if it uses a tool or PostgreSQL.
 
     Files with many tests of the slower tiers start first: started last, one of them would occupy a single process for
     minutes.
@@ -41,11 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             folder = item.path.relative_to(Path(__file__).parent).parts[0]
-            needs_database = "server" in getattr(item, "fixturenames", ())
-            if tier := folder if folder in TIERS else "e2e" if needs_database else "":
+            needs_more = item.get_closest_marker("needs") or "server" in getattr(item, "fixturenames", ())
+            if tier := folder if folder in TIERS else "e2e" if needs_more else "":
                 item.add_marker(tier)
     slow = Counter(item.path for item in items if any(item.get_closest_marker(tier) for tier in TIERS))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tool in [tool for mark in item.iter_markers("needs") for tool in mark.args]:
+        if reason := missing_tool(tool):
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(wrapper=True)

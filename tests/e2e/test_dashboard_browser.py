@@ -239,6 +239,7 @@ def test_unusual_studies_look_right(study: Path, tmp_path: Path, change, sentenc
         assert "NaN" not in page.locator("main").inner_text()
 
 
+@pytest.mark.nightly
 def test_a_thousand_trials_are_small_and_quick(study: Path, tmp_path: Path) -> None:
     run = lengthened(study, tmp_path / "long", 1000)
     write_page(tmp_path / "page.html", [run])

@@ -520,6 +520,7 @@ def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> N
     assert sca_search("verify", str(folder), cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.nightly
 def test_update_of_a_thousand_trials_takes_less_than_a_second(study: Path, tmp_path: Path) -> None:
     chromium()
     run = lengthened(study, tmp_path / "long", 1000)

@@ -37,7 +37,7 @@ from sca_search.export.graph.records import (
     TestVectors,
 )
 from sca_search.export.graph.reference import evaluate
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
@@ -448,8 +448,8 @@ def test_every_kernel_is_plain_ascii_without_heap() -> None:
         assert not re.search(r"\b(malloc|calloc|free|memset)\b", text), name
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+@pytest.mark.needs("gcc", "make")
+@pytest.mark.parametrize("name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1"))
 def test_torchvision_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
     graph, images, logits = ternary_torchvision(name)
     write_c(tmp_path, graph, TestVectors(images, logits))

@@ -29,7 +29,7 @@ from sca_search.export.graph.reference import evaluate
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.graph.trace import trace
 from sca_search.models import build_model
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import every_operation, random_images, worst_difference
 
 # A trace costs a third of a second, so that many layers share one. No shrinking: the assertion names the layer.
@@ -395,8 +395,9 @@ def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, in
     assert sorted(weighted) == sorted(layers)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet"])
+@pytest.mark.parametrize(
+    "name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet")
+)
 def test_torchvision_is_traced(name: str) -> None:
     small = name in ("resnet18", "squeezenet1_1", "vgg11_bn")
     graph, images, logits = ternary_torchvision(name, 64 if small else 224)

@@ -26,7 +26,7 @@ from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.references import choose_vectors
 from sca_search.export.verify_folder import verify_folder
 from sca_search.system.torchvision import heal_torchvision
-from tests.support.networks import MEAN, STD
+from tests.support.networks import MEAN, STD, torchvision_cases
 
 
 def logits(*rows: list[float]) -> Floats:
@@ -362,9 +362,8 @@ def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
         verify_folder(tmp_path / "e", seconds=1)
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn"])
+@pytest.mark.parametrize("name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn"))
 def test_torchvision_is_exported_and_verified(name: str, tmp_path: Path) -> None:
     heal_torchvision()
     from torchvision import models  # noqa: PLC0415 - only once it is healed

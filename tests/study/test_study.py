@@ -246,8 +246,7 @@ def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Pop
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, "1"), (signal.SIGKILL, "2")])
 def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, workers: str, tmp_path: Path) -> None:
     command = (
         *("--target-sparsity", "0.5", "--name", "cut", "--trials", "4", "--refits", "0"),
