@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.system.memory import give_back
+from sca_search.system.memory import trim_heap
 
 Work = Callable[[], object]
 
@@ -26,7 +26,7 @@ def in_turns(works: Mapping[str, Callable[[], Work]], rounds: int) -> dict[str, 
     for turn in range(rounds + 1):
         for name, make_ready in works.items():
             work = make_ready()
-            give_back()
+            trim_heap()
             one = _timed(work)
             if turn:
                 taken[name].append(one)
