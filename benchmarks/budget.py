@@ -29,7 +29,7 @@ from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph
 from sca_search.export.latency.calibrate import How, calibration_of, measure_ms
 from sca_search.export.latency.model import Calibration, latency_model
-from sca_search.export.latency.random_trits import with_random_trits
+from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, latency_limit

@@ -107,7 +107,7 @@ def _report(
             _mean(_values(entries, method, "accuracy"), 100, 2),
             _mean(_values(entries, method, "test_accuracy"), 100, 2),
             _mean(_values(entries, method, "sparsity"), 100, 2),
-            _mean(_values(entries, method, "packed_bytes"), 1 / 1024, 2),
+            _mean(_values(entries, method, "ternary_bytes"), 1 / 1024, 2),
             _mean(_values(entries, method, "file_bytes"), 1 / 1024, 1),
             f"{1000 * times[method]:.1f}" if method in times else "",
         ]

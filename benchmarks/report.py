@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sca_search.runs.provenance import processor, usable_cores
+from sca_search.system.machine import processor, usable_cores
 from sca_search.system.versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,14 +27,14 @@ import torch
 from benchmarks.report import README, RESULTS, provenance, table, write_section
 from benchmarks.runtime_layers import layer_cells, layer_report
 from benchmarks.size import NETWORKS, drawn
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.compiler import PORTABLE, require_compiler
 from sca_search.export.c.library import CompiledModel, compile_source, require_answers
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import Graph, TestVectors
-from sca_search.export.integer.integer_scales import largest_values
 from sca_search.export.integer.model import integer_model
+from sca_search.export.integer.reference import largest_values
 from sca_search.export.latency.bench import (
     FLOAT,
     INT8,
@@ -46,7 +46,7 @@ from sca_search.export.latency.bench import (
     onnx_rivals,
 )
 from sca_search.export.latency.onnx_engines import float_model
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 
 SPARSITIES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.98)
 DEEPSPARSE = "DeepSparse"

@@ -13,7 +13,7 @@ from benchmarks.size import drawn
 from sca_search.export.graph.records import Convolution, Graph, WeightRecord
 from sca_search.export.latency.timing import stopwatch, time_in_turns
 from sca_search.export.latency.tune import layer_input, layer_models
-from sca_search.runs.provenance import usable_cores
+from sca_search.system.machine import usable_cores
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.97)
 SECONDS = 4.0  # seconds for all sparsities and kernels of a shape together

@@ -23,9 +23,9 @@ from benchmarks.report import README, RESULTS, provenance, table, write_section
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Images, Network
 from sca_search.export.graph.records import TestVectors
+from sca_search.export.model_card import Sizes, sizes
 from sca_search.export.packed.format import packed_bytes
-from sca_search.export.references import choose_vectors
-from sca_search.export.sizes import Sizes, sizes
+from sca_search.export.verify import choose_vectors
 from sca_search.models import Shape, build_model
 from sca_search.training.evaluate import reestimate_normalisation
 

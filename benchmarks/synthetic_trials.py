@@ -70,7 +70,7 @@ def finished(
         for layer, fraction in zip(space.layers, asked.values(), strict=True)
     ]
     figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
-    return figures | {"sparsity_before": 0.5, "packed_bytes": 4000, "images": 360, "observed": observed}
+    return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360, "observed": observed}
 
 
 def shifted(fraction: float, by: float) -> float:

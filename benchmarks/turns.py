@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.system.memory import give_back
+from sca_search.system.memory import trim_heap
 
 Task = Callable[[], object]
 
@@ -26,7 +26,7 @@ def interleaved(tasks: Mapping[str, Callable[[], Task]], rounds: int) -> dict[st
     for round_number in range(rounds + 1):
         for name, set_up in tasks.items():
             task = set_up()
-            give_back()
+            trim_heap()
             timing = _timed(task)
             if round_number:
                 timings[name].append(timing)

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 
 from sca_search.cli.completion import data_names, method_names, model_names, study_files
 from sca_search.cli.options import check_seeds
+from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
 from sca_search.errors import SpecError
@@ -127,7 +128,7 @@ def _run(contest: "Contest", timed: bool) -> None:
 def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> dict[str, Any]:
     """A method over its seeds: means, and the sample's standard deviation where there are two."""
     row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
-    for name in ("accuracy", "test_accuracy", "sparsity", "packed_bytes", "file_bytes"):
+    for name in ("accuracy", "test_accuracy", "sparsity", "ternary_bytes", "file_bytes"):
         values = [value for each in entries if (value := getattr(each, name)) is not None]
         row[name] = statistics.fmean(values) if values else None
         row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
@@ -139,9 +140,9 @@ def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> di
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(Column("method", no_wrap=True), Column("weights", no_wrap=True))
-    for name in ("val, %", "test, %", "zeros, %", "KB", "file, KB", "ms"):
+    for name in ("val, %", "test, %", "zeros, %", "ternary, KB", "file, KB", "ms"):
         table.add_column(name, justify="right")
-    table.caption = "KB: of the few-valued weights, packed; ms: the exported C, one image, one thread"
+    table.caption = "ternary: the few-valued weights in the packed file; ms: the exported C, one image, one thread"
     for row in rows:
         table.add_row(
             row["method"],
@@ -149,8 +150,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _percent(row, "accuracy"),
             _percent(row, "test_accuracy"),
             _percent(row, "sparsity"),
-            _number(row["packed_bytes"], 1 / 1024, 2),
-            _number(row["file_bytes"], 1 / 1024, 1),
+            _number(row["ternary_bytes"], 1 / KB, 2),
+            _number(row["file_bytes"], 1 / KB, 1),
             _number(row["latency_ms"], 1.0, 4),
             style="bold" if row["method"] == SCA else None,
         )

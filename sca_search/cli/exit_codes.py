@@ -21,7 +21,7 @@ import typer
 
 from sca_search.errors import ScaError
 from sca_search.system.console import LOGGER, PIPE_CLOSED, answer, errors, manner
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 DONE, NO, REFUSED, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
 # A disk that is full or may not be written, wherever it shows.
@@ -66,7 +66,7 @@ def _usage(sentence: str) -> str:
 
 def _refuse(sentences: str, error: Exception) -> int:
     # Shortened first, half a password would no longer be known as one.
-    sentences = "\n".join(map(_short, without_passwords(sentences).split("\n")))
+    sentences = "\n".join(map(_short, scrub(sentences).split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(sentences, style="red")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sca_search.cli.completion import augmentation_names, data_names, model_names
+from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.load import FLAGS, resolve
-from sca_search.config.study import BUDGETS, GOALS, StudySpec
+from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.console import answer, manner, remarks, results, say
 from sca_search.system.signals import stop_on_interrupt
@@ -39,9 +40,9 @@ def init_command(
     target_sparsity: Annotated[float | None, _option(_GOAL, "Share of zeros, from 0 to below 1. Default 0.5.")] = None,
     min_accuracy: Annotated[float | None, _option(_GOAL, "Instead: the sparsest model with this accuracy.")] = None,
     front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
-    max_latency_ms: Annotated[float | None, _option(_GOAL, "At most so many ms an image in exported C.")] = None,
-    max_kb: Annotated[float | None, _option(_GOAL, "At most so many KB of packed ternary weights.")] = None,
-    max_file_kb: Annotated[float | None, _option(_GOAL, "At most so many KB of the whole packed file.")] = None,
+    max_latency_ms: Annotated[float | None, _option(_GOAL, LATENCY.help)] = None,
+    max_kb: Annotated[float | None, _option(_GOAL, FILE_SIZE.help)] = None,
+    max_ternary_kb: Annotated[float | None, _option(_GOAL, TERNARY_SIZE.help)] = None,
     prefer: Annotated[str | None, _option(_GOAL, "With --min-accuracy: sparsest, fastest or smallest.")] = None,
     data: Annotated[
         str | None,
@@ -219,8 +220,8 @@ def _reasons(amount: "Amount", pace: "Pace", asked: set[str], seconds: float) ->
         "goal.min_accuracy": "on validation images; the sparsest network that has it is chosen",
         "goal.front": "no single goal: trials at many sparsities",
         "goal.max_latency_ms": "an image in exported C, on one thread of this machine",
-        "goal.max_kb": "of packed ternary weights",
-        "goal.max_file_kb": "of the whole packed file",
+        "goal.max_kb": "the whole packed file",
+        "goal.max_ternary_kb": "the ternary weights in the packed file",
         "data.name": "where the images come from",
         "model.name": "the network; its first and last weight layer stay dense",
         "train.batch": "images a step; a larger one is faster, with fewer steps to learn from",

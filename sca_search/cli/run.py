@@ -31,6 +31,7 @@ from sca_search.cli.init import init_command
 from sca_search.cli.reproduce import reproduce_command
 from sca_search.cli.rerun import rerun_command
 from sca_search.cli.worker import worker_command
+from sca_search.config.costs import FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.load import FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
 from sca_search.system.console import answer, remarks, results, speak
@@ -69,15 +70,9 @@ def run_command(
         _option(_GOAL, "Instead: the sparsest model with at least this on validation, in the metric's unit: 0.98."),
     ] = None,
     front: Annotated[bool | None, _option(_GOAL, "Instead: no goal, the whole front.", "--front")] = None,
-    max_latency_ms: Annotated[
-        float | None, _option(_GOAL, "Instead or as well: at most so many ms an image in exported C, on one thread.")
-    ] = None,
-    max_kb: Annotated[
-        float | None, _option(_GOAL, "Instead or as well: at most so many KB of packed ternary weights.")
-    ] = None,
-    max_file_kb: Annotated[
-        float | None, _option(_GOAL, "Instead or as well: at most so many KB of the whole packed file.")
-    ] = None,
+    max_latency_ms: Annotated[float | None, _option(_GOAL, LATENCY.help)] = None,
+    max_kb: Annotated[float | None, _option(_GOAL, FILE_SIZE.help)] = None,
+    max_ternary_kb: Annotated[float | None, _option(_GOAL, TERNARY_SIZE.help)] = None,
     prefer: Annotated[
         str | None, _option(_GOAL, "With --min-accuracy: sparsest (default), fastest or smallest.")
     ] = None,

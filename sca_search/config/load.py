@@ -13,10 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from sca_search.config.costs import BUDGETS
 from sca_search.config.messages import sentence
-from sca_search.config.study import BUDGETS, GOALS, StudySpec
+from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
-from sca_search.system.secrets import address_without_password, holds_password
+from sca_search.system.secrets import holds_password, scrub
 
 # Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done. A prior
 # was copied into the run folder when the study started.
@@ -101,7 +102,7 @@ def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
         elif isinstance(value, list | tuple):
             queue += [(key, each) for each in value]
         elif isinstance(value, str | Path) and holds_password(str(value)):
-            shown = address_without_password(str(value))
+            shown = scrub(str(value))
             raise SpecError(f"{where}: {key} must not be an address with a password, got {shown!r}")
 
 

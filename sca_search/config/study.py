@@ -8,14 +8,13 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sca_search.config import types as t
+from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
 from sca_search.config.recipe import RecipeSpec
 from sca_search.config.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
-# Each may be given alone, or together with a target sparsity or a minimum of the metric.
-BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
 
 
 def _key(default: Any, text: str) -> Any:
@@ -46,13 +45,9 @@ class GoalSpec(Table):
         None, "Alternative goal: the sparsest model with at least this validation metric, in its unit: 0.98."
     )
     front: bool = _flag(False, "Alternative goal: the whole Pareto front, without a target.")
-    max_latency_ms: t.PositiveFloat | None = _flag(
-        None,
-        "Latency budget in ms per image (exported C, one thread). Can be combined with --target-sparsity or "
-        "--min-accuracy, as can all budgets.",
-    )
-    max_kb: t.PositiveFloat | None = _flag(None, "Budget for the packed ternary weights in KB (1,024 bytes).")
-    max_file_kb: t.PositiveFloat | None = _flag(None, "Budget for the whole packed file in KB.")
+    max_latency_ms: t.PositiveFloat | None = _flag(None, LATENCY.help)
+    max_kb: t.PositiveFloat | None = _flag(None, FILE_SIZE.help)
+    max_ternary_kb: t.PositiveFloat | None = _flag(None, TERNARY_SIZE.help)
     prefer: Literal["sparsest", "fastest", "smallest"] = _flag(
         "sparsest", "With --min-accuracy, which accurate model to choose: sparsest, fastest or smallest."
     )

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from scipy.stats import spearmanr
+
 from sca_search.paper.cells import Cell, cell_of
 from sca_search.paper.figures import DENSE, Figure
 from sca_search.paper.result import CellResult, mean_and_sd
-from sca_search.study.rank_correlation import spearman
 
 
 @dataclass(frozen=True)
@@ -93,5 +94,5 @@ def _spearman(pairs: list[tuple[float | None, float]]) -> float | None:
     alphas, sparsities = {alpha for alpha, _ in pairs}, {sparsity for _, sparsity in pairs}
     if len(alphas) < 2 or len(sparsities) < 2:
         return None
-    value = spearman(*zip(*pairs, strict=True))
+    value = float(spearmanr(*zip(*pairs, strict=True)).statistic)
     return None if math.isnan(value) else value

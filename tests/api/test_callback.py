@@ -14,7 +14,7 @@ from sca_search.api.callback import TernaryCallback, lightning
 from sca_search.api.loop import sparsity, ternary_layers
 from sca_search.data import load_data
 from sca_search.errors import ModelError
-from sca_search.export.load import load
+from sca_search.export.open import load
 from sca_search.ternary.parametrize import latents
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about loaders and devices

@@ -74,7 +74,7 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
     assert rows["ttq"]["weights"] == "{-a,0,+b}"
     assert {row["epochs"] for row in rows.values()} == {2 + 5}
     assert all(row["latency_ms"] > 0 for row in rows.values())
-    assert rows["full-precision"]["packed_bytes"] == 0
+    assert rows["full-precision"]["ternary_bytes"] == 0
     assert rows["full-precision"]["file_bytes"] > 4 * rows["sca"]["file_bytes"]
     page = (folder / "comparison.html").read_text(encoding="utf-8")
     assert "{-a,0,+b}" in page

@@ -19,7 +19,7 @@ from sca_search.errors import ModelError, SpecError
 from sca_search.models import MODELS
 from sca_search.models.weights import load_weights
 from sca_search.study.setup import make_task
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
 from sca_search.ternary.parametrize import TernaryWeight, latents, soft_weights, ternarize
 from sca_search.training.fit import FitPlan, parameter_groups
@@ -406,7 +406,7 @@ def test_weights_of_old_and_a_studys_own_dense_weights_fit(tmp_path: Path) -> No
 
 
 def test_torchvisions_weights_of_resnet18_fit(tmp_path: Path) -> None:
-    heal_torchvision()
+    patch_torchvision()
     theirs = importlib.import_module("torchvision.models").resnet18(weights=None)
     torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
     ours = MODELS["resnet18"](1000, (3, 224, 224), 0.0)

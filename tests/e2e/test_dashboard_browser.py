@@ -77,12 +77,12 @@ def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
     with opened(study / "dashboard.html") as page:
         shown(page, "front")
         assert_among(values(page, "front", "front", "x"), 100 * trials["sparsity"])
-        page.locator("#axis").get_by_text("size").click()
+        page.locator("#axis").get_by_text("ternary size").click()
         until(
             page,
             """document.querySelector('figure[data-figure="front"] .plot').layout.xaxis.title.text.includes("KB")""",
         )
-        assert_among(values(page, "front", "front", "x"), trials["packed_bytes"] / 1000)
+        assert_among(values(page, "front", "front", "x"), trials["ternary_bytes"] / 1024)
 
 
 def assert_among(found: list[float], known: pd.Series) -> None:
@@ -207,7 +207,7 @@ def older(run: Path) -> None:
         for file in run.glob(pattern):
             file.unlink()
     table = pd.read_csv(run / "trials.csv")
-    table.drop(columns=["started", "worker", "packed_bytes"]).to_csv(run / "trials.csv", index=False)
+    table.drop(columns=["started", "worker", "ternary_bytes"]).to_csv(run / "trials.csv", index=False)
 
 
 def empty(run: Path) -> None:

@@ -177,9 +177,9 @@ def test_a_study_of_another_spec_is_refused_before_anything_is_written(database:
     ("flags", "sentence"),
     [
         (("--storage", "postgresql://me:hunter-2@127.0.0.1:1/x"), "the database cannot be used: "),
-        (("--storage", "sqlite:///x"), "--storage must be the address of a PostgreSQL database"),
+        (("--storage", "sqlite:///x"), "--storage must be the URL of a PostgreSQL database"),
         (("--storage", "postgresql://me:hunter-2@h/x", "--artifacts", "x"), "--artifacts must be file:///FOLDER or s3"),
-        (("--artifacts", "file:///x"), "--artifacts goes with --storage"),
+        (("--artifacts", "file:///x"), "--artifacts requires --storage"),
     ],
 )
 def test_addresses_that_cannot_be_used_are_one_sentence_and_leave_nothing(run, tmp_path: Path, flags, sentence) -> None:

@@ -19,7 +19,7 @@ from sca_search.data import load_data
 from sca_search.errors import ExportError, SpecError
 from sca_search.export.c import compiler as c_build
 from sca_search.export.c.amalgamate import kernel_file
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.compiler import require_compiler, run_program, zig_compiler
 from sca_search.export.c.layers import chosen_kernels
 from sca_search.export.c.source import stamped_steps, write_c
@@ -32,13 +32,18 @@ from sca_search.export.latency.calibrate import (
     calibration_of,
     emit_calibration,
     graph_of,
-    latency_of,
     measure_ms,
     steadiest,
 )
-from sca_search.export.latency.model import Calibration
-from sca_search.export.latency.program import SPARSITIES, calibration_sources, kernels_hash, network_hash
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.model import Calibration, latency_model
+from sca_search.export.latency.program import (
+    SPARSITIES,
+    calibration_sources,
+    kernels_hash,
+    network_hash,
+    nonzeros_at,
+    with_random_trits,
+)
 from sca_search.export.latency.table import read_calibration, read_latency_table
 from sca_search.export.latency.timing import Timing
 from sca_search.models.layers import choose_layers, weight_layers
@@ -111,7 +116,7 @@ def test_what_was_measured_is_kept_for_this_network_alone(calibrated: tuple[Cali
     assert said == []
     kept = cached_file(graph, require_compiler(), QUICK)
     assert read_calibration(kept, graph) == calibrated[0]
-    assert latency_of(graph, how=QUICK) == read_latency_table(kept, graph)
+    assert latency_model(calibrated[0]) == read_latency_table(kept, graph)
 
 
 def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +127,7 @@ def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytes
         cached_file(graph, replace(compiler, command=(*compiler.command, "-m64")), QUICK),
         cached_file(replace(graph, records=graph.records[1:]), compiler, QUICK),
     }
-    monkeypatch.setattr(calibrate, "processor", lambda: "another")
+    monkeypatch.setattr(calibrate, "instruction_set", lambda: "another")
     files.add(cached_file(graph, compiler, QUICK))
     monkeypatch.setattr(calibrate, "kernels_hash", lambda: "others")
     files.add(cached_file(graph, compiler, QUICK))

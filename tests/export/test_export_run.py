@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import sca_search
-from sca_search.export.onnx import onnx_extra
+from sca_search.export import onnx as onnx_export
 from sca_search.export.packed.format import read_packed
 from sca_search.export.state_dict import count_zeros, load_plain
 from tests.support.command import Outcome
@@ -159,8 +159,8 @@ def test_damaged_run_is_one_sentence(tiny_run: tuple[Path, str], run: Run) -> No
 def test_without_the_onnx_extra_the_others_are_written(
     tiny_run: tuple[Path, str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = onnx_extra.find_spec
-    monkeypatch.setattr(onnx_extra, "find_spec", lambda name: None if name.startswith("onnx") else found(name))
+    found = onnx_export.find_spec
+    monkeypatch.setattr(onnx_export, "find_spec", lambda name: None if name.startswith("onnx") else found(name))
     done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,onnx")
     assert done.returncode == 0
     assert "onnx is not installed, so the format onnx is left out; pip install 'sca-search[onnx]'" in done.stderr

@@ -24,9 +24,9 @@ from sca_search.export.graph.records import Floats, Linear, TestVectors
 from sca_search.export.layout import FILES
 from sca_search.export.packed.format import read_packed, write_packed
 from sca_search.export.packed.test_vectors import write_vectors
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 from sca_search.export.verify_folder import verify_folder
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 from tests.support.networks import MEAN, STD
 
 
@@ -368,7 +368,7 @@ def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn"])
 def test_torchvision_is_exported_and_verified(name: str, tmp_path: Path) -> None:
-    heal_torchvision()
+    patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - only once it is healed
 
     torch.manual_seed(0)

@@ -16,10 +16,15 @@ from sca_search.cli.export import check_command
 from sca_search.errors import ExportError
 from sca_search.export.c import compiler as c_build
 from sca_search.export.c import cross as targets
-from sca_search.export.c.bare_metal import bare_metal_bytes
 from sca_search.export.c.compiler import zig_compiler
-from sca_search.export.c.cross import TARGETS, check_target, parse_targets
-from sca_search.export.c.elf import SectionBytes, section_bytes
+from sca_search.export.c.cross import (
+    TARGETS,
+    SectionBytes,
+    bare_metal_bytes,
+    check_target,
+    parse_targets,
+    section_bytes,
+)
 from sca_search.export.c.source import write_c
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network

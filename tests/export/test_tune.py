@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS
+from sca_search.export.c.choose_kernel import CONVOLUTION_KERNELS, LINEAR_KERNELS
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import INPUT, Activation, Graph, WeightRecord

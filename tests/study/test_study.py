@@ -73,7 +73,7 @@ def test_trials_tell_their_worker_start_and_bytes(tiny_run: tuple[Path, str]) ->
     records = [
         json.loads((tiny_run[0] / "candidates" / f"{number:03d}" / "candidate.json").read_text()) for number in range(3)
     ]
-    assert list(trials["packed_bytes"]) == [record["packed_bytes"] for record in records]
+    assert list(trials["ternary_bytes"]) == [record["ternary_bytes"] for record in records]
 
 
 def test_closed_form_is_written_for_the_warm_start(tiny_run: tuple[Path, str]) -> None:

@@ -6,14 +6,14 @@ from torch import nn
 
 from sca_search.export.graph.records import Floats, Graph
 from sca_search.export.graph.trace import trace
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def ternary_torchvision(name: str, size: int = 224, sparsity: float = 0.5) -> tuple[Graph, Floats, Floats]:
     """Records of the network with all but its first and last layer ternary; images, and torch's logits for them."""
-    heal_torchvision()
+    patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - only once it is healed
 
     torch.manual_seed(0)

@@ -1,14 +1,40 @@
-"""Which kernel a ternary layer gets: the one that needs fewest cycles by a simple count, unless the user named one.
+"""The options of the C export, and the choice of a kernel per ternary layer: the fewest cycles by a simple count,
+unless the user names one.
 
 The counts were fitted to timings on an x86-64 processor with AVX2; `tune` times the kernels on the machine at hand.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c.tiles import CELLS, Tiles, entries
 from sca_search.export.graph.records import Trits
+from sca_search.export.integer.model import IntegerModel
+
+INTEGER_CONVOLUTION_KERNELS = {"lists": 1, "combined": 3}
+"""Kernel kinds of ternary convolutions: how many columns of a kernel its planes combine."""
+
+CONVOLUTION_KERNELS = INTEGER_CONVOLUTION_KERNELS | {"in-place": 1}
+"""The same with float activations: maps that have a border can be read where they are."""
+
+LINEAR_KERNELS = ("lists", "codes")
+"""Kernel kinds of ternary linear layers: the inputs of each sign, or two bits a weight."""
+
+
+@dataclass(frozen=True)
+class COptions:
+    """Kernels by the name of a ternary layer; those that are not named are chosen by their cost.
+
+    `stored` weights lie in the source as the kernels read them: more constant data, no tables in memory.
+    `integer` is the graph with integer activations, where these are asked for.
+    """
+
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = False
+    integer: IntegerModel | None = None
+
 
 # Cycles of a vector of eight cells: laid out as it is, laid out combined, added to a sum; and of beginning and ending
 # the sums of an output's up to eight rows.

@@ -7,9 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, trit_chunks
-from sca_search.export.c.c_options import INTEGER_CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
-from sca_search.export.c.emit import Call, Table, integers, struct
+from sca_search.export.c.choose_kernel import INTEGER_CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c.emit import (
+    MOST_CHARACTERS,
+    TRITS_A_CHARACTER,
+    Call,
+    Literal,
+    Table,
+    integers,
+    struct,
+    trit_chunks,
+)
 from sca_search.export.c.int8_tiles import CELLS, IntegerTiles, combinations, entries, integer_lists_of
 from sca_search.export.c.weights import linear_codes_of, linear_lists_of
 from sca_search.export.graph.fuse import is_convolution

@@ -12,11 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_layout import Layout
-from sca_search.export.c.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, float_chunks, trit_chunks
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, COptions
-from sca_search.export.c.choose_kernel import choose_linear, choose_tiles
-from sca_search.export.c.emit import Call, Table, float_value, integers, pairs, struct
+from sca_search.export.c.choose_kernel import CONVOLUTION_KERNELS, COptions, choose_linear, choose_tiles
+from sca_search.export.c.emit import (
+    MOST_CHARACTERS,
+    TRITS_A_CHARACTER,
+    Call,
+    Literal,
+    Table,
+    float_chunks,
+    float_value,
+    integers,
+    pairs,
+    struct,
+    trit_chunks,
+)
+from sca_search.export.c.memory import Layout
 from sca_search.export.c.tiles import CELLS, Numbers, Tiles, lists_of
 from sca_search.export.graph.fuse import Step, is_convolution
 from sca_search.export.graph.liveness import Living
