@@ -27,8 +27,8 @@ from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
 
 from benchmarks.report import RESULTS, provenance, write_section
-from benchmarks.throughput_report import ARMS, speeds_of, text_of
-from benchmarks.turns import Work, interleaved
+from benchmarks.throughput_report import VARIANTS, speeds_of, text_of
+from benchmarks.turns import TimedTask, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
@@ -70,7 +70,7 @@ class Bench:
         memory_format: torch.memory_format | None = None,
         fused: bool = True,
         batches: Iterable[tuple[Tensor, ...]] | None = None,
-    ) -> Work:
+    ) -> TimedTask:
         """One epoch of the minimal loop."""
         model = self.network.make_model().train()
         model.to(memory_format=memory_format or layout(model))
@@ -85,7 +85,7 @@ class Bench:
 
         return work
 
-    def bare_ternary(self, form: Form) -> Work:
+    def bare_ternary(self, form: Form) -> TimedTask:
         """The same for the ternary network, by the plain formulas, at the end of its schedules."""
         candidate = self.candidate(form)
         end = float(candidate.epochs)
@@ -109,11 +109,11 @@ class Bench:
 
         return work
 
-    def dense(self) -> Work:
+    def dense(self) -> TimedTask:
         model = self.network.make_model()
         return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
 
-    def ternary(self, form: Form, *, held: bool = False) -> Work:
+    def ternary(self, form: Form, *, held: bool = False) -> TimedTask:
         """The first guess of a study for this form; weights are pinned progressively only if requested."""
         candidate = self.candidate(form)
         if not held:
@@ -129,7 +129,7 @@ class Bench:
         space = Space(spec)
         return space.candidate(space.first_guess(), SPARSITY, seed=0)
 
-    def two_threads(self) -> Work:
+    def two_threads(self) -> TimedTask:
         work = self.bare()
 
         def with_two() -> None:
@@ -141,7 +141,7 @@ class Bench:
 
         return with_two
 
-    def loaded(self) -> Work:
+    def loaded(self) -> TimedTask:
         """Images through torch's DataLoader, converted and normalized one by one."""
         loader = DataLoader(_Pictures(self.split), batch_size=self.batch, shuffle=True)
         return self.bare(batches=loader)
@@ -173,7 +173,7 @@ class _Soft(nn.Module):
 
 
 @contextmanager
-def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], Work]]:
+def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], TimedTask]]:
     """Two processes with one thread, which train the bare loop on half of the images each when signalled."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(2)]
@@ -184,7 +184,7 @@ def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], Work]]:
     for worker in workers:
         worker.start()
 
-    def make_ready() -> Work:
+    def make_ready() -> TimedTask:
         for ours, _ in pipes:
             ours.send("make ready")
         for ours, _ in pipes:
@@ -252,7 +252,7 @@ def main() -> None:
     write_section(RESULTS, f"throughput of {arguments.network}", text)
 
 
-def _works(bench: Bench, two_workers: Callable[[], Work]) -> dict[str, Callable[[], Work]]:
+def _works(bench: Bench, two_workers: Callable[[], TimedTask]) -> dict[str, Callable[[], TimedTask]]:
     works = {
         "bare": bench.bare,
         "dense": bench.dense,
@@ -267,7 +267,7 @@ def _works(bench: Bench, two_workers: Callable[[], Work]) -> dict[str, Callable[
         "two threads": bench.two_threads,
         "two workers": two_workers,
     }
-    assert works.keys() == ARMS
+    assert works.keys() == VARIANTS
     return works
 
 

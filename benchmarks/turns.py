@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sca_search.system.memory import trim_heap
 
-Task = Callable[[], object]
+TimedTask = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Timing:
     processor_seconds: float  # CPU time of all threads, independent of other processes
 
 
-def interleaved(tasks: Mapping[str, Callable[[], Task]], rounds: int) -> dict[str, list[Timing]]:
+def interleaved(tasks: Mapping[str, Callable[[], TimedTask]], rounds: int) -> dict[str, list[Timing]]:
     """Runs each task once per round after its untimed setup. The first round is a warm-up and is discarded.
 
     Freed memory is returned before each task, so that none profits from pages that the previous one allocated.
@@ -33,7 +33,7 @@ def interleaved(tasks: Mapping[str, Callable[[], Task]], rounds: int) -> dict[st
     return timings
 
 
-def _timed(task: Task) -> Timing:
+def _timed(task: TimedTask) -> Timing:
     began, used = time.perf_counter(), time.process_time()
     task()
     return Timing(time.perf_counter() - began, time.process_time() - used)
