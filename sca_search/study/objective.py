@@ -17,6 +17,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.costs import TERNARY_SIZE
 from sca_search.config.names import SCA
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
@@ -150,7 +151,7 @@ class Objective:
         counted = keep(self.run, number, candidate, settled, self.task, costs)
         if (store := artifact_store(self.run)) is not None:
             trial.set_user_attr(FILES, store.upload(self._files(number)))
-        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(costs.figures)).items():
+        for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
         if self._asks_the_prior:

@@ -126,7 +126,7 @@ def _take(address: str, folder: Path, told: "multiprocessing.Queue[list[int]]") 
     told.put(taken)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_many_processes_start_each_trial_once(run: RunFolder) -> None:
     assert run.shared is not None
     study = a_study(run)
@@ -143,7 +143,7 @@ def test_many_processes_start_each_trial_once(run: RunFolder) -> None:
     assert sorted(number for each in taken for number in each) == list(range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_calls_wait_for_a_database_that_restarts(run: RunFolder, server: Server) -> None:
     """Calls during an outage return their results, and each has its effect once."""
     study = a_study(run)

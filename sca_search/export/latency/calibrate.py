@@ -25,15 +25,16 @@ from sca_search.export.c.library import compile_source
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import Floats, Graph, TestVectors
-from sca_search.export.latency.model import Calibration, LatencyModel, latency_model
+from sca_search.export.latency.model import Calibration
 from sca_search.export.latency.program import (
     SPARSITIES,
     build_calibration,
     calibration_sources,
     kernels_hash,
     network_hash,
+    nonzeros_at,
+    with_random_trits,
 )
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
 from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
 from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
 from sca_search.models.levels import baked_layers
@@ -92,11 +93,6 @@ def calibration_graph(task: Task) -> Graph:
             torch.nn.init.ones_(model.get_parameter(f"{layer}.weight"))
     graph = graph_of(task, model)
     return with_random_trits(graph, nonzeros_at(graph, 0.5))
-
-
-def latency_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> LatencyModel:
-    """The latency model of a network on this machine: from the cache, or measured now."""
-    return latency_model(calibration_of(graph, say, how))
 
 
 def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> Calibration:
