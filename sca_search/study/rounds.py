@@ -38,7 +38,7 @@ from sca_search.study.setup import (
 )
 from sca_search.study.space import Space
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import Team, needs_processes
+from sca_search.study.workers import LocalWorkers, needs_processes
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Progress, Task, WarmStart
 
@@ -101,7 +101,7 @@ def run_trials(
 
     def run_waiting(may_begin: Callable[[], bool]) -> None:
         if needs_processes(spec):
-            Team(run, spec, study, listener, may_begin).work()
+            LocalWorkers(run, spec, study, listener, may_begin).work()
         else:
             work(study, make_objective(run, space, task, start, listener), may_begin, is_alone=is_alone)
 
