@@ -35,7 +35,7 @@ def test_pinned_fraction_by_hand():
     assert fractions == pytest.approx([0, 0, 37 / 64, 7 / 8, 63 / 64, 1])
 
 
-def test_nothing_is_held_before_the_end_unless_asked_for():
+def test_nothing_is_pinned_before_the_end_by_default():
     assert [candidate().pinned_fraction(epoch) for epoch in (0, 5, 10)] == [0, 0, 0]
 
 
@@ -131,7 +131,7 @@ def test_plain_numbers_are_constant_schedules():
         ({"epohcs": 3}, "epohcs"),
     ],
 )
-def test_impossible_candidates_are_refused(changes, says):
+def test_impossible_candidates_are_rejected(changes, says):
     with pytest.raises(ValidationError, match=says):
         candidate(**changes)
 

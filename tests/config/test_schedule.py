@@ -1,4 +1,4 @@
-"""Schedules: values by hand, reading from TOML, printing, comparing, and what they refuse."""
+"""Schedules: values by hand, reading from TOML, printing, comparing, and what they reject."""
 
 import math
 import tomllib
@@ -107,7 +107,7 @@ def test_tracked_sparsity_never_falls_and_slows_down(rise, epochs):
     fractions = [Tracked(rise=rise).sparsity_fraction(epochs * step / 40, epochs) for step in range(41)]
     steps = [after - before for before, after in pairwise(fractions)]
     assert fractions[-1] == 1
-    assert all(0 <= share <= 1 for share in fractions)
+    assert all(0 <= fraction <= 1 for fraction in fractions)
     assert all(step >= 0 for step in steps)
     assert all(after <= before + 1e-12 for before, after in pairwise(steps)) or rise == 0
 
@@ -223,7 +223,7 @@ def test_schedules_cannot_be_changed():
         ("[1, 2]", "dictionary"),
     ],
 )
-def test_faults_are_refused_with_a_reason(line, says):
+def test_errors_are_rejected_with_a_reason(line, says):
     for kind in (SCHEDULE, ALPHA):
         with pytest.raises(ValidationError, match=says):
             read(line, kind)
