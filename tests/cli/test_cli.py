@@ -112,7 +112,7 @@ def test_show_of_a_folder_that_is_no_run_is_rejected(run, tmp_path: Path) -> Non
     assert_rejected(run("show", str(tmp_path)), "is not a run folder")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("limit", [20_000, 120_000, 1_000_000])
 def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, tmp_path: Path) -> None:
     """20 kB stop the dense weights, 120 kB the database, 1 MB the page."""
@@ -166,7 +166,7 @@ def my_net(num_classes, input_shape):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_file_once(run, tmp_path: Path) -> None:
     """By two processes, which import the file anew; then exported from another folder."""
     (tmp_path / "nets.py").write_text(NETS)

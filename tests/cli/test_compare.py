@@ -57,7 +57,7 @@ def test_form_of_sca_is_the_studys(tmp_path: Path) -> None:
     assert made.spec_of("twn", 0).search.form == "sharpened"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "contest"

@@ -138,7 +138,7 @@ def test_reader_that_leaves_early_is_no_failure_of_the_goal(tiny_run: tuple[Path
     assert output == ""
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_unmet_goal_ends_with_one_and_says_so_to_a_script(tmp_path: Path) -> None:
     """No network of 2 + 4 epochs has every answer right and a single weight in 500."""
     done = sca_search("--min-accuracy", "1.0", "--json", *TINY, "--trials", "1", "--epochs", "1", cwd=tmp_path)

@@ -199,7 +199,7 @@ def test_hours_too_short_for_one_epoch_name_the_least() -> None:
     assert epochs_that_fit(1.25, 500.0, [cell]) == {LONG: 1}
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS, command=("reproduce", "6", "--quick"))
@@ -222,7 +222,7 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     extent = replace(DIGITS, epochs=None)
@@ -241,7 +241,7 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
     assert [result.epochs for result in done.results.values()] == [3, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_stopped_cell_continues_and_another_length_is_rejected(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS)
@@ -262,7 +262,7 @@ def test_a_stopped_cell_continues_and_another_length_is_rejected(tmp_path: Path)
         reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path: Path) -> None:
     dense = Cell("mnist", "lenet", has_dense=True)
     ablated = Cell("mnist", "lenet", tanh=False)
@@ -273,7 +273,7 @@ def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path
     assert done.results[ablated].seeds == 1
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Path) -> None:
     cell = Cell("cifar10", "resnet20", has_dense=True)
     extent = Extent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
