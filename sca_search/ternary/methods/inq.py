@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import share_of
+from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.levels import Levels
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond
 
@@ -57,7 +57,7 @@ class Inq(Quantized):
     quantizer = Incremental
 
     def update(self, epoch: float) -> None:
-        share = share_of(epoch, self.candidate.epochs)
+        share = elapsed_fraction(epoch, self.candidate.epochs)
         step = min(int(share * len(_PORTIONS)), len(_PORTIONS) - 1)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, Incremental)
