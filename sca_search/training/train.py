@@ -20,7 +20,7 @@ from sca_search.config.candidate import Candidate
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
-from sca_search.models.levels import put_levels
+from sca_search.models.scales import put_trits
 from sca_search.system.memory import give_back
 from sca_search.system.memory_limit import memory_limits
 from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
@@ -263,7 +263,7 @@ class _Training:
         state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
         levels = self.method.ending().levels
         copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
-        put_levels(copy, levels)
+        put_trits(copy, levels)
         reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
         return self.task.validate(copy)
 
