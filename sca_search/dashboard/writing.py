@@ -14,7 +14,7 @@ from sca_search.dashboard.read import read_run
 from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.system.files import write_text_atomic
-from sca_search.system.throttle import Pace
+from sca_search.system.throttle import Throttle
 
 # A page of a thousand trials takes a second to make; a study should not spend its time on that.
 _SHARE_OF_TIME = 0.02
@@ -43,7 +43,7 @@ class PageWriter:
 
     def __init__(self, run: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
-        self._pace = Pace(_SHARE_OF_TIME, clock)
+        self._pace = Throttle(_SHARE_OF_TIME, clock)
 
     def write(self) -> None:
         self._pace.run(self._write)

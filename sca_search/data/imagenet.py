@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.download import cache_folder
 from sca_search.data.image_folder import (
     CENTRE,
     MEMORY_BYTES,
@@ -24,6 +23,7 @@ from sca_search.data.image_folder import (
 )
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
+from sca_search.system.machine import cache_folder
 
 _COLOURS = 3  # the few grey images are read as RGB
 

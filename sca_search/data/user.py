@@ -25,7 +25,7 @@ from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, re
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 _MUST_BE = (
     "a LightningDataModule, or a tuple (train, validation or None, test or None) of torch data sets with items "
@@ -39,7 +39,7 @@ def load_function(name: str, request: DataRequest) -> DataSet:
     """The data set of `package.module:function` or `file.py:function`, which may take `seed` and `data_dir`."""
     if request.image_size is not None:
         raise DataError(f"data set {name!r}: an image size is for built-in image readers, the function decides here")
-    heal_torchvision()  # the user's file may import it, directly or through Lightning
+    patch_torchvision()  # the user's file may import it, directly or through Lightning
     with seeded(request.seed):
         made = _called(name, load_object(name, "the data", DataError), request)
     return data_of_objects(name, made, request)

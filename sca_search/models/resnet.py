@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sca_search.errors import ModelError
 from sca_search.models.blocks import Shape, initialise_xavier, require_pixels
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 
 class Block(nn.Module):
@@ -69,7 +69,7 @@ def resnet18(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
         raise ModelError(f"model resnet18: the input must have 3 channels, got {input_shape[0]}")
     # five strides of 2 that round up, as above
     require_pixels("resnet18", input_shape, 17)
-    heal_torchvision()
+    patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - it takes seconds to import, and no other network needs it
 
     network: nn.Module = models.resnet18(weights=None, num_classes=num_classes)

@@ -10,7 +10,7 @@ from torch import nn
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
 from sca_search.models.blocks import Shape
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]
 """Makes a new network at each call."""
@@ -18,7 +18,7 @@ Maker = Callable[[], nn.Module]
 
 def user_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """The maker of `file.py:function` or `package.module:function`; ModelError if there is none."""
-    heal_torchvision()  # the user's file may import it
+    patch_torchvision()  # the user's file may import it
     return maker_of(load_object(name, "model", ModelError), num_classes, input_shape, name)
 
 

@@ -9,13 +9,13 @@ from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
 from sca_search.models.blocks import Shape, require_maps
 from sca_search.models.user import Maker
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 
 def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of torchvision's classifiers; for other than three input channels the first convolution is replaced."""
-    heal_torchvision()
-    from torchvision import models  # noqa: PLC0415 - after heal_torchvision
+    patch_torchvision()
+    from torchvision import models  # noqa: PLC0415 - after patch_torchvision
 
     known = models.list_models(module=models)
     if name not in known:
@@ -67,7 +67,7 @@ def _replace_first_convolution(network: nn.Module, channels: int) -> None:
 
 def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of timm's networks, where timm is installed."""
-    heal_torchvision()  # timm imports it
+    patch_torchvision()  # timm imports it
     try:
         import timm  # noqa: PLC0415 - not a dependency
     except ImportError as error:

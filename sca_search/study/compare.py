@@ -75,7 +75,7 @@ class Entry:
     accuracy: float | None = None
     test_accuracy: float | None = None
     sparsity: float | None = None
-    packed_bytes: int | None = None  # of the few-valued weights
+    ternary_bytes: int | None = None  # of the few-valued weights
     file_bytes: int | None = None
 
 
@@ -192,7 +192,7 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
         accuracy=float(row["accuracy"]),
         test_accuracy=tested.accuracy,
         sparsity=float(row["sparsity"]),
-        packed_bytes=packed,
+        ternary_bytes=packed,
         file_bytes=whole,
     )
 

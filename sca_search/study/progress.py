@@ -16,9 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sca_search.config.costs import COST_METRICS, KB, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
 from sca_search.config.study import GoalSpec, StudySpec
-from sca_search.runs.goal import KB, chosen_trial
+from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
 
 if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
@@ -31,8 +32,6 @@ if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need o
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
-# What a network takes, where it was measured: heading, and its unit in those of the column.
-_TAKEN = {"latency_ms": ("ms", 1.0), "packed_bytes": ("weights KB", KB), "file_bytes": ("file KB", KB)}
 _LARGE_SPREAD = 0.02
 
 
@@ -183,11 +182,11 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
     table = Table(title="Pareto front (validation)", title_justify="left")
-    is_limited = "file_bytes" in front and bool(front["file_bytes"].notna().any())  # packed bytes are counted always
-    taken = [column for column in _TAKEN if is_limited and column in front and front[column].notna().any()]
-    # What a network takes stands instead of what its training did: all of it does not fit on a line.
-    how = () if taken else ("before the frozen phase", "moved", "seconds")
-    for heading in ("", "trial", "sparsity", metric, *how, *(_TAKEN[column][0] for column in taken)):
+    costs = [metric for metric in COST_METRICS if metric.key in front and front[metric.key].notna().any()]
+    costs = [] if costs == [TERNARY_SIZE] else costs  # the ternary size is always counted
+    # Costs replace the training columns: together they do not fit on a line.
+    how = () if costs else ("before the frozen phase", "moved", "seconds")
+    for heading in ("", "trial", "sparsity", metric, *how, *(f"{cost.label}, {cost.unit}" for cost in costs)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
         is_chosen = row["trial"] == chosen
@@ -201,7 +200,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
                 if how
                 else ()
             ),
-            *(f"{row[column] / _TAKEN[column][1]:.4g}" for column in taken),
+            *(f"{row[cost.key] / cost.scale:.4g}" for cost in costs),
             style="bold green" if is_chosen else None,
         )
     return table
@@ -221,7 +220,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
         f"validation {expected_accuracy(chosen, metric)}",
         *_test_lines(chosen, dense, metric, examples),
-        *_taken_lines(chosen),
+        *_cost_lines(chosen),
     ]
 
 
@@ -234,18 +233,19 @@ def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, exam
     ]
 
 
-def _taken_lines(chosen: dict[str, Any]) -> list[str]:
-    """What the model takes, where the goal limits it."""
-    if "file_bytes" not in chosen:  # packed bytes are counted always
+def _cost_lines(chosen: dict[str, Any]) -> list[str]:
+    """Measured costs of the model, where the goal limits one."""
+    costs = [metric for metric in COST_METRICS if metric.key in chosen]
+    if not costs or costs == [TERNARY_SIZE]:  # the ternary size is always counted
         return []
-    line = f"{chosen['packed_bytes'] / KB:.2f} KB of packed weights in a file of {chosen['file_bytes'] / KB:.2f} KB"
-    if "latency_ms" not in chosen:
-        return [line]
-    spread = chosen.get("latency_spread_ms")
-    told = (
-        "by the table of its device" if spread is None else f"measured, tenth percentile; quartiles {spread:.4f} apart"
-    )
-    return [f"{chosen['latency_ms']:.4f} ms an image on one thread ({told}); {line}"]
+    return [f"Costs: {', '.join(_cost_text(cost, chosen) for cost in costs)}"]
+
+
+def _cost_text(cost: CostMetric, chosen: dict[str, Any]) -> str:
+    text = f"{cost.label} {cost.format(chosen[cost.key])}"
+    if cost.spread_key in chosen:
+        return f"{text} (measured, 10th percentile; interquartile range {cost.format(chosen[cost.spread_key])})"
+    return f"{text} (predicted by the latency table)" if cost.is_calibrated else text
 
 
 def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> list[str]:
@@ -324,7 +324,7 @@ def _bench_cells(bench: "Bench", measured: "Measured") -> list[str]:
         "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_a_cycle(measured))
     ]
     sizes = [
-        "" if size is None else f"{size / 1000:,.1f}"
+        "" if size is None else f"{size / KB:,.1f}"
         for size in (engine.disk_bytes, engine.scratch_bytes, engine.table_bytes)
     ]
     return [*times, *ratios, f"{timing.noisy_share:.0%}", *sizes]

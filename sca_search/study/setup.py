@@ -22,10 +22,9 @@ from sca_search.models.prepare import prepared
 from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of
+from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
 from sca_search.study.space import Space
-from sca_search.system.files import write_json_atomic
-from sca_search.system.tensor_file import save_tensors
+from sca_search.system.files import save_tensors, write_json_atomic
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, ternarize
@@ -201,7 +200,7 @@ def prepare_budgets(spec: StudySpec, task: Task, known: Path | None, say: Say) -
     if not columns_of(spec.goal):
         return Prepared()
     graph, calibration = calibration_graph(task), None
-    if "latency_ms" in columns_of(spec.goal):
+    if needs_calibration(spec.goal):
         table = known if known and known.exists() else spec.search.latency_table
         calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
     budgets = budgets_of(task, graph, latency_model(calibration) if calibration else None)
@@ -221,7 +220,7 @@ def build_cost_meter(run: RunFolder, spec: StudySpec, task: Task) -> CostMeter |
     """What measures the study's networks, where the goal limits something; another device has no clock here."""
     if not columns_of(spec.goal):
         return None
-    if "latency_ms" not in columns_of(spec.goal):
+    if not needs_calibration(spec.goal):
         return CostMeter()
     latency = read_latency_table(run.latency_file, calibration_graph(task))
     return CostMeter(latency, is_timed=spec.search.latency_table is None)
