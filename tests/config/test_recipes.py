@@ -17,7 +17,7 @@ from sca_search.config.schedule import Constant, Steps
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.models import MODELS
-from sca_search.models.weights import load_weights
+from sca_search.models.weights import TEACHER_LOGITS, load_weights
 from sca_search.study.setup import make_task
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
@@ -400,7 +400,7 @@ def test_weights_of_old_and_a_studys_own_dense_weights_fit(tmp_path: Path) -> No
     torch.save(state, tmp_path / "old.pt")
     load_weights(other, tmp_path / "old.pt")
     assert torch.equal(other[0].weight, made[0].weight)
-    save_file(made.state_dict() | {"(answers)": torch.zeros(5, 3)}, tmp_path / "dense.safetensors")
+    save_file(made.state_dict() | {TEACHER_LOGITS: torch.zeros(5, 3)}, tmp_path / "dense.safetensors")
     load_weights(other, tmp_path / "dense.safetensors")
     save_file({**made.state_dict(), "answers": torch.zeros(5, 3)}, tmp_path / "more.safetensors")
     with pytest.raises(ModelError, match="unexpected: answers"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.schedule import elapsed_fraction
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import MethodTask
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs
 
@@ -32,8 +32,8 @@ class RandomSigns(Quantizer):
     def right_inverse(self, weight: Tensor) -> Tensor:
         return _START * super().right_inverse(weight)
 
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(signs(latent))
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(signs(latent))
 
     def soft(self, latent: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
