@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "sca_search.cli.run", *COMMAND[1:]],
+            [sys.executable, "-m", "sca_search", *COMMAND[1:]],
             cwd=folder,
             env=os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -169,7 +169,7 @@ class Stopwatch:
 
 def _digits_row() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sca_search.cli.run"]
+        command = [sys.executable, "-m", "sca_search"]
         short = ["--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "4", "--threads", "1"]
         subprocess.run([*command, "--name", "d", *short], cwd=folder, check=True, capture_output=True)
         watch = Stopwatch()
