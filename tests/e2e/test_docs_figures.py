@@ -39,7 +39,7 @@ def charts() -> dict[str, Any]:
     return figures_module().charts()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_are_those_of_the_program(charts: dict[str, Any]) -> None:
     assert {path.name for path in DOCS.glob("prior-*.svg")} == charts.keys()
     for name, chart in charts.items():
@@ -48,7 +48,7 @@ def test_figures_are_those_of_the_program(charts: dict[str, Any]) -> None:
         assert {chart.title, chart.x, chart.y, *(curve.name for curve in chart.curves)} <= texts, name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_prior_is_monotone_and_accurate_with_a_large_lambda(charts: dict[str, Any]) -> None:
     for curve in charts["prior-alpha.svg"].curves:
         alphas = [alpha for _, alpha in curve.points]

@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
-from sca_search.export.c.choose_kernel import COptions, choose_linear, choose_tiles
+from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.layers import can_have, surroundings
 from sca_search.export.c.memory import Layout, layouts
@@ -53,9 +53,7 @@ def has_avx2() -> bool:
 SLOWER = ("1 lane", "4 lanes", "8 lanes without AVX2")
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOWER)) for name in LANES], name="lanes"
-)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.e2e] * (name in SLOWER)) for name in LANES], name="lanes")
 def lanes_fixture(request: pytest.FixtureRequest) -> list[str]:
     if request.param.startswith("8") and not has_avx2():
         pytest.skip("this processor has no AVX2")
@@ -96,7 +94,7 @@ def check_kernels(graph: r.Graph, names: list[str], options: COptions, flags: li
         }
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(("convolution", "linear", "stored"), [("lists", "codes", False), ("combined", "lists", True)])
 def test_every_operation_agrees_at_every_vector_length(
     lanes: list[str], convolution: str, linear: str, stored: bool
@@ -105,7 +103,7 @@ def test_every_operation_agrees_at_every_vector_length(
     check_kernels(graph, names, COptions(kernels_of(graph, convolution, linear), stored), lanes)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(1200)  # it compiles forty programs
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
@@ -121,7 +119,7 @@ def test_every_operation_agrees_on_many_shapes(
     check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMISED)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", ["lists", "combined"])
 def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     # Blocks of several channels, several tiles, strides, depthwise, one column wide, 5 x 5, dilation, a last tile that
@@ -153,7 +151,7 @@ def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None
     check_kernels(builder.graph(names), names, COptions(), [])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> None:
     # Two blocks as in a ResNet, the second with a projection; 32 x 32 cells are a power of two.
     builder = Builder((4, 32, 32), np.random.default_rng(7))
@@ -181,7 +179,7 @@ def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> No
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_value_that_is_used_twice_is_not_limited_in_passing() -> None:
     builder = Builder((2, 9, 9), np.random.default_rng(8))
     inner = builder.convolution(r.INPUT, 3, (3, 3), "trits")
@@ -230,16 +228,16 @@ def test_lists_worked_out_by_hand() -> None:
     # -1 in the middle: add at 0; subtract row 1, column 1: 16 + 1. Output 1 has nothing.
     weight = np.zeros((2, 1, 3, 3), np.int8)
     weight[0, 0, 0, 0], weight[0, 0, 1, 1] = 1, -1
-    tiles = Tiles(one_layer(weight, 8), 1, 2, (1, 8, 8))
-    assert lists_of(tiles, weight).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
 
 
 def test_combined_lists_worked_out_by_hand() -> None:
     # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
     # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
     weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
-    tiles = Tiles(one_layer(weight, 8), 1, 1, (1, 8, 8), combined=3)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
+    tiles = Tiles(one_layer(weight, 8), weight, combined=3, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
 
 
 def test_linear_tables_worked_out_by_hand() -> None:
@@ -260,8 +258,8 @@ def test_linear_tables_worked_out_by_hand() -> None:
 @settings(max_examples=30, deadline=None)
 def test_lists_say_every_weight_once(weight: r.Trits, combined: int) -> None:
     # Read back without the planes: every offset is a row and a column, whose digits are weights.
-    tiles = Tiles(one_layer(weight, 8), 7, 5, (7, 8, 8), combined)
-    numbers, found, place = lists_of(tiles, weight).tolist(), np.zeros_like(weight), 0
+    tiles = Tiles(one_layer(weight, 8), weight, combined, given=(7, 8, 8))
+    numbers, found, place = lists_of(tiles).tolist(), np.zeros_like(weight), 0
     vectors = tiles.row_vectors
     for outputs, channels, _ in tiles.blocks():
         count, place = numbers[place], place + 1
@@ -304,7 +302,7 @@ def trits(rows: list[list[int]]) -> r.Trits:
     return np.array(rows, np.int8).reshape(len(rows), -1, 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     # The second layer reads only outputs 0 and 2 of the first: row 1 need not be computed, so input 1 is not read.
     graph = chain([trits([[1, 0, 0], [0, 1, -1], [0, 0, 1]]), trits([[1, 0, -1]])], bias=0.5)
@@ -316,7 +314,7 @@ def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_channel_that_is_always_zero_is_left_out(tmp_path: Path) -> None:
     # Output 1 of the first layer has no weights and a bias that the ReLU cuts off.
     graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=-0.5)
@@ -332,7 +330,7 @@ def test_channel_of_a_constant_above_zero_stays() -> None:
     assert living(graph)["c1"].weight.reshape(2, 2).tolist() == [[1, 1], [0, -1]]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
     graph = chain([trits([[0, 0], [0, 0]]), trits([[0, 0]])], bias=0.25)
     images = written(tmp_path, graph, COptions())
@@ -436,7 +434,7 @@ def between_layers(input_shape: r.Shape, seed: int) -> tuple[r.Graph, list[str]]
     return builder.graph(names), names
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
     for shape, seed in (((3, 16, 32), 0), ((5, 13, 20), 1), ((2, 5, 9), 2)):
         graph, names = between_layers(shape, seed)
@@ -445,7 +443,7 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
         check_kernels(graph, names, COptions(kernels, stored=seed == 1), lanes)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     shape=st.tuples(st.integers(1, 9), st.integers(2, 34), st.integers(2, 70)),
@@ -461,8 +459,8 @@ def test_lists_in_place_worked_out_by_hand() -> None:
     # Two channels of 8 x 8 cells: rows of 16 floats, nine of them a map. Channel 1, kernel row 2, column 1 is added.
     weight = np.zeros((1, 2, 3, 3), np.int8)
     weight[0, 1, 2, 1] = 1
-    tiles = Tiles(one_layer(weight, 8), 2, 1, (2, 8, 8), border=1)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(2, 8, 8), border=1)
+    assert lists_of(tiles).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
 
 
 @pytest.mark.parametrize(
@@ -481,20 +479,17 @@ def test_lists_in_place_worked_out_by_hand() -> None:
 )
 def test_tiles_in_place_are_as_wide_as_fits(size: tuple[int, int], cells: int, rows: int) -> None:
     layer = replace(one_layer(np.ones((1, 1, 3, 3), np.int8), 8), shape=(1, *size))
-    tiles = Tiles(layer, 1, 1, (1, *size), border=1)
+    tiles = Tiles(layer, layer.weight, given=(1, *size), border=1)
     assert (tiles.cells, tiles.rows) == (cells, rows)
 
 
-def tiles_of(sparsity: float, channels: int, size: int) -> tuple[r.Trits, dict[str, Tiles]]:
+def tiles_of(sparsity: float, channels: int, size: int) -> dict[str, Tiles]:
     random = np.random.default_rng(0)
     weight = random.choice(np.array([-1, 1], np.int8), (channels, channels, 3, 3))
     weight[random.random(weight.shape) < sparsity] = 0
     layer = one_layer(weight, size)
     given_shape = (channels, size, size)
-    return weight, {
-        kind: Tiles(layer, channels, channels, given_shape, columns)
-        for kind, columns in (("lists", 1), ("combined", 3))
-    }
+    return {kind: Tiles(layer, weight, columns, given=given_shape) for kind, columns in (("lists", 1), ("combined", 3))}
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.0, "combined"), (0.95, "lists")])
@@ -502,20 +497,21 @@ def tiles_of(sparsity: float, channels: int, size: int) -> tuple[r.Trits, dict[s
 def test_dense_layers_are_combined_and_sparse_ones_listed(
     sparsity: float, expected: str, channels: int, size: int
 ) -> None:
-    weight, kinds = tiles_of(sparsity, channels, size)
-    assert choose_tiles("c", weight, kinds, COptions()) is kinds[expected]
+    kinds = tiles_of(sparsity, channels, size)
+    assert choose_tiles("c", kinds, COptions()) is kinds[expected]
 
 
 def test_linear_layers_are_coded_until_lists_are_short() -> None:
     weight = np.ones((512, 1024), np.int8)
-    assert choose_linear("l", weight, weight.size, COptions()) == "codes"
-    assert choose_linear("l", weight, weight.size // 20, COptions()) == "lists"
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "codes"
+    weight[:, 51:] = 0  # a twentieth is left
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "lists"
 
 
 def test_user_chooses_the_kernel() -> None:
-    weight, kinds = tiles_of(0.95, 16, 8)
-    assert choose_tiles("c", weight, kinds, COptions({"c": "combined"})) is kinds["combined"]
-    assert choose_linear("l", np.ones((2, 2), np.int8), 4, COptions({"l": "codes"})) == "codes"
+    kinds = tiles_of(0.95, 16, 8)
+    assert choose_tiles("c", kinds, COptions({"c": "combined"})) is kinds["combined"]
+    assert choose_linear("l", np.ones((2, 2), np.int8), FLOAT_LINEAR, COptions({"l": "codes"})) == "codes"
 
 
 @pytest.mark.parametrize(
@@ -533,7 +529,7 @@ def test_unknown_kernel_or_layer_is_refused(tmp_path: Path, kernels: dict[str, s
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
     # 70,000 inputs do not fit into two bytes.
     random = np.random.default_rng(1)

@@ -409,7 +409,7 @@ def test_damaged_files_are_refused_or_the_same_model() -> None:
     assert refused > 19_000
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.e2e)])
 def test_forged_files_are_refused_or_whole_models(count: int) -> None:
     refused = 0
     for _, graph in outcomes(forged, count):

@@ -56,14 +56,14 @@ SHAPES = st.tuples(st.sampled_from([1, 2, 3, 6, 17]), st.integers(1, 20), st.int
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is a compilation
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_operation_equals_the_model_in_integers(lanes: str) -> None:
     graph, _ = every_operation((6, 9, 17), 3)
     check(graph, flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from(LANES), stored=st.booleans())
 def test_every_operation_equals_it_on_many_shapes(
@@ -73,14 +73,14 @@ def test_every_operation_equals_it_on_many_shapes(
     check(graph, COptions(stored=stored), flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @needs_clang
 def test_every_operation_equals_it_when_clang_optimises() -> None:
     graph, _ = every_operation((3, 7, 12), 5)
     check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("kernel", INTEGER_CONVOLUTION_KERNELS)
 def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     builder = Builder((40, 18, 11), np.random.default_rng(2))
@@ -93,7 +93,7 @@ def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     check(graph, COptions(kernels, stored=True), optimise="-O2", flags="-mavx2")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_sums_of_a_block_have_room_in_16_bits() -> None:
     # 300 channels without zeros, all inputs at their largest: 258 · 127 = 32766 is the most that a block may add.
     assert MOST_ADDED == 258
@@ -112,7 +112,7 @@ def test_sums_of_a_block_have_room_in_16_bits() -> None:
         assert np.array_equal(answers_of_c(model, image, flags="-mavx2"), evaluate_integer(model, image))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_wide_linear_layers_equal_it() -> None:
     builder = Builder((9, 25, 25), np.random.default_rng(4))
     names = [
@@ -277,7 +277,7 @@ def training(shape: tuple[int, ...]) -> Images:
     return Images(64, batches)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path) -> None:
     network = small_network()
     assert network.images is not None
@@ -302,7 +302,7 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
         verify_folder(folder, 5.0)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_int8_needs_c_training_images_and_no_tuning(tmp_path: Path) -> None:
     network = small_network()
     with pytest.raises(ExportError, match="takes its scales from training images, and there are none"):

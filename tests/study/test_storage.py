@@ -133,7 +133,7 @@ def _take(address: str, folder: Path, told: "multiprocessing.Queue[list[int]]") 
     told.put(taken)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_many_takers_take_each_trial_once(run: RunFolder) -> None:
     assert run.shared is not None
     study = a_study(run)
@@ -150,7 +150,7 @@ def test_many_takers_take_each_trial_once(run: RunFolder) -> None:
     assert sorted(number for each in taken for number in each) == list(range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_database_that_is_restarted_is_waited_for(run: RunFolder, server: Server) -> None:
     """Calls in the middle of an outage come back with their answers, and each has its effect once."""
     study = a_study(run)

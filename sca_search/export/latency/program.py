@@ -154,10 +154,6 @@ def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
     return objects | {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _variant(number: int, variant: r.Graph) -> str:
     files = model_files(variant)
     model = files["model.c"].replace('#include "model.h"\n', files["model.h"])
