@@ -14,7 +14,7 @@ from filelock import FileLock
 
 # The width of the terminal is read when the command is imported; no sentence should be wrapped.
 os.environ["COLUMNS"] = "200"
-from sca_search.cli.run import main
+from sca_search.cli.app import main
 from tests.support.command import TINY, Outcome, sca_search
 from tests.support.cpu_time import CpuTimes
 from tests.support.tools import missing_tool

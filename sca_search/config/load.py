@@ -53,7 +53,8 @@ class Flag:
         """The description with the default value, unless it names one."""
         text, default = self.field.description or "", self.field.default
         has_none = default is None or default is False or default == () or "Default" in text
-        return text if has_none else f"{text} Default: {'on' if default is True else default}."
+        shown = f"{default:g}" if isinstance(default, float) else default
+        return text if has_none else f"{text} Default: {'on' if default is True else shown}."
 
 
 def _find_flags(table: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Flag]]:

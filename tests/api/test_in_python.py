@@ -95,7 +95,7 @@ def test_chosen_is_exported_verified_and_loaded_again(sequences: sca.Result, tmp
 
 @pytest.mark.e2e
 def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Result) -> None:
-    command = [sys.executable, "-m", "sca_search.cli.run", "export", str(sequences.path)]
+    command = [sys.executable, "-m", "sca_search", "export", str(sequences.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "was made in Python" in done.stderr
@@ -124,7 +124,7 @@ def test_search_of_names_is_the_commands_study(tmp_path: Path) -> None:
     assert result.path == again.path == tmp_path / "named"
     assert len(again.trials) == 3
     shown = subprocess.run(
-        [sys.executable, "-m", "sca_search.cli.run", "show", str(result.path)],
+        [sys.executable, "-m", "sca_search", "show", str(result.path)],
         capture_output=True,
         text=True,
         check=True,

@@ -132,7 +132,7 @@ def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, t
 
 def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
     code = (
-        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli.run import main\n"
+        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'plotly', 'sklearn')))"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from sca_search.cli.run import app
+from sca_search.cli.app import app
 from sca_search.system.console import Screen, answer, printable, speak, strict
 from sca_search.system.versions import __version__
 

@@ -28,7 +28,7 @@ from tests.support.many_trials import lengthened
 @contextmanager
 def serving(*runs: Path) -> Iterator[tuple[str, int]]:
     """The address and the process id of the real command; Ctrl-C must end it in order."""
-    command = [sys.executable, "-m", "sca_search.cli.run", "dashboard", *map(str, runs), "--live", "--no-open"]
+    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open"]
     env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
@@ -402,7 +402,7 @@ def test_another_address_is_served_with_a_warning(study: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "sca_search.cli.run",
+        "sca_search",
         "dashboard",
         str(study),
         "--live",
@@ -485,7 +485,7 @@ def test_page_follows_a_running_study(tmp_path: Path) -> None:
     # More trials than any browser needs to open the page; it is stopped once the page was seen to follow.
     arguments = ("--target-sparsity", "0.5", "--name", "running", "--trials", "2000", "--refits", "0", "--epochs", "4")
     more = ("--dense-epochs", "4", "--threads", "1", "--out", str(tmp_path))
-    study = subprocess.Popen([sys.executable, "-m", "sca_search.cli.run", *arguments, *more], stdout=subprocess.DEVNULL)
+    study = subprocess.Popen([sys.executable, "-m", "sca_search", *arguments, *more], stdout=subprocess.DEVNULL)
     run = tmp_path / "running"
     try:
         while not (run / "dashboard.html").exists():

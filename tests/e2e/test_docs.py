@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import typer
 
-from sca_search.cli.run import app
+from sca_search.cli.app import app
 from sca_search.config.load import FLAGS, resolve
 from tests.support.markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
 

@@ -43,7 +43,7 @@ def database(server: Server) -> str:
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "sca_search.cli.run", *arguments],
+        [sys.executable, "-m", "sca_search", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
-from sca_search.export.c.choose_kernel import COptions, choose_linear, choose_tiles
+from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.layers import can_have, surroundings
 from sca_search.export.c.memory import Layout, layouts
@@ -228,16 +228,16 @@ def test_lists_worked_out_by_hand() -> None:
     # -1 in the middle: add at 0; subtract row 1, column 1: 16 + 1. Output 1 has nothing.
     weight = np.zeros((2, 1, 3, 3), np.int8)
     weight[0, 0, 0, 0], weight[0, 0, 1, 1] = 1, -1
-    tiles = Tiles(one_layer(weight, 8), 1, 2, (1, 8, 8))
-    assert lists_of(tiles, weight).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
 
 
 def test_combined_lists_worked_out_by_hand() -> None:
     # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
     # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
     weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
-    tiles = Tiles(one_layer(weight, 8), 1, 1, (1, 8, 8), combined=3)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
+    tiles = Tiles(one_layer(weight, 8), weight, combined=3, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
 
 
 def test_linear_tables_worked_out_by_hand() -> None:
@@ -258,8 +258,8 @@ def test_linear_tables_worked_out_by_hand() -> None:
 @settings(max_examples=30, deadline=None)
 def test_lists_say_every_weight_once(weight: r.Trits, combined: int) -> None:
     # Read back without the planes: every offset is a row and a column, whose digits are weights.
-    tiles = Tiles(one_layer(weight, 8), 7, 5, (7, 8, 8), combined)
-    numbers, found, place = lists_of(tiles, weight).tolist(), np.zeros_like(weight), 0
+    tiles = Tiles(one_layer(weight, 8), weight, combined, given=(7, 8, 8))
+    numbers, found, place = lists_of(tiles).tolist(), np.zeros_like(weight), 0
     vectors = tiles.row_vectors
     for outputs, channels, _ in tiles.blocks():
         count, place = numbers[place], place + 1
@@ -459,8 +459,8 @@ def test_lists_in_place_worked_out_by_hand() -> None:
     # Two channels of 8 x 8 cells: rows of 16 floats, nine of them a map. Channel 1, kernel row 2, column 1 is added.
     weight = np.zeros((1, 2, 3, 3), np.int8)
     weight[0, 1, 2, 1] = 1
-    tiles = Tiles(one_layer(weight, 8), 2, 1, (2, 8, 8), border=1)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(2, 8, 8), border=1)
+    assert lists_of(tiles).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
 
 
 @pytest.mark.parametrize(
@@ -479,20 +479,17 @@ def test_lists_in_place_worked_out_by_hand() -> None:
 )
 def test_tiles_in_place_are_as_wide_as_fits(size: tuple[int, int], cells: int, rows: int) -> None:
     layer = replace(one_layer(np.ones((1, 1, 3, 3), np.int8), 8), shape=(1, *size))
-    tiles = Tiles(layer, 1, 1, (1, *size), border=1)
+    tiles = Tiles(layer, layer.weight, given=(1, *size), border=1)
     assert (tiles.cells, tiles.rows) == (cells, rows)
 
 
-def tiles_of(sparsity: float, channels: int, size: int) -> tuple[r.Trits, dict[str, Tiles]]:
+def tiles_of(sparsity: float, channels: int, size: int) -> dict[str, Tiles]:
     random = np.random.default_rng(0)
     weight = random.choice(np.array([-1, 1], np.int8), (channels, channels, 3, 3))
     weight[random.random(weight.shape) < sparsity] = 0
     layer = one_layer(weight, size)
     given_shape = (channels, size, size)
-    return weight, {
-        kind: Tiles(layer, channels, channels, given_shape, columns)
-        for kind, columns in (("lists", 1), ("combined", 3))
-    }
+    return {kind: Tiles(layer, weight, columns, given=given_shape) for kind, columns in (("lists", 1), ("combined", 3))}
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.0, "combined"), (0.95, "lists")])
@@ -500,20 +497,21 @@ def tiles_of(sparsity: float, channels: int, size: int) -> tuple[r.Trits, dict[s
 def test_dense_layers_are_combined_and_sparse_ones_listed(
     sparsity: float, expected: str, channels: int, size: int
 ) -> None:
-    weight, kinds = tiles_of(sparsity, channels, size)
-    assert choose_tiles("c", weight, kinds, COptions()) is kinds[expected]
+    kinds = tiles_of(sparsity, channels, size)
+    assert choose_tiles("c", kinds, COptions()) is kinds[expected]
 
 
 def test_linear_layers_are_coded_until_lists_are_short() -> None:
     weight = np.ones((512, 1024), np.int8)
-    assert choose_linear("l", weight, weight.size, COptions()) == "codes"
-    assert choose_linear("l", weight, weight.size // 20, COptions()) == "lists"
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "codes"
+    weight[:, 51:] = 0  # a twentieth is left
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "lists"
 
 
 def test_user_chooses_the_kernel() -> None:
-    weight, kinds = tiles_of(0.95, 16, 8)
-    assert choose_tiles("c", weight, kinds, COptions({"c": "combined"})) is kinds["combined"]
-    assert choose_linear("l", np.ones((2, 2), np.int8), 4, COptions({"l": "codes"})) == "codes"
+    kinds = tiles_of(0.95, 16, 8)
+    assert choose_tiles("c", kinds, COptions({"c": "combined"})) is kinds["combined"]
+    assert choose_linear("l", np.ones((2, 2), np.int8), FLOAT_LINEAR, COptions({"l": "codes"})) == "codes"
 
 
 @pytest.mark.parametrize(

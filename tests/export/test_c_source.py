@@ -292,7 +292,7 @@ def test_missing_source_is_refused(tmp_path: Path) -> None:
 def test_kernel_too_large_for_a_literal_is_refused_by_name(tmp_path: Path) -> None:
     builder = Builder((1, 40, 40), np.random.default_rng(0))
     graph = builder.graph([builder.convolution(r.INPUT, 1, (40, 40), "floats"), builder.linear(r.INPUT, 1, "trits")])
-    with pytest.raises(ExportError, match=r"conv_floats\.0: a Convolution in C may have 1023 weights a kernel"):
+    with pytest.raises(ExportError, match=r"conv_floats\.0: a Convolution in C may have 1023 weights per kernel"):
         write_c(tmp_path, graph, r.TestVectors(random_images(graph, 1), np.zeros((1, 2), np.float32)))
     assert list(tmp_path.iterdir()) == []
 

@@ -196,7 +196,7 @@ def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, t
 def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) -> None:
     run, _ = tiny_run
     code = (
-        "import sys; from sca_search.cli.run import app; app(['show', sys.argv[1]], standalone_mode=False);"
+        "import sys; from sca_search.cli.app import app; app(['show', sys.argv[1]], standalone_mode=False);"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
@@ -229,7 +229,7 @@ def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
 def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Popen[str]:
     """The command in the background, once it has printed a word."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "sca_search.cli.run", *arguments],
+        [sys.executable, "-u", "-m", "sca_search", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

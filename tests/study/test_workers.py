@@ -122,7 +122,7 @@ def loss(outputs, targets):
 @pytest.mark.timeout(240)
 def test_a_stop_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HANGS)
-    command = [sys.executable, "-m", "sca_search.cli.run", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
+    command = [sys.executable, "-m", "sca_search", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
     process = subprocess.Popen([*command, *SHORT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     while not (tmp_path / "hangs").exists():
         assert process.poll() is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.cli.exit_codes import ended
+from sca_search.cli.exit_codes import exit_code_of
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
@@ -89,7 +89,7 @@ def test_no_error_shows_a_password(address: str, as_json: bool, capsys: pytest.C
         raise ZeroDivisionError(f"got {address} here")
 
     speak(json=as_json, verbose=True)
-    assert (ended(rejected), ended(failed)) == (2, 70)
+    assert (exit_code_of(rejected), exit_code_of(failed)) == (2, 70)
     printed = capsys.readouterr()
     assert printed.err.count("***") >= 4
     assert printed.out.count("***") == 2 * as_json
@@ -103,7 +103,7 @@ def test_a_password_is_hidden_before_a_message_is_shortened(capsys: pytest.Captu
     def rejected() -> None:
         raise SpecError(f"{'b' * 1000} postgresql://me:{password}@db/x {'c' * 600}")
 
-    ended(rejected)
+    exit_code_of(rejected)
     printed = capsys.readouterr().err
     assert " … " in printed
     assert "postgresql://me:***@db/x" in printed

@@ -14,7 +14,7 @@ from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.emit import Call, pairs, struct
 from sca_search.export.c.memory import Layout, borders, flexible_values, layouts
 from sca_search.export.c.weights import (
-    Given,
+    LayerMaps,
     TernaryConvolution,
     cut_convolution,
     ternary_convolution_call,
@@ -103,10 +103,10 @@ def _call(step: Step, name: str, around: Surroundings) -> Call | None:
     record, layouts = step.record, around.layouts
     inputs = tuple(around.shapes[name] for name in step.inputs)
     if isinstance(record, r.WeightRecord):
-        given = Given(inputs[0], layouts[step.inputs[0]], layouts[step.name], layouts[step.inputs[-1]])
+        maps = LayerMaps(inputs[0], layouts[step.inputs[0]], layouts[step.name], layouts[step.inputs[-1]])
         if step.name in around.cut:
-            return ternary_convolution_call(step, name, given, around.cut[step.name])
-        return weight_call(step, name, given, around.live.get(record.name), around.options)
+            return ternary_convolution_call(step, name, maps, around.cut[step.name])
+        return weight_call(step, name, maps, around.live.get(record.name), around.options)
     if isinstance(record, r.Pool | r.AdaptivePool):
         return _pool_call(record, name, inputs[0], layouts[step.inputs[0]], layouts[step.name])
     return _CALLS[type(record)](record, name, inputs)
