@@ -20,15 +20,15 @@ from sca_search.dashboard.live import LiveStudies, is_our_host
 from sca_search.dashboard.read import read_candidate
 from sca_search.runs.folder import RunFolder
 from sca_search.system.files import write_text_atomic
-from tests.support.browser import chromium, drawn, opened, shown, until
+from tests.support.browser import chromium, cpu_seconds, drawn, opened, shown, until
 from tests.support.command import sca_search
 from tests.support.many_trials import lengthened
 
 
 @contextmanager
-def served(*runs: Path, more: tuple[str, ...] = ()) -> Iterator[str]:
-    """The real command in a process of its own; Ctrl-C must end it in order."""
-    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open", *more]
+def serving(*runs: Path) -> Iterator[tuple[str, int]]:
+    """The address and the process id of the real command; Ctrl-C must end it in order."""
+    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open"]
     env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
@@ -36,12 +36,24 @@ def served(*runs: Path, more: tuple[str, ...] = ()) -> Iterator[str]:
         line = process.stdout.readline()
         address = re.search(r"http://\S+", line)
         assert address, line + process.communicate(timeout=20)[1]
-        yield address[0]
+        yield address[0], process.pid
     finally:
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=30)
     assert process.returncode == 0, complaints
     assert "Traceback" not in complaints
+
+
+@contextmanager
+def served(*runs: Path) -> Iterator[str]:
+    with serving(*runs) as (address, _):
+        yield address
+
+
+def process_seconds(process: int) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ask(address: str, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
@@ -521,18 +533,16 @@ def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_update_of_a_thousand_trials_takes_less_than_a_second(study: Path, tmp_path: Path) -> None:
+def test_update_of_a_thousand_trials_takes_less_than_a_second_of_cpu_time(study: Path, tmp_path: Path) -> None:
     chromium()
     run = lengthened(study, tmp_path / "long", 1000)
-    with served(run) as address, opened(address) as page:
+    with serving(run) as (address, process), opened(address) as page:
         ask(address, "/data.json")
         table = (run / "trials.csv").read_text().splitlines()
         (run / "trials.csv").write_text("\n".join(table[:-1]) + "\n")
-        began = time.monotonic()
-        ask(address, "/data.json")
-        made = time.monotonic() - began
+        server_before, page_before = process_seconds(process), cpu_seconds(page)
         until(page, "document.body.dataset.updates === '1'", 20)
-        drawn_in = page.evaluate("Number(document.body.dataset.updateMilliseconds)") / 1000
+        made, drawn_in = process_seconds(process) - server_before, cpu_seconds(page) - page_before
         page.locator("#trial-picker").select_option("3")  # an old one, of which the page brought only the row
         until(page, "!document.getElementById('trial-figures').hidden")
     assert made + drawn_in < 1.0, (made, drawn_in)
