@@ -209,7 +209,9 @@ def test_page_names_only_existing_flags(name: str) -> None:
 # Links
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md", "dashboards/README.md", "benchmarks/RESULTS.md"])
+@pytest.mark.parametrize(
+    "name", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "dashboards/README.md", "benchmarks/RESULTS.md"]
+)
 def test_page_links_have_targets(name: str) -> None:
     page = read_page(ROOT / name)
     assert [link for link in page.links if not has_target(page, link)] == []
@@ -243,6 +245,13 @@ def test_map_names_every_sub_package() -> None:
         path.parent.name for path in package.glob("*/__init__.py")
     }
     assert packages == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
+
+
+def test_contributing_names_existing_files() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:sca_search|tests|docs|dashboards)/[\w./-]+)`", text)
+    assert paths
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
 
 
 # The notebook
