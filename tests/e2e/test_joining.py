@@ -126,6 +126,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     assert SECRET not in in_database(database)
 
 
+@pytest.mark.nightly
 def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path: Path) -> None:
     long = (*STUDY, "--epochs", "40", "--refits", "0", "--storage", database)
     first = started(*long, cwd=tmp_path)
