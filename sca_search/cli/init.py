@@ -71,7 +71,7 @@ def _prompted(flags: dict[str, Any], time: str | None) -> tuple[dict[str, Any], 
     flags = dict(flags)
     for name, text, known in (("data", "Data set", DATA), ("model", "Network", MODELS)):
         if flags[name] is None:
-            flags[name] = prompt(f"{text} ({', '.join(known)}, …)", known[0])
+            flags[name] = prompt(f"{text} ({', '.join(known)}, …)", STUDY_FLAGS[name].field.default)
     if all(flags[goal] is None for goal in (*GOALS, *BUDGETS)):
         flags["target_sparsity"] = typer.prompt("Target sparsity", default=0.5, type=float, err=True)
     return flags, time or prompt("Time that the run may take", "20m")

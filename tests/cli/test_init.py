@@ -33,7 +33,7 @@ FAST = ("--data", "digits", "--train-limit", "200", "--threads", "1")
         (("--time", "9m", "--out", "."), "--out must be a file"),
     ],
 )
-def test_mistake_is_one_sentence_and_nothing_is_written(
+def test_invalid_input_is_one_sentence_and_nothing_is_written(
     run, tmp_path: Path, given: tuple[str, ...], sentence: str
 ) -> None:
     outcome = run("init", "-q", *given)
