@@ -14,11 +14,12 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from sca_search.study.watching import Watcher
+
 from benchmarks.report import RESULTS, provenance, table, write_section
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
 from sca_search.config.study import StudySpec
 from sca_search.study.compare import Contest, Entry, run_contest, times_ms
-from sca_search.study.watching import Watcher
 
 TRITS = "{-1,0,+1}"
 STUDIES = {

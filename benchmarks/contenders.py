@@ -27,7 +27,7 @@ from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import make_space
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Progress, Settled, Task, WarmStart
+from sca_search.training.task import Settled, Task, WarmStart
 from sca_search.training.train import train_candidate
 
 
@@ -71,7 +71,7 @@ class Bench:
     def train(self, candidate: Candidate) -> Settled:
         """Trains it and counts its epochs; no training begins that the budget does not cover."""
         self.spend(candidate.epochs + candidate.frozen_epochs)
-        settled = train_candidate(candidate, self.task, self.start, Progress())
+        settled = train_candidate(candidate, self.task, self.start)
         zeros = sum(count.zeros for count in settled.counts.values())
         weights = sum(count.weights for count in settled.counts.values())
         self.points.append(

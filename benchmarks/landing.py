@@ -25,7 +25,7 @@ from sca_search.study.objective import Listener, Objective, work
 from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
 from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.study.space import STRENGTH, Space
-from sca_search.training.task import Progress, Settled
+from sca_search.training.task import Settled
 from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
@@ -67,7 +67,7 @@ def _landings(seed: int, target: float, holding: str) -> list[Landing]:
     task = make_task(spec)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        start = warm_start(run, spec, task, Progress())
+        start = warm_start(run, spec, task)
         space = make_space(run, spec, task, start)
         study = open_study(run, space)
         fill_queue(study, space)
@@ -81,7 +81,7 @@ def _landings(seed: int, target: float, holding: str) -> list[Landing]:
             plain = _with_strength(space, target, strength, HOLDINGS[holding])
             corrected = plain.model_copy(update={"asked": objective.asked(study, plain)})
             for what, candidate in (("closed form", plain), ("corrected", corrected)):
-                settled = train_candidate(candidate, task, start, Progress())
+                settled = train_candidate(candidate, task, start)
                 found.append(_landing(f"{holding}: fifth trial, strength {strength:g}, {what}", target, settled))
     print(seed, target, [f"{each.what}: {100 * each.off:.2f}" for each in found], flush=True)
     return found

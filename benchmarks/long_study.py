@@ -40,7 +40,7 @@ from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.study.space import Space
 from sca_search.study.storage import local_address
 from sca_search.ternary.prior_file import write_prior
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from tests.support.postgres import running_server
 
 # What must be quick, and what is written beside it.
@@ -71,7 +71,7 @@ class Bench:
 
 def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
     run, task = RunFolder(folder), make_task(spec)
-    start = warm_start(run, spec, task, Progress())
+    start = warm_start(run, spec, task)
     space = make_space(run, spec, task, start)
     objective = make_objective(run, space, task, start, Listener())
     return Bench(run, space, task, objective, new_study(storage or local_address(run)))

@@ -34,8 +34,7 @@ from sca_search.study.run import Audience, run_study
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, answers
-from sca_search.training.source import BY_NAME
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import BY_NAME, Task, WarmStart
 from sca_search.training.train import train_candidate
 
 # A study may grow by so much between these two trials, and a trial may take so much more than the bare loop.
@@ -89,7 +88,7 @@ def trial_part(network: str) -> Memory:
     base = resident_bytes()
     settings = {"model": network, "epochs": EPOCHS, "batch": WORKLOADS[network].batch, "target_sparsity": 0.9}
     task, candidate, start = trial_of(resolve(None, settings), WORKLOADS[network].images)
-    train_candidate(candidate, task, start, Progress())
+    train_candidate(candidate, task, start)
     return {"base": base, "peak": peak_bytes()}
 
 

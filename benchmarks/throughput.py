@@ -39,8 +39,7 @@ from sca_search.study.space import Space
 from sca_search.ternary.methods.sca import Sca
 from sca_search.ternary.parametrize import Form
 from sca_search.training.fit import FitPlan, Watch, fit, layout
-from sca_search.training.source import BY_NAME
-from sca_search.training.task import Task
+from sca_search.training.task import BY_NAME, Task
 
 SPARSITY = 0.9
 RATE = 1e-3

@@ -25,7 +25,7 @@ from sca_search.system.files import write_json_atomic
 from sca_search.ternary.allocation import split_of_weighting
 from sca_search.ternary.sparing import sparing_weighting
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_candidate
 
 # β rises slowly and the gradient is that of the function used, which was the first guess before.
@@ -109,7 +109,7 @@ def _cell(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) 
     task = make_task(spec)
     dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
     dense.path.mkdir(parents=True, exist_ok=True)
-    start = warm_start(dense, spec, task, Progress())
+    start = warm_start(dense, spec, task)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomic(file, _measured(spec, task, start, dense, sparsity, name))
 
@@ -118,7 +118,7 @@ def _measured(
     spec: StudySpec, task: Task, start: WarmStart, dense: RunFolder, sparsity: float, name: str
 ) -> dict[str, Any]:
     space = make_space(dense, spec, task, start)
-    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start, Progress())
+    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start)
     test = task.data.read_test().batches(EVALUATION_BATCH)
     found = {
         "variant": name,

@@ -2,7 +2,7 @@
 on where it was."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,14 +15,16 @@ from sca_search.paper.hours import Waiting, epochs_that_fit
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.provenance import note_command
-from sca_search.study.pace import measure_pace
-from sca_search.study.run import make_task, run_study
+from sca_search.study.events import StudyListener
+from sca_search.study.pace import Say, measure_pace
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task
 from sca_search.study.time_plan import Pace
-from sca_search.study.watching import Say, Watcher
 from sca_search.study.workers import threads_of
-from sca_search.training.source import OnceRead
+from sca_search.system.signals import NEVER, StopToken
+from sca_search.training.task import CachedSource
 
-Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
+Measure = Callable[[StudySpec, Say, StopToken], Pace]
 
 
 @dataclass(frozen=True)
@@ -58,28 +60,33 @@ def finished_results(plan: Plan) -> dict[Cell, CellResult]:
     return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
 
 
-def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> Reproduced:
+def reproduce(
+    plan: Plan,
+    say: Say = lambda _line: None,
+    listeners: Sequence[StudyListener] = (),
+    stop: StopToken = NEVER,
+    measure: Measure = measure_pace,
+) -> Reproduced:
     """Runs what is missing of a table; StopRequestedError only while a pace is measured."""
     results = finished_results(plan)
     if plan.hours is None:
         _refuse_other_lengths(plan, results)
     _refuse_other_starts(plan, results)
     waiting = [cell for cell in plan.cells if cell not in results]
-    specs = _specs(plan, waiting, watcher, measure)
-    source = OnceRead()
+    specs = _specs(plan, waiting, lambda spec: measure(spec, say, stop), say)
+    source = CachedSource()
     for number, cell in enumerate(waiting, start=len(results) + 1):
         spec = specs[cell]
-        watcher.say(f"cell {number} of {len(plan.cells)}: {cell.told}, {spec.train.epochs} epochs")
+        say(f"cell {number} of {len(plan.cells)}: {cell.told}, {spec.train.epochs} epochs")
         task = make_task(spec, source)
         task.start_model()  # what does not fit is refused before anything is written
         run = _run_of(spec)
         if plan.command:
             note_command(run, plan.command, threads_of(spec, task))
-        with watcher.audience(spec, task) as audience:
-            finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
-        if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing
+        finished = run_study(run, spec, task, listeners, stop)
+        if finished.stopped or stop.is_set():  # a stop between two seeds raises nothing
             return Reproduced(results, stopped=True)
-        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), watcher.stop_requested)
+        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), stop)
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
 
 
@@ -109,7 +116,7 @@ def _run_of(spec: StudySpec) -> RunFolder:
     return run if run.spec_file.is_file() else new_run(spec)
 
 
-def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) -> dict[Cell, StudySpec]:
+def _specs(plan: Plan, cells: list[Cell], measure: Callable[[StudySpec], Pace], say: Say) -> dict[Cell, StudySpec]:
     """The studies of the cells to run; one that was begun keeps its epochs where hours decide."""
     wanted = {cell: _spec(plan, cell, plan.extent) for cell in cells}
     begun = {cell: spec for cell in cells if (spec := _begun(wanted[cell])) is not None}
@@ -123,7 +130,7 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) ->
         return wanted
     epochs = {cell.name: count for cell, count in known.items()}
     if len(known) < len(cells):
-        epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
+        epochs = _epochs_for_hours(plan, wanted, known, measure, say)
     return {cell: _of_length(plan, cell, epochs[cell.name]) for cell in cells}
 
 
@@ -143,15 +150,15 @@ def _begun(spec: StudySpec) -> StudySpec | None:
 
 
 def _epochs_for_hours(
-    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], watcher: Watcher, measure: Measure
+    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], measure: Callable[[StudySpec], Pace], say: Say
 ) -> dict[str, int]:
     assert plan.hours is not None
     began = time.monotonic()
     paces: dict[tuple[str, str], Pace] = {}
     for cell, spec in wanted.items():
         if (cell.dataset, cell.network) not in paces:
-            watcher.say(f"measuring the pace of {cell.network} on {cell.dataset}")
-            paces[cell.dataset, cell.network] = measure(spec, watcher.say, watcher.stop_requested)
+            say(f"measuring the pace of {cell.network} on {cell.dataset}")
+            paces[cell.dataset, cell.network] = measure(spec)
     waiting = [
         Waiting(
             cell.name,

@@ -19,14 +19,17 @@ from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import RunError
 from sca_search.runs.folder import new_run
+from sca_search.study.events import DenseEpoch, Event, TrialEnded, TrialEpoch, TrialsQueued, TrialStarted
 from sca_search.study.halving import rung_epochs
-from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task, prepare_costs
 from sca_search.study.time_plan import Pace
 from sca_search.study.workers import threads_of
+from sca_search.system.signals import StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.sensitivity import GRID
-from sca_search.training.task import Epoch, Progress, Task
+from sca_search.training.task import Task
 from sca_search.training.train import RUNG_BATCHES, train_dense
 
 # The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
@@ -52,19 +55,20 @@ class Times:
     frozen: dict[int, list[float]] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
 
-    def audience(self, stop_requested: Callable[[], bool]) -> Audience:
-        def on_epoch(trial: int, epoch: Epoch) -> None:
-            phase = self.ternary if epoch.phase == "ternary" else self.frozen
-            phase.setdefault(trial, []).append(time.monotonic())
-
-        return Audience(
-            on_dense_epoch=lambda _epoch: self.dense.append(time.monotonic()),
-            on_queue=lambda _waiting, _finished: self.queued.append(time.monotonic()),
-            on_trial_start=lambda trial, _sparsity: self.started.update({trial: time.monotonic()}),
-            on_trial_epoch=on_epoch,
-            on_trial_end=lambda row: self.ended.update({int(str(row["trial"])): time.monotonic()}),
-            stop_requested=stop_requested,
-        )
+    def on_event(self, event: Event) -> None:
+        now = time.monotonic()
+        match event:
+            case DenseEpoch():
+                self.dense.append(now)
+            case TrialsQueued():
+                self.queued.append(now)
+            case TrialStarted(trial):
+                self.started[trial] = now
+            case TrialEpoch(trial, epoch):
+                phase = self.ternary if epoch.phase == "ternary" else self.frozen
+                phase.setdefault(trial, []).append(now)
+            case TrialEnded(trial):
+                self.ended[trial] = now
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,14 @@ class Shares:
     sensitivities: int = 0  # networks that are looked at, one layer rounded in each
 
 
-def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) -> Pace:
+def measure_pace(spec: StudySpec, say: Say, stop: StopToken) -> Pace:
     """Runs the small study; raises for everything that the real one would refuse."""
     whole = make_task(spec)  # which may download
-    prepare_budgets(spec, whole, None, say)  # which is kept, so that the run finds it
+    prepare_costs(spec, whole, None, say)  # which is kept, so that the run finds it
     say("timing the start of a run")
-    start = _import_seconds(stop_requested)
+    start = _import_seconds(stop)
     torch.set_num_threads(threads_of(spec, whole))  # as the study will, so that the first guess is of its pace
-    train, val = _affordable(whole, spec, stop_requested)
+    train, val = _affordable(whole, spec, stop)
     amount = {"dense_epochs": _DENSE, "epochs": _EPOCHS, "frozen_epochs": _FROZEN}
     limit = {"train_limit": train} if train < len(whole.data.train) else {}
     trials = _TRIALS if spec.search.workers == 1 else 2 * spec.search.workers
@@ -119,7 +123,7 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) 
         )
         began = time.monotonic()
         task = make_task(small)
-        prepared = prepare_budgets(small, task, None, lambda _line: None)
+        costs = prepare_costs(small, task, None)
         start += time.monotonic() - began
         if spec.search.workers == 1:  # other processes read the data by themselves
             task = _with_less_to_look_at(task, val)
@@ -127,7 +131,7 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) 
         say(f"timing a small study: {trials} trials{_on(shares)}")
         times, run = Times(), new_run(small)
         began = time.monotonic()
-        if run_study(run, small, task, times.audience(stop_requested), prepared.calibration).stopped:
+        if run_study(run, small, task, [times], stop, costs).stopped:
             raise StopRequestedError
         return scaled(pace_of(times, small, start, began, time.monotonic()), shares)
 
@@ -189,24 +193,30 @@ def _gaps(times: list[float], without: tuple[int, ...] = ()) -> list[float]:
     return [later - earlier for epoch, (earlier, later) in enumerate(pairwise(times), 1) if epoch not in without]
 
 
-def _import_seconds(stop_requested: Callable[[], bool]) -> float:
+def _import_seconds(stop: StopToken) -> float:
     """A process of its own that imports what a run does."""
     began = time.monotonic()
     imports = "import sca_search.cli.run, sca_search.study.progress, sca_search.study.run"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, check=False)
-    if stop_requested():  # Ctrl-C ends that process, too
+    if stop.is_set():  # Ctrl-C ends that process, too
         raise StopRequestedError
     done.check_returncode()
     return time.monotonic() - began
 
 
-def _affordable(task: Task, spec: StudySpec, stop_requested: Callable[[], bool]) -> tuple[int, int]:
+def _affordable(task: Task, spec: StudySpec, stop: StopToken) -> tuple[int, int]:
     """How many training and validation images fit into the time that a small study may take, by a first guess."""
     few = min(len(task.data.train), _FEW_BATCHES * task.batch)
     ends: list[float] = []
-    progress = Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested)
     less = replace(task, data=replace(task.data, train=_first(task.data.train, few), val=_first(task.data.val, 1)))
-    train_dense(less, epochs=3, learning_rate=spec.train.dense_learning_rate, seed=spec.seed, progress=progress)
+    train_dense(
+        less,
+        epochs=3,
+        learning_rate=spec.train.dense_learning_rate,
+        seed=spec.seed,
+        on_epoch=lambda _epoch: ends.append(time.monotonic()),
+        stop=stop,
+    )
     step = statistics.fmean(_gaps(ends)) / few
     train = max(few, round(_EPOCH_SECONDS / step))
     val = max(1, round(_LOOK_SECONDS / _look_seconds(task)))

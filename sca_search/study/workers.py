@@ -27,12 +27,14 @@ from sca_search.errors import ScaError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
 from sca_search.runs.provenance import usable_cores
+from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialStarted
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.objective import Listener, make_objective, work
+from sca_search.study.objective import Objective, trial_ended, work
 from sca_search.study.queue import fail, open_study, take_back, trials_of
-from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.setup import make_task, read_context
+from sca_search.system.signals import StopToken, StopWhen
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
@@ -96,7 +98,8 @@ class Team:
     run: RunFolder
     spec: StudySpec
     study: optuna.Study
-    listener: Listener
+    emit: Emit
+    stop: StopToken
     trial_fits: Callable[[], bool]
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _stillborn: int = 0
@@ -110,7 +113,7 @@ class Team:
         stopped = math.inf
         try:
             while any(not worker.is_done for worker in self._workers.values()):
-                if self.listener.stop_requested():
+                if self.stop.is_set():
                     self._stop.value, stopped = 1, min(stopped, time.monotonic())
                 if time.monotonic() > stopped + _SECONDS_TO_END:  # one of them hangs, which is why it is stopped
                     break
@@ -119,7 +122,7 @@ class Team:
         finally:
             self._stop.value = 1
             self._end(min(stopped, time.monotonic()) + _SECONDS_TO_END)
-        if self.listener.stop_requested():
+        if self.stop.is_set():
             raise StopRequestedError
 
     def _start(self, number: int) -> None:
@@ -158,16 +161,17 @@ class Team:
         elif kind == "failed":
             raise told[0]
         else:
-            self._note(worker, kind, *told)
-            getattr(self.listener, kind)(*told)
+            self._note(worker, told[0])
+            self.emit(told[0])
 
-    def _note(self, worker: _Worker, kind: str, *told: Any) -> None:
-        if kind == "on_start":
-            worker.trial, worker.began, worker.has_begun, self._stillborn = told[0], time.monotonic(), True, 0
-        elif kind == "on_end":
-            worker.trial = None
-            if not self.trial_fits():
-                self._enough.value = 1
+    def _note(self, worker: _Worker, event: Event) -> None:
+        match event:
+            case TrialStarted(trial):
+                worker.trial, worker.began, worker.has_begun, self._stillborn = trial, time.monotonic(), True, 0
+            case TrialEnded():
+                worker.trial = None
+                if not self.trial_fits():
+                    self._enough.value = 1
 
     def _look_after(self) -> None:
         for number, worker in list(self._workers.items()):
@@ -207,7 +211,7 @@ class Team:
         for trial in trials_of(self.study, owner_name(worker.process.pid)):
             fail(self.study, trial, reason)
             logger.warning("trial %d was ended: it %s", trial.number, reason)
-            self.listener.on_end(trial.number)
+            self.emit(trial_ended(self.study, trial.number))
         self._start_again(number)
 
     def _replace(
@@ -226,7 +230,7 @@ class Team:
         if self._stillborn >= _MOST_STILLBORN:
             raise StorageError(again_and_again)
         logger.warning("worker %d %s (exit code %s)", number, what, worker.process.exitcode)
-        self.listener.on_note(f"worker {number} {what}; another takes its place")
+        self.emit(Note(f"worker {number} {what}; another takes its place"))
         self._start_again(number)
 
     def _start_again(self, number: int) -> None:
@@ -268,10 +272,9 @@ def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: s
 
         return send
 
-    listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested, tell("on_note"))
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            _work(run, spec, line, listener, number, tell("ready"))
+            _work(run, spec, line, tell, StopWhen(stop_requested), number)
     except Exception as error:
         tell("failed")(_sendable(error))
     tell("done")()
@@ -288,13 +291,17 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _work(
-    run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int, on_ready: Callable[[], None]
+    run: RunFolder,
+    spec: StudySpec,
+    line: _Line,
+    tell: Callable[[str], Callable[..., None]],
+    stop: StopToken,
+    number: int,
 ) -> None:
     task = make_task(spec, check_test=False)  # the process that started this one has looked through them
     torch.set_num_threads(threads_of(spec, task))
-    start = warm_start(run, spec, task, Progress())
-    space = make_space(run, spec, task, start)
-    objective = make_objective(run, space, task, start, listener, number)
-    study = open_study(run, space, listener.stop_requested)
-    on_ready()
+    context = read_context(run, spec, task)
+    objective = Objective(context, tell("event"), stop, number)
+    study = open_study(run, context.space, stop.is_set)
+    tell("ready")()
     work(study, objective, lambda: not line.enough.value, is_alone=False)

@@ -138,7 +138,7 @@ def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path
     second = sca_search(*long, cwd=tmp_path)
     first.communicate(timeout=240)
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
-    assert "another sca-search works in this folder and writes its tables; this one only trains" in second.stdout
+    assert "run folder is in use by another process; joining as a worker" in second.stdout
     assert [state for _, state, _ in figures(run)] == ["complete"] * 4
 
 

@@ -15,11 +15,12 @@ import pytest
 from sca_search.config.load import resolve
 from sca_search.errors import SpecError, StorageError
 from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Note, ignore
 from sca_search.study.heartbeat import OWNER, owner_name
-from sca_search.study.objective import Listener
 from sca_search.study.queue import fill_queue, open_study
 from sca_search.study.space import Space
 from sca_search.study.workers import Team, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.system.signals import NEVER
 from sca_search.ternary.allocation import LayerShape
 from sca_search.training.fit import make_trainer
 from tests.support.command import sca_search
@@ -182,7 +183,7 @@ def team(tmp_path: Path) -> Team:
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
-    team = Team(run, spec, study, Listener(), lambda: True)
+    team = Team(run, spec, study, ignore, NEVER, lambda: True)
     team._stop, team._enough = SimpleNamespace(value=0), SimpleNamespace(value=1)
     return team
 
@@ -214,8 +215,8 @@ def sleeping(team: Team, *, seconds_ago: float) -> _Worker:
 
 
 def test_a_worker_that_is_not_ready_in_time_is_ended_and_replaced(team: Team) -> None:
-    told: list[str] = []
-    team.listener = Listener(on_note=told.append)
+    told: list[object] = []
+    team.emit = told.append
     team.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
     worker = sleeping(team, seconds_ago=620.0)  # ten minutes, and a trial's time besides
     team._look_after()
@@ -223,7 +224,7 @@ def test_a_worker_that_is_not_ready_in_time_is_ended_and_replaced(team: Team) ->
     worker.started -= 20.0
     team._look_after()
     assert not worker.process.is_alive()
-    assert told == ["worker 1 hung before its first trial; another takes its place"]
+    assert told == [Note("worker 1 hung before its first trial; another takes its place")]
 
 
 def test_workers_that_hang_before_any_trial_end_the_study(team: Team) -> None:
@@ -277,10 +278,10 @@ def test_lightnings_settings_reach_its_trainer() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"accelerator": "gpuu"}, "[trainer]: Lightning refuses these settings: "),
-        ({"precision": "3"}, "[trainer]: Lightning refuses these settings: "),
-        ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
-        ({"devices": 10**30, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
+        ({"accelerator": "gpuu"}, "[trainer]: Lightning rejects these settings: "),
+        ({"precision": "3"}, "[trainer]: Lightning rejects these settings: "),
+        ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning rejects these settings: "),
+        ({"devices": 10**30, "accelerator": "cpu"}, "[trainer]: Lightning rejects these settings: "),
         ({"devices": 2, "accelerator": "cpu"}, "[trainer]: a trial must be trained in one process, got 2 by "),
     ],
 )
