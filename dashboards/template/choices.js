@@ -96,7 +96,7 @@ function parallelFigure() {
   });
   const ends = (scale) =>
     (scale.kind === "names" ? [scale.names.at(-1), scale.names[0]] : [scale.high, scale.low]).map((value) =>
-      scale.name === "sparsity" || (scale.name === "accuracy" && metric().is_share)
+      scale.name === "sparsity" || (scale.name === "accuracy" && metric().is_fraction)
         ? percent(value, 1)
         : plain(short(value))
     );

@@ -99,7 +99,7 @@ function showComparison() {
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
     const beside = chosen && isNumber(each.dense_accuracy)
-      ? (metric(each).is_share
+      ? (metric(each).is_fraction
         ? (100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)
         : short(chosen.accuracy - each.dense_accuracy)).replace("-", "−")
       : "–";

@@ -22,8 +22,8 @@ function accuracyFigure() {
   const colour = colours();
   const last = course.phase.lastIndexOf("ternary");
   const gap = last < 0 ? 0 : metricFactor() * (course.soft_accuracy[last] - course.rounded_accuracy[last]);
-  const isNothing = Math.abs(gap) < (metric().is_share ? 0.005 : 1e-4 * Math.abs(course.soft_accuracy[last] ?? 1));
-  const costs = metric().is_share ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
+  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_accuracy[last] ?? 1));
+  const costs = metric().is_fraction ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
   const title = isNothing
     ? "Rounding costs nothing at the end of training"
     : `Rounding ${gap > 0 ? "costs" : "gains"} ${costs} at the end of training`;

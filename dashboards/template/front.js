@@ -1,4 +1,4 @@
-// The Pareto front: accuracy against sparsity, latency or size. A click selects a trial.
+// The Pareto front: accuracy against sparsity or a cost. A click selects a trial.
 function frontFigure() {
   const { measure, view, headline } = currentFront();
   const title = `${headline}`;
@@ -35,7 +35,7 @@ function frontAlt(measure) {
 
 function shownMeasure(measure, value) {
   if (measure.key === "sparsity") return `${percent(value)} zeros`;
-  return measure.key === "packed_bytes" ? size(value) : `${short(value)} ms`;
+  return shownCost(costOf(measure.key), value);
 }
 
 function points(name, rows, marker, more = {}) {

@@ -72,46 +72,47 @@ function layersFigure() {
   };
 }
 
-// What a layer costs: bytes in the packed file and, where it was measured, time.
+// Costs per layer: those that every ternary layer was counted or measured for.
 function costFigure() {
   const layers = detailOf(state.trial)?.layers;
   if (!layers) return null;
-  const sums = (key) => layers.reduce((sum, layer) => sum + (layer[key] ?? 0), 0);
-  const kinds = [
-    { key: "size_bytes", axis: "KB", factor: 1e-3, text: size },
-    { key: "latency_ms", axis: "ms", factor: 1, text: (value) => `${short(value)}\u00a0ms` },
-  ].filter(({ key }) => layers.some((layer) => isNumber(layer[key])));
-  if (!kinds.length) {
+  const costs = study().costs.filter(({ key }) => layers.some((layer) => isNumber(layer[key])));
+  if (!costs.length) {
     return {
-      title: "Bytes a layer",
-      note: "Bytes of each layer's trits in the packed format's code.",
-      empty: "This run was made before bytes were counted.",
+      title: "Costs per layer",
+      note: "Size and time per ternary layer.",
+      empty: "No cost of this trial was counted per layer.",
     };
   }
-  const traces = kinds.map(({ key, factor, text }, index) => ({
-    ...barTrace(layers, layers.map((layer) => factor * (layer[key] ?? 0)), layers.map((layer) => text(layer[key]))),
-    xaxis: index ? "x2" : "x",
+  const traces = costs.map((cost, index) => ({
+    ...barTrace(
+      layers,
+      layers.map((layer) => (layer[cost.key] ?? 0) / cost.scale),
+      layers.map((layer) => shownCost(cost, layer[cost.key])),
+    ),
+    xaxis: index ? `x${index + 1}` : "x",
   }));
-  const [first, second] = kinds;
-  const named = kinds.map((
-    { key, text },
-  ) => (key === "size_bytes" ? `${text(sums(key))} of ternary weights` : `${text(sums(key))} an image`));
-  const about = {
-    size_bytes: "Bytes of each layer's trits in the packed format's code, counted.",
-    latency_ms: "Milliseconds a layer by the calibration, one image on one thread.",
-  };
+  const total = (cost) => layers.reduce((sum, layer) => sum + (layer[cost.key] ?? 0), 0);
+  const named = costs.map((cost) => `${cost.label} ${shownCost(cost, total(cost))}`);
+  const width = 1 / costs.length;
+  const axes = costs.map((cost, index) => [
+    index ? `xaxis${index + 1}` : "xaxis",
+    axis(`${cost.label}, ${cost.unit}`, {
+      rangemode: "tozero",
+      domain: [index * width, (index + 1) * width - (index + 1 < costs.length ? 0.08 : 0)],
+    }),
+  ]);
   return {
     title: named.join(", "),
-    note: kinds.map(({ key }) => about[key]).join(" "),
-    alt: `Bar chart a layer: ${named.join(", ")}.`,
+    note: `Per ternary layer: ${costs.map((cost) => `${cost.label} (${cost.remark})`).join(", ")}.`,
+    alt: `Bar chart per layer: ${named.join(", ")}.`,
     traces,
     layout: layout(barsHeight(layers.length), {
       uirevision: "cost",
       margin: { l: 60, r: 20, t: 8, b: 40 },
       bargap: 0.3,
       yaxis: namesAxis(layers),
-      xaxis: axis(first.axis, { rangemode: "tozero", domain: second ? [0, 0.46] : [0, 1] }),
-      ...(second ? { xaxis2: axis(second.axis, { rangemode: "tozero", domain: [0.54, 1] }) } : {}),
+      ...Object.fromEntries(axes),
     }),
   };
 }

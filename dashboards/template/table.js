@@ -5,8 +5,6 @@ const METRICS = new Set(["accuracy", "soft_accuracy", "rounded_accuracy", "rung_
 const SHARES = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
 const UNTOLD = new Set(["candidate", "images", "started", "accuracy_error"]);
 const NAMES = {
-  packed_bytes: "size",
-  latency_ms: "latency, ms",
   moved_share: "moved",
   planned_sparsity: "planned",
   soft_accuracy: "soft",
@@ -14,7 +12,8 @@ const NAMES = {
   sparsity_before: "before exact step",
   rung_accuracy: "at last rung",
 };
-const heading = (name) => name === "accuracy" ? metric().name : NAMES[name] ?? name.replaceAll("_", " ");
+const heading = (name) =>
+  name === "accuracy" ? metric().name : costOf(name)?.label ?? NAMES[name] ?? name.replaceAll("_", " ");
 
 function tableColumns() {
   const { columns, searched } = study().table;
@@ -28,7 +27,7 @@ function cellText(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "";
   if (METRICS.has(name) && isNumber(value)) return shownMetric(value);
   if (SHARES.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
-  if (name === "packed_bytes") return size(value);
+  if (costOf(name) && isNumber(value)) return shownCost(costOf(name), value);
   if (name === "seconds" && isNumber(value)) return value.toFixed(1);
   return short(value);
 }

@@ -28,17 +28,23 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
 
 // What tables call accuracy is the study's metric: a share in percent, or a number with a unit of its own.
-const metric = (of = study()) => of.metric ?? { name: "accuracy", is_share: true };
-const metricFactor = (of = study()) => (metric(of).is_share ? 100 : 1);
-const metricUnit = (of = study()) => (metric(of).is_share ? "%" : "");
-const metricAxis = (of = study()) => `validation ${plain(metric(of).name)}${metric(of).is_share ? ", %" : ""}`;
-const shownMetric = (value, of = study()) => (metric(of).is_share ? percent(value) : isNumber(value) ? short(value) : "–");
+const metric = (of = study()) => of.metric ?? { name: "accuracy", is_fraction: true };
+const metricFactor = (of = study()) => (metric(of).is_fraction ? 100 : 1);
+const metricUnit = (of = study()) => (metric(of).is_fraction ? "%" : "");
+const metricAxis = (of = study()) => `validation ${plain(metric(of).name)}${metric(of).is_fraction ? ", %" : ""}`;
+const shownMetric = (value, of = study()) => (metric(of).is_fraction ? percent(value) : isNumber(value) ? short(value) : "–");
 
+// A KB is 1,024 bytes, as in the terminal.
+const KB = 1024;
 function size(bytes) {
   if (!isNumber(bytes)) return "–";
-  if (bytes < 1e3) return `${Math.round(bytes)}\u00a0bytes`;
-  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)}\u00a0KB` : `${(bytes / 1e6).toFixed(2)}\u00a0MB`;
+  if (bytes < KB) return `${Math.round(bytes)}\u00a0bytes`;
+  return bytes < KB * KB ? `${(bytes / KB).toFixed(2)}\u00a0KB` : `${(bytes / KB / KB).toFixed(2)}\u00a0MB`;
 }
+
+// The cost metric of a column, if it is one, and a value of it with its unit.
+const costOf = (key, of = study()) => of.costs.find((cost) => cost.key === key) ?? null;
+const shownCost = (cost, value) => cost.unit === "KB" ? size(value) : `${short(value)}\u00a0${cost.unit}`;
 
 function short(value) {
   if (!isNumber(value)) return value === null || value === undefined ? "" : String(value);

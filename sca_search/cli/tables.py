@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from sca_search.config.costs import KB
+
 if TYPE_CHECKING:  # these modules import torch
     from sca_search.export.check import CheckReport
     from sca_search.export.latency.bench import Bench, Measured
@@ -36,7 +38,7 @@ def _bench_cells(bench: "Bench", measured: "Measured") -> list[str]:
         "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_a_cycle(measured))
     ]
     sizes = [
-        "" if size is None else f"{size / 1000:,.1f}"
+        "" if size is None else f"{size / KB:,.1f}"
         for size in (engine.disk_bytes, engine.scratch_bytes, engine.table_bytes)
     ]
     return [*times, *ratios, f"{timing.noisy_share:.0%}", *sizes]

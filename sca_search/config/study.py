@@ -8,14 +8,13 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sca_search.config import types as t
+from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
 from sca_search.config.recipe import RecipeSpec
 from sca_search.config.schedule import FromPrior, NonNegativeFloat, Share, Tracked
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
-# Each may be given alone, or together with a target sparsity or a minimum of the metric.
-BUDGETS = ("max_latency_ms", "max_kb", "max_file_kb")
 
 
 def _key(default: Any, text: str) -> Any:
@@ -46,13 +45,9 @@ class GoalSpec(Table):
         None, "Alternative goal: the sparsest model with at least this validation metric, in its unit: 0.98."
     )
     front: bool = _flag(False, "Alternative goal: the whole Pareto front, without a target.")
-    max_latency_ms: t.PositiveFloat | None = _flag(
-        None,
-        "Latency budget in ms per image (exported C, one thread). Can be combined with --target-sparsity or "
-        "--min-accuracy, as can all budgets.",
-    )
-    max_kb: t.PositiveFloat | None = _flag(None, "Budget for the packed ternary weights in KB (1,024 bytes).")
-    max_file_kb: t.PositiveFloat | None = _flag(None, "Budget for the whole packed file in KB.")
+    max_latency_ms: t.PositiveFloat | None = _flag(None, LATENCY.help)
+    max_kb: t.PositiveFloat | None = _flag(None, FILE_SIZE.help)
+    max_ternary_kb: t.PositiveFloat | None = _flag(None, TERNARY_SIZE.help)
     prefer: Literal["sparsest", "fastest", "smallest"] = _flag(
         "sparsest", "With --min-accuracy, which accurate model to choose: sparsest, fastest or smallest."
     )
@@ -90,8 +85,8 @@ class DataSpec(Table):
 
     name: t.NameOrReference = _flag(
         "digits",
-        f"Data set: {', '.join(f'{name}PATH' if name.endswith(':') else name for name in DATA)}, or a function of "
-        "yours: module:function or file.py:function. digits is included in the package.",
+        f"Data set. One of {', '.join(f'{name}PATH' if name.endswith(':') else name for name in DATA)}, or your own "
+        "function: module:function or file.py:function. digits is included in the package.",
         name="data",
     )
     dir: t.FilePath | None = _flag(None, "Folder with local copies of the named data sets.", name="data_dir")
@@ -107,8 +102,8 @@ class DataSpec(Table):
     )
     augment: Augmentation = _flag(
         "none",
-        "Augmentation of training images: none, crop-flip (shifted by up to an eighth, mirrored) or scale-aspect "
-        "(image files only: a crop of 8 to 100 % of the area, mirrored).",
+        "Augmentation of training images. One of none, crop-flip (shifted by up to an eighth, mirrored) or "
+        "scale-aspect (image files only: a crop of 8 to 100 % of the area, mirrored).",
     )
     skip_unreadable: bool = _flag(False, "Skip image files that cannot be read, and report their number.")
 
@@ -118,8 +113,8 @@ class ModelSpec(Table):
 
     name: t.NameOrReference = _flag(
         "lenet-small",
-        f"Network: {', '.join(MODELS)}; any other as file.py:function, package.module:function, torchvision:NAME or "
-        "timm:NAME.",
+        f"Network. One of {', '.join(MODELS)}; any other as file.py:function, package.module:function, "
+        "torchvision:NAME or timm:NAME.",
         name="model",
     )
     weights: Annotated[t.FilePath, AfterValidator(Path.resolve)] | None = _flag(
@@ -150,12 +145,14 @@ class TrainSpec(Table):
     last_layer_weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of the last layer.")
     weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of all trained parameters, unless the last layer's.")
     loss: t.LossName | None = _flag(
-        None, f"Loss ({_names_by_kind(LOSSES)}), or module:function of (outputs, targets). Default: by the targets."
+        None,
+        f"Loss. By kind of target: {_names_by_kind(LOSSES)}; or module:function of (outputs, targets). Default: the "
+        "first of its kind.",
     )
     metric: t.MetricName | None = _flag(
         None,
-        f"Metric that trials are compared by ({_names_by_kind(METRICS)}), or module:function of (outputs, targets), "
-        "higher is better. Default: by the targets.",
+        f"Metric that trials are compared by. By kind of target: {_names_by_kind(METRICS)}; or module:function of "
+        "(outputs, targets), higher is better. Default: the first of its kind.",
     )
     distillation: Share = _key(0.9, "Weight of the distillation loss against the task's loss.")
     temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
@@ -195,9 +192,9 @@ class SearchSpec(Table):
     """The search: how many trials, of which form, by how many workers."""
 
     trials: t.Count = _flag(16, "Number of trials, each training one candidate.")
-    method: t.Method = _flag(SCA, "Training method: sca, or a competitor: straight-through, twn, ttq, … (see compare).")
+    method: t.Method = _flag(SCA, f"Training method. One of {', '.join(METHODS)}.")
     form: Literal["sharpened", "paper", "straight-through"] = _flag(
-        "sharpened", "Form of SCA: sharpened, paper (plain SCA) or straight-through (a baseline)."
+        "sharpened", "Form of SCA. One of sharpened, paper (plain SCA) or straight-through (a baseline)."
     )
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = _key(
         None, "How α is chosen during training; default: by form."

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import METHODS, SCA, is_fraction
 from sca_search.config.study import StudySpec
 from sca_search.dashboard.feature_maps import page_features
@@ -26,11 +27,12 @@ from sca_search.dashboard.text import (
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import trial_detail
 from sca_search.runs.goal import limits_of
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
+COST_KEYS = tuple(metric.key for metric in COST_METRICS)
 # In the table these come first, and in this order.
-_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", "latency_ms", "packed_bytes", "loss")
+_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", *COST_KEYS, "loss")
 # A page sent by mail should stay small, and pictures are large.
 MOST_PICTURED = 6
 
@@ -53,6 +55,10 @@ def study_document(files: RunFiles) -> Document:
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
         "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
+        "costs": [
+            {"key": each.key, "label": each.label, "unit": each.unit, "scale": each.scale, "remark": each.remark}
+            for each in COST_METRICS
+        ],
         "fronts": _fronts(files, rows),
         "paper": _paper(files),
         "table": _table(files, names),
@@ -166,5 +172,5 @@ def _setup(files: RunFiles) -> Document:
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],
         "versions": files.about.get("versions") or files.summary.get("versions") or {},
-        "commands": [without_passwords(str(each.get("command", ""))) for each in files.about.get("commands", ())],
+        "commands": [scrub(str(each.get("command", ""))) for each in files.about.get("commands", ())],
     }

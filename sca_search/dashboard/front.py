@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pandas as pd
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import ACCURACY, is_fraction, metric_scale
 from sca_search.runs.trials import measured, pareto_front
 
@@ -14,7 +15,7 @@ Corner = tuple[float, float]
 
 @dataclass(frozen=True)
 class Measure:
-    """What accuracy is weighed against; a value times `factor` is in `unit`."""
+    """What the metric is plotted against; a value times `factor` is in `unit`."""
 
     key: str
     name: str
@@ -24,10 +25,13 @@ class Measure:
     more_is_better: bool
 
 
+SPARSITY = Measure("sparsity", "sparsity", "sparsity: fraction of zero weights", "%", 100.0, True)
 MEASURES = (
-    Measure("sparsity", "sparsity", "sparsity: share of zero weights", "%", 100.0, True),
-    Measure("latency_ms", "latency", "latency: one image, one thread", "ms", 1.0, False),
-    Measure("packed_bytes", "size", "size: ternary weights, packed", "KB", 0.001, False),
+    SPARSITY,
+    *(
+        Measure(each.key, each.label, f"{each.label}: {each.remark}", each.unit, 1 / each.scale, False)
+        for each in COST_METRICS
+    ),
 )
 
 

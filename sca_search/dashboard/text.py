@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sca_search.config.costs import COST_METRICS, CostMetric
 from sca_search.config.names import ACCURACY, format_metric, format_spread, is_fraction, metric_scale
 from sca_search.dashboard.front import Front
 from sca_search.dashboard.read import RunFiles
@@ -90,8 +91,9 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
         tiled.append(("Zeros, counted in the file", percent(mine["sparsity"], 3), aim_of(files.spec, files.metric)))
     if files.dense_accuracy is not None and not chosen:
         tiled.append(("Dense network", told(metric, files.dense_accuracy), f"validation {metric}"))
-    if mine and "packed_bytes" in mine:
-        tiled.append(("Ternary weights", size(mine["packed_bytes"]), "packed"))
+    if mine:
+        costs = [(each, mine[each.key]) for each in COST_METRICS if each.key in mine]
+        tiled += [(each.label.capitalize(), cost(each, value), each.remark) for each, value in costs]
     complete = sum(row["state"] == "complete" for row in rows)
     tiled.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
     return tiled
@@ -106,13 +108,9 @@ def _others(rows: Rows) -> str:
     return "".join(f", {count} {state}" for state, count in counts if count)
 
 
-def size(size_bytes: float) -> str:
-    """In bytes, or in KB or MB of 1000."""
-    if size_bytes < 1e3:
-        return f"{size_bytes:.0f}{SPACE}bytes"
-    if size_bytes < 1e6:
-        return f"{size_bytes / 1e3:,.1f}{SPACE}KB"
-    return f"{size_bytes / 1e6:,.2f}{SPACE}MB"
+def cost(metric: CostMetric, value: float) -> str:
+    """A cost with its unit."""
+    return metric.format(value).replace(" ", SPACE)
 
 
 def front_headline(front: Front, rows: Rows, dense_accuracy: float | None, metric: str = ACCURACY) -> str:
@@ -140,7 +138,7 @@ def _value(front: Front, row: Mapping[str, Any]) -> str:
     value = row[front.measure.key]
     if front.measure.key == "sparsity":
         return f"{percent(value, 1)} zeros"
-    return size(value) if front.measure.key == "packed_bytes" else f"{value:.3g}{SPACE}ms"
+    return next(cost(metric, value) for metric in COST_METRICS if metric.key == front.measure.key)
 
 
 def prior_headline(drift: float | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.dashboard.read import CandidateFiles
 from sca_search.runs.candidates import best_of
 
@@ -33,8 +34,7 @@ def layer_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
             "weights": count["weights"],
             "sparsity": count["zeros"] / max(1, count["weights"]),
             "planned": candidate.get("split", {}).get(name, candidate.get("sparsity")),
-            "size_bytes": count.get("size_bytes"),
-            "latency_ms": count.get("latency_ms"),
+            **{metric.key: count[metric.key] for metric in COST_METRICS if metric.key in count},
         }
         for name, count in record["layers"].items()
     ]

@@ -15,7 +15,7 @@ from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.study.events import Event, StudyEnded, StudyStarted, TrialEnded
 from sca_search.system.files import write_text_atomic
-from sca_search.system.throttle import Pace
+from sca_search.system.throttle import Throttle
 
 # A page of a thousand trials takes a second to make; a study should not spend its time on that.
 _SHARE_OF_TIME = 0.02
@@ -44,7 +44,7 @@ class PageWriter:
     study down. A study listener."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pace = Pace(_SHARE_OF_TIME, clock)
+        self._pace = Throttle(_SHARE_OF_TIME, clock)
         self._run: RunFolder | None = None
 
     def on_event(self, event: Event) -> None:

@@ -16,6 +16,7 @@ import math
 
 import pandas as pd
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.runs.trials import choose, least_of, measured, most_accurate, sparsest
@@ -26,10 +27,8 @@ GRID = (0.97, 0.9, 0.99, 0.7, 0.0, 0.5, 0.95, 0.8, 0.3, 0.98, 0.6, 0.85, 0.15, 0
 # Where a search for the highest sparsity starts, and where it gives up: few networks live with one weight in 500.
 FIRST_TRY, LAST_TRY = 0.9, 0.998
 NEAR_THE_BEST = 0.005
-KB = 1024
-# What is measured of each network that a budget limits, and in how many of its units the budget is given.
-MEASURED = {"max_latency_ms": ("latency_ms", 1.0), "max_kb": ("packed_bytes", KB), "max_file_kb": ("file_bytes", KB)}
-PREFERRED = {"sparsest": "sparsity", "fastest": "latency_ms", "smallest": "packed_bytes"}
+# Columns that `goal.prefer` maximizes or minimizes.
+PREFERRED = {"sparsest": "sparsity"} | {metric.prefer: metric.key for metric in COST_METRICS if metric.prefer}
 
 
 def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
@@ -52,8 +51,9 @@ def planned_sparsities(spec: StudySpec) -> list[float | None]:
 
 
 def limits_of(goal: GoalSpec) -> dict[str, float]:
-    """The most that may be measured of a network, by what is measured."""
-    return {MEASURED[name][0]: most * MEASURED[name][1] for name, most in goal.budgets.items()}
+    """The budgets in the units of their columns, by column."""
+    budgets = goal.budgets
+    return {each.key: budgets[each.budget] * each.scale for each in COST_METRICS if each.budget in budgets}
 
 
 def is_within(frame: pd.DataFrame, goal: GoalSpec) -> pd.Series:
@@ -119,13 +119,15 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
     """The goal in words."""
     if goal.front:
         return "the whole front"
-    words = {"max_latency_ms": "{:g} ms", "max_kb": "{:g} KB of packed weights", "max_file_kb": "a file of {:g} KB"}
-    parts = [f"at most {words[name].format(most)}" for name, most in goal.budgets.items()]
+    budgets = goal.budgets
+    parts = [
+        f"{each.label} at most {budgets[each.budget]:g} {each.unit}" for each in COST_METRICS if each.budget in budgets
+    ]
     if goal.target_sparsity is not None:
         parts.insert(0, f"target sparsity {goal.target_sparsity:.4g}")
     if goal.min_accuracy is not None:
-        wanted = {"sparsest": "highest sparsity", "fastest": "least latency", "smallest": "fewest bytes"}[goal.prefer]
-        parts.insert(0, f"{wanted} at {format_metric(metric, goal.min_accuracy)} {metric} or more")
+        best = {each.prefer: f"lowest {each.label}" for each in COST_METRICS}.get(goal.prefer, "highest sparsity")
+        parts.insert(0, f"{best} at {format_metric(metric, goal.min_accuracy)} {metric} or more")
     return ", ".join(parts)
 
 
@@ -150,9 +152,10 @@ def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
         f"No trial meets the goal ({described(goal, metric)}): the most accurate, trial {best['trial']}, "
         f"has {_with_name(metric, best['accuracy'])} at a sparsity of {best['sparsity']:.2%}"
     )
+    limits = limits_of(goal)
     least = [
-        f"the least {column} is {tried[column].min():.4g} of {most:g}"
-        for column, most in limits_of(goal).items()
-        if column in tried and tried[column].notna().any()
+        f"the lowest {each.label} is {each.format(tried[each.key].min())}, the budget {each.format(limits[each.key])}"
+        for each in COST_METRICS
+        if each.key in limits and each.key in tried and tried[each.key].notna().any()
     ]
     return "; ".join([sentence, *least]) + "."

@@ -1,20 +1,18 @@
 """How a run came to be: its commands, the machine and the versions, kept in about.json."""
 
 import math
-import os
 import platform
-import re
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.run_format import FORMAT, require_known_format
 from sca_search.system.files import write_json_atomic
-from sca_search.system.secrets import address_without_password
+from sca_search.system.machine import processor, usable_cores
+from sca_search.system.secrets import scrub
 from sca_search.system.versions import versions
 
 
@@ -25,7 +23,7 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     told = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
     # Before they are joined: the shell's quotes would stand in the middle of a password with a quote.
-    shown = shlex.join(["sca-search", *map(address_without_password, arguments)])
+    shown = shlex.join(["sca-search", *map(scrub, arguments)])
     command = {"command": shown, "at": time.time()}
     write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
 
@@ -50,16 +48,3 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
-
-
-def processor() -> str:
-    """The processor's name where the system tells it."""
-    known = Path("/proc/cpuinfo")
-    if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
-        return match[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, which a container may have fewer of than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

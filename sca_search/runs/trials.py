@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sca_search.config.costs import COST_COLUMNS
 from sca_search.config.names import ACCURACY, format_metric, format_spread, metric_scale
 from sca_search.errors import RunError
 from sca_search.system.files import write_text_atomic
@@ -42,10 +43,7 @@ FACTS = (
     "accuracy_error",  # its standard error by bootstrap, of metrics that are not accuracy itself
     "sparsity_before",
     "rung_accuracy",  # at the last rung, as if training had ended there
-    "latency_ms",
-    "latency_spread_ms",
-    "packed_bytes",  # of the ternary weights in the packed format's code
-    "file_bytes",
+    *COST_COLUMNS,
     "worker",  # 1, 2, …
     "started",  # UTC, ISO 8601
 )

@@ -5,33 +5,33 @@ differ, later trials are planned with the measured ratio: a limit is divided by 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
+from sca_search.config.costs import COST_METRICS, FILE_SIZE, LATENCY, TERNARY_SIZE, CostMetric
 from sca_search.config.study import GoalSpec
 from sca_search.export.graph.records import Graph, TestVectors
 from sca_search.export.graph.trace import record_name
 from sca_search.export.latency.calibrate import graph_of, measure_ms
 from sca_search.export.latency.model import LatencyModel
 from sca_search.export.packed.format import packed_bytes, payload_bytes
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 from sca_search.runs.goal import PREFERRED, limits_of, planned_amount, planned_between
 from sca_search.runs.trials import PREDICTED
 from sca_search.ternary.allocation import LayerShape, Limit, limits_without_zeros, refuse_impossible_limits
 from sca_search.training.task import Task
 
-COSTS = ("latency_ms", "latency_spread_ms", "packed_bytes", "file_bytes")
 # What a file says about its study, which is known only when it is exported: names, figures, versions.
 _METADATA_BYTES = 2048
-# Timings are noisy: trials are planned slightly below a latency limit.
-_MARGIN = {"latency_ms": 0.02}
 # The entropy coder adds at most this fraction to the entropy of a layer's trits, and some bytes of header.
 _CODE_FRACTION, _CODE_BYTES = 1 / 128, 16
 _MAX_ENTROPY_DENSITY = 2 / 3  # trits have maximum entropy here; at higher density they take fewer bits again
+_METRICS = {metric.key: metric for metric in COST_METRICS}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Budgets:
             replace(
                 self.models[column],
                 most=max(
-                    most * (1.0 - _MARGIN.get(column, 0.0)) / _measured_ratio(trials, column),
+                    most * (1.0 - _METRICS[column].margin) / _measured_ratio(trials, column),
                     self.models[column].amount(_floors(self.layers)),
                 ),
             )
@@ -109,10 +109,12 @@ def sparsity_limit(layers: Sequence[LayerShape], sparsity: float) -> Limit:
     return Limit("number of non-zeros", "weights", most, 0.0, lambda name, density: weights[name] * density)
 
 
-def size_limit(layers: Sequence[LayerShape], what: str, fixed_bytes: float) -> Limit:
-    """Bytes of the packed weights plus a constant for everything that is not ternary."""
+def size_limit(layers: Sequence[LayerShape], metric: CostMetric, fixed_bytes: float) -> Limit:
+    """Bytes of the ternary weights plus a constant for everything that is not ternary."""
     weights = {layer.name: layer.weights for layer in layers}
-    return Limit(what, "bytes", math.inf, fixed_bytes, lambda name, density: packed_layer_bytes(weights[name], density))
+    return Limit(
+        metric.label, "bytes", math.inf, fixed_bytes, lambda name, density: packed_layer_bytes(weights[name], density)
+    )
 
 
 def packed_layer_bytes(weights: int, density: float) -> float:
@@ -127,12 +129,106 @@ def packed_layer_bytes(weights: int, density: float) -> float:
     return weights * (entropy + nonzero) / 8 * (1 + _CODE_FRACTION) + _CODE_BYTES
 
 
+def latency_limit(latency: LatencyModel, weights: Mapping[str, int]) -> Limit:
+    """Milliseconds of the exported C, by the calibration."""
+
+    def of_layer(name: str, density: float) -> float:
+        return latency.layers[record_name(name)].at(weights[name] * density) / 1000
+
+    return Limit(LATENCY.label, "ms", math.inf, latency.fixed_us / 1000, of_layer)
+
+
+@dataclass(frozen=True)
+class CostInputs:
+    """A network as its costs are predicted and measured from it."""
+
+    graph: Graph
+    layers: tuple[LayerShape, ...]
+    latency: LatencyModel | None = None  # only where the goal involves latency
+    is_timed: bool = True  # False: predicted by the calibration of another device
+
+    @cached_property
+    def ternary_bytes(self) -> int:
+        return sum(payload_bytes(self.graph).values())
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One cost of a trained network, with the spread of its samples and its part per layer where known."""
+
+    value: float
+    spread: float | None = None
+    layers: Mapping[str, float] = field(default_factory=dict)
+
+
+def _predict_latency(inputs: CostInputs) -> Limit | None:
+    weights = {layer.name: layer.weights for layer in inputs.layers}
+    return None if inputs.latency is None else latency_limit(inputs.latency, weights)
+
+
+def _measure_latency(inputs: CostInputs) -> Measurement | None:
+    latency = inputs.latency
+    if latency is None:
+        return None
+    nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in inputs.graph.ternary_layers}
+    names = {layer.name: record_name(layer.name) for layer in inputs.layers}
+    layer_ms = {name: latency.layers[record].at(nonzeros[record]) / 1000 for name, record in names.items()}
+    if not inputs.is_timed:
+        return Measurement(latency.predict_us(nonzeros) / 1000, layers=layer_ms)
+    timed = measure_ms(inputs.graph)
+    return Measurement(timed.latency_ms, timed.spread * timed.latency_ms, layer_ms)
+
+
+def _predict_ternary_size(inputs: CostInputs) -> Limit:
+    return size_limit(inputs.layers, TERNARY_SIZE, 0.0)
+
+
+def _measure_ternary_size(inputs: CostInputs) -> Measurement:
+    return Measurement(inputs.ternary_bytes)
+
+
+def _predict_file_size(inputs: CostInputs) -> Limit:
+    return size_limit(inputs.layers, FILE_SIZE, rest_bytes(inputs.graph))
+
+
+def _measure_file_size(inputs: CostInputs) -> Measurement:
+    return Measurement(inputs.ternary_bytes + rest_bytes(inputs.graph))
+
+
+# How each cost metric is predicted and measured; None where the goal does not involve it.
+_PREDICT: dict[str, Callable[[CostInputs], Limit | None]] = {
+    LATENCY.key: _predict_latency,
+    TERNARY_SIZE.key: _predict_ternary_size,
+    FILE_SIZE.key: _predict_file_size,
+}
+_MEASURE: dict[str, Callable[[CostInputs], Measurement | None]] = {
+    LATENCY.key: _measure_latency,
+    TERNARY_SIZE.key: _measure_ternary_size,
+    FILE_SIZE.key: _measure_file_size,
+}
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a trained network by CSV column, and the milliseconds per ternary layer by the calibration."""
+    """Costs of a trained network by CSV column, and those of its ternary layers by name and column."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
-    layer_ms: Mapping[str, float] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def measure_costs(inputs: CostInputs) -> Costs:
+    """Measure every cost metric that the inputs allow."""
+    figures: dict[str, float] = {}
+    layers: dict[str, dict[str, float]] = {layer.name: {} for layer in inputs.layers}
+    for metric in COST_METRICS:
+        if (found := _MEASURE[metric.key](inputs)) is None:
+            continue
+        figures[metric.key] = found.value
+        if found.spread is not None:
+            figures[metric.spread_key] = found.spread
+        for name, value in found.layers.items():
+            layers[name][metric.key] = value
+    return Costs(figures, layers)
 
 
 @dataclass(frozen=True)
@@ -140,28 +236,21 @@ class CostMeter:
     """Measures the costs of a trained network; latency is timed, or for another device predicted by its calibration."""
 
     latency: LatencyModel | None = None  # only where the goal involves latency
-    is_timed: bool = True  # False: predicted by the calibration of another device
+    is_timed: bool = True
 
     def __call__(self, model: nn.Module, task: Task) -> Costs:
-        graph = graph_of(task, model)
-        payload = sum(payload_bytes(graph).values())
-        sizes: dict[str, float] = {"packed_bytes": payload, "file_bytes": payload + rest_bytes(graph)}
-        if self.latency is None:
-            return Costs(sizes)
-        nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in graph.ternary_layers}
-        curves = {name: self.latency.layers[record_name(name)] for name in task.ternary_layers}
-        layer_ms = {name: curve.at(nonzeros[record_name(name)]) / 1000 for name, curve in curves.items()}
-        if not self.is_timed:
-            return Costs(sizes | {"latency_ms": self.latency.predict_us(nonzeros) / 1000}, layer_ms)
-        timed = measure_ms(graph)
-        times = {"latency_ms": timed.latency_ms, "latency_spread_ms": timed.spread * timed.latency_ms}
-        return Costs(sizes | times, layer_ms)
+        return measure_costs(CostInputs(graph_of(task, model), task.layer_shapes, self.latency, self.is_timed))
 
 
 def columns_of(goal: GoalSpec) -> frozenset[str]:
     """CSV columns of the costs that must be measured for this goal."""
     preferred = {PREFERRED[goal.prefer]} if goal.min_accuracy is not None else set()
     return frozenset({*limits_of(goal), *preferred} - {"sparsity"})
+
+
+def needs_calibration(goal: GoalSpec) -> bool:
+    """Whether the costs of this goal are predicted by a calibration of the device."""
+    return any(_METRICS[column].is_calibrated for column in columns_of(goal))
 
 
 def rest_bytes(graph: Graph) -> int:
@@ -173,20 +262,6 @@ def rest_bytes(graph: Graph) -> int:
 
 def budgets_of(task: Task, graph: Graph, latency: LatencyModel | None) -> Budgets:
     """Build the cost predictions of this network."""
-    layers = task.layer_shapes
-    models = {
-        "packed_bytes": size_limit(layers, "size of the packed weights", 0.0),
-        "file_bytes": size_limit(layers, "size of the packed file", rest_bytes(graph)),
-    }
-    if latency is not None:
-        models["latency_ms"] = latency_limit(latency, {layer.name: layer.weights for layer in layers})
-    return Budgets(layers, models)
-
-
-def latency_limit(latency: LatencyModel, weights: Mapping[str, int]) -> Limit:
-    """Milliseconds of the exported C, by the calibration."""
-
-    def of_layer(name: str, density: float) -> float:
-        return latency.layers[record_name(name)].at(weights[name] * density) / 1000
-
-    return Limit("latency", "ms", math.inf, latency.fixed_us / 1000, of_layer)
+    inputs = CostInputs(graph, task.layer_shapes, latency)
+    found = {metric.key: _PREDICT[metric.key](inputs) for metric in COST_METRICS}
+    return Budgets(inputs.layers, {key: model for key, model in found.items() if model is not None})

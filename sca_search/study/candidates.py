@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.costs import TERNARY_SIZE
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import counted_sparsity, load_plain, save_plain
 from sca_search.runs.candidates import DISTRIBUTION, HISTORY, RECORD
@@ -28,7 +29,7 @@ class Counted:
     """What was counted in the file written."""
 
     sparsity: float
-    packed_bytes: int  # of the ternary weights in the packed format's code
+    ternary_bytes: int  # of the ternary weights in the packed file
     layer_bytes: dict[str, int]
 
 
@@ -77,7 +78,7 @@ def keep(
         "made_with": made_with(torch.get_num_threads()),  # of a run's commands and machines, this one's
         "accuracy": settled.score.accuracy,
         "sparsity": counted.sparsity,
-        "packed_bytes": counted.packed_bytes,
+        TERNARY_SIZE.key: counted.ternary_bytes,
         **facts(settled),
         **costs.figures,
         "strength_unit": settled.unit,
@@ -85,17 +86,15 @@ def keep(
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
         "layers": {
-            name: dataclasses.asdict(count) | {"size_bytes": counted.layer_bytes[name]} | _times(name, costs)
+            name: dataclasses.asdict(count)
+            | dict(costs.layers.get(name, {}))
+            | {TERNARY_SIZE.key: counted.layer_bytes[name]}
             for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
     # The record comes last: where it is, the candidate is whole.
     write_json_atomic(folder / RECORD, record)
     return counted
-
-
-def _times(layer: str, costs: Costs) -> dict[str, float]:
-    return {"latency_ms": costs.layer_ms[layer]} if layer in costs.layer_ms else {}
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:

@@ -77,7 +77,7 @@ class MethodResult:
     accuracy: float | None = None
     test_accuracy: float | None = None
     sparsity: float | None = None
-    packed_bytes: int | None = None  # of the few-valued weights
+    ternary_bytes: int | None = None  # of the few-valued weights
     file_bytes: int | None = None
 
 
@@ -200,7 +200,7 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
         accuracy=float(row["accuracy"]),
         test_accuracy=tested.accuracy,
         sparsity=float(row["sparsity"]),
-        packed_bytes=packed,
+        ternary_bytes=packed,
         file_bytes=whole,
     )
 

@@ -17,6 +17,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.costs import TERNARY_SIZE
 from sca_search.config.names import SCA
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
@@ -44,7 +45,7 @@ from sca_search.study.queue import (
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import NothingWaitsError, storage_errors
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
@@ -117,7 +118,7 @@ class Objective:
         try:
             yield on_epoch
         except FAILURES as error:
-            trial.set_user_attr("reason", without_passwords(str(error)))
+            trial.set_user_attr("reason", scrub(str(error)))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
         except PausedError as error:
@@ -135,7 +136,7 @@ class Objective:
         counted = keep(context.run, number, candidate, settled, context.task, costs)
         if (shelf := shelf_of(context.run)) is not None:
             trial.set_user_attr(FILES, shelf.put(self._files(number)))
-        for name, value in (facts(settled) | {"packed_bytes": counted.packed_bytes} | dict(costs.figures)).items():
+        for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(context.task.data.val))
         if self._uses_prior:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.costs import COST_COLUMNS
 from sca_search.config.study import StudySpec
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain
 from sca_search.runs.candidates import FEATURES, best_of, records_of
@@ -17,9 +18,9 @@ from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
-from sca_search.study.budgets import COSTS, Costs
+from sca_search.study.budgets import Costs
 from sca_search.study.candidates import keep
-from sca_search.study.halving import foretelling, rung_epochs
+from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext
 from sca_search.system.files import atomic_path, write_json_atomic
@@ -99,7 +100,7 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
         {str(name): value for name, value in row.items() if pd.notna(value)}
         for row in measured(frame).to_dict("records")
     ]
-    found = {epoch: foretelling(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
+    found = {epoch: rung_correlation(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
     return {str(epoch): {"rank_correlation": each[0], "trials": each[1]} for epoch, each in found.items() if each}
 
 
@@ -127,7 +128,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
             name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
             for name, count in counts.items()
         },
-        **{name: best[name] for name in COSTS if name in best},
+        **{name: best[name] for name in COST_COLUMNS if name in best},
         "file": run.chosen_file.name,
         "size_bytes": run.chosen_file.stat().st_size,
     }

@@ -14,9 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sca_search.config.costs import COST_METRICS, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
 from sca_search.config.study import GoalSpec
-from sca_search.runs.goal import KB, chosen_trial
+from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
 from sca_search.study.events import (
     DenseEpoch,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:  # these modules import torch
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
-# Measured costs: heading, and the unit of the heading in units of the column.
-_TAKEN = {"latency_ms": ("ms", 1.0), "packed_bytes": ("weights KB", KB), "file_bytes": ("file KB", KB)}
 
 
 class StudyDisplay:
@@ -210,11 +209,11 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
     if chosen is not None and chosen not in set(front["trial"]):
         front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
     table = Table(title="Pareto front (validation)", title_justify="left")
-    is_limited = "file_bytes" in front and bool(front["file_bytes"].notna().any())  # packed bytes are counted always
-    taken = [column for column in _TAKEN if is_limited and column in front and front[column].notna().any()]
-    # Costs replace the columns about training: all of them do not fit on a line.
-    how = () if taken else ("before the frozen phase", "adjusted", "seconds")
-    for heading in ("", "trial", "sparsity", metric, *how, *(_TAKEN[column][0] for column in taken)):
+    costs = [metric for metric in COST_METRICS if metric.key in front and front[metric.key].notna().any()]
+    costs = [] if costs == [TERNARY_SIZE] else costs  # the ternary size is always counted
+    # Costs replace the training columns: together they do not fit on a line.
+    how = () if costs else ("before the frozen phase", "adjusted", "seconds")
+    for heading in ("", "trial", "sparsity", metric, *how, *(f"{cost.label}, {cost.unit}" for cost in costs)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
         is_chosen = row["trial"] == chosen
@@ -228,7 +227,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
                 if how
                 else ()
             ),
-            *(f"{row[column] / _TAKEN[column][1]:.4g}" for column in taken),
+            *(f"{row[cost.key] / cost.scale:.4g}" for cost in costs),
             style="bold green" if is_chosen else None,
         )
     return table
@@ -248,7 +247,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
         f"validation {expected_accuracy(chosen, metric)}",
         *_test_lines(chosen, dense, metric, examples),
-        *_taken_lines(chosen),
+        *_cost_lines(chosen),
     ]
 
 
@@ -261,16 +260,19 @@ def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, exam
     ]
 
 
-def _taken_lines(chosen: dict[str, Any]) -> list[str]:
-    """Costs of the model, where the goal has budgets."""
-    if "file_bytes" not in chosen:  # packed bytes are counted always
+def _cost_lines(chosen: dict[str, Any]) -> list[str]:
+    """Measured costs of the model, where the goal limits one."""
+    costs = [metric for metric in COST_METRICS if metric.key in chosen]
+    if not costs or costs == [TERNARY_SIZE]:  # the ternary size is always counted
         return []
-    line = f"{chosen['packed_bytes'] / KB:.2f} KB of packed weights in a file of {chosen['file_bytes'] / KB:.2f} KB"
-    if "latency_ms" not in chosen:
-        return [line]
-    spread = chosen.get("latency_spread_ms")
-    how = "by the table of its device" if spread is None else f"measured, 10th percentile; IQR {spread:.4f}"
-    return [f"{chosen['latency_ms']:.4f} ms per image on one thread ({how}); {line}"]
+    return [f"Costs: {', '.join(_cost_text(cost, chosen) for cost in costs)}"]
+
+
+def _cost_text(cost: CostMetric, chosen: dict[str, Any]) -> str:
+    text = f"{cost.label} {cost.format(chosen[cost.key])}"
+    if cost.spread_key in chosen:
+        return f"{text} (measured, 10th percentile; interquartile range {cost.format(chosen[cost.spread_key])})"
+    return f"{text} (predicted by the latency table)" if cost.is_calibrated else text
 
 
 def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> list[str]:

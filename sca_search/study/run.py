@@ -44,7 +44,7 @@ from sca_search.study.storage import storage_errors
 from sca_search.study.workers import Team, needs_processes, threads_of
 from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen
-from sca_search.system.throttle import Pace
+from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
 from sca_search.ternary.prior_file import write_prior
 from sca_search.training.fit import StopRequestedError
@@ -197,7 +197,7 @@ class _Tables:
 
     def __init__(self, context: StudyContext, study: optuna.Study) -> None:
         self.context, self._study = context, study
-        self._throttle = Pace(_FRACTION_FOR_TABLES)
+        self._throttle = Throttle(_FRACTION_FOR_TABLES)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, TrialEnded):

@@ -25,12 +25,11 @@ from sca_search.models.prepare import prepared
 from sca_search.models.weights import ANSWERS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of
+from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
 from sca_search.study.events import DenseEpoch, Emit, Note, SensitivityStep, ignore
 from sca_search.study.space import Space
-from sca_search.system.files import write_json_atomic
+from sca_search.system.files import save_tensors, write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
-from sca_search.system.tensor_file import save_tensors
 from sca_search.ternary.allocation import LayerCost, split_of_weighting, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, ternarize
@@ -99,11 +98,10 @@ class CostSetup:
 
 def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = lambda _line: None) -> CostSetup:
     """Calibrate if the goal involves latency and no table is known, and reject budgets that cannot be met."""
-    columns = columns_of(spec.goal)
-    if not columns:
+    if not columns_of(spec.goal):
         return CostSetup()
     graph, calibration, meter = calibration_graph(task), None, CostMeter()
-    if "latency_ms" in columns:
+    if needs_calibration(spec.goal):
         table = known if known and known.exists() else spec.search.latency_table
         calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
         # A table of another device predicts latency; it cannot be timed here.
@@ -147,7 +145,7 @@ def build_context(
     start = warm_start(run, spec, task, emit, stop)
     prior = _copy_prior(run, spec, task)
     write_closed_form(run, spec, task, start)
-    sensitivity = _layer_sensitivity(run, spec, task, start, emit, stop) if needs_sensitivity(spec, task) else []
+    sensitivity = layer_sensitivity(run, spec, task, start, emit, stop)
     space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
     return StudyContext(run, task, start, space, costs.meter, prior)
 
@@ -227,10 +225,12 @@ def _read_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observatio
     return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
 
 
-def _layer_sensitivity(
-    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, emit: Emit, stop: StopToken
+def layer_sensitivity(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, emit: Emit = ignore, stop: StopToken = NEVER
 ) -> list[LayerCost]:
-    """The layers' sensitivity: measured now, or read if an earlier command has measured it."""
+    """The layers' sensitivity, if the study needs it: measured now, or read if an earlier command has measured it."""
+    if not needs_sensitivity(spec, task):
+        return []
     if run.sensitivity_file.exists():
         return read_sensitivity(run.sensitivity_file)
 

@@ -22,8 +22,7 @@ from sca_search.config.references import user_code_errors
 from sca_search.data import AskedSplit, Batch, Batches, TaughtSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.levels import put_levels
-from sca_search.system.memory import give_back
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
 from sca_search.ternary.methods import Method, method_class
@@ -76,7 +75,7 @@ class _Interval:
 
 
 @user_code_errors("the network")
-@memory_limits()
+@oom_as_limit_error()
 def train_dense(  # noqa: PLR0913 - settings are keywords
     task: Task,
     *,
@@ -149,7 +148,7 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
 
 
 @user_code_errors("the network")
-@memory_limits()
+@oom_as_limit_error()
 def train_candidate(
     candidate: Candidate,
     task: Task,
@@ -228,7 +227,7 @@ class CandidateTraining:
         stop: StopToken = NEVER,
         rungs: Rungs = NO_RUNGS,
     ) -> None:
-        give_back()
+        trim_heap()
         self.candidate, self.task, self.on_epoch, self.stop, self.rungs = candidate, task, on_epoch, stop, rungs
         self.train_split: TrainingSplit | TaughtSplit | AskedSplit = task.data.training
         self.loss: TaskLoss = task.loss

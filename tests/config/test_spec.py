@@ -96,7 +96,7 @@ FLAG_VALUES = {
     "front": True,
     "max_latency_ms": 0.4,
     "max_kb": 64.0,
-    "max_file_kb": 128.0,
+    "max_ternary_kb": 32.0,
     "prefer": "fastest",
     "grid": False,
     "data": "mnist",
@@ -370,7 +370,7 @@ def test_an_unknown_key_is_offered_the_nearest(study, line, key, nearest):
 def test_an_unknown_key_far_from_all_is_shown_the_known_ones(study):
     path = study("goal.xyz = 1")
     known = (
-        "goal.front, goal.grid, goal.max_file_kb, goal.max_kb, goal.max_latency_ms, goal.min_accuracy, goal.prefer, "
+        "goal.front, goal.grid, goal.max_kb, goal.max_latency_ms, goal.max_ternary_kb, goal.min_accuracy, goal.prefer, "
         "goal.target_sparsity"
     )
     assert faults(path)[0].startswith(f"{path}: unknown key 'goal.xyz': known are {known}")
@@ -383,7 +383,7 @@ def test_two_goals_are_one_too_many(study):
     ]
 
 
-@pytest.mark.parametrize("budget", ["max_latency_ms", "max_kb", "max_file_kb"])
+@pytest.mark.parametrize("budget", ["max_latency_ms", "max_kb", "max_ternary_kb"])
 @pytest.mark.parametrize("value", [0, -1.5, "fast", True, float("inf")])
 def test_a_budget_is_a_positive_number(budget, value):
     with pytest.raises(SpecError) as fault:

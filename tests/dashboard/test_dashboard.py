@@ -19,7 +19,7 @@ from sca_search.dashboard.paper import paper_figures
 from sca_search.dashboard.parameters import importance, parallel, searched
 from sca_search.dashboard.prior import corrected, mean_drift, prior_view
 from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials
-from sca_search.dashboard.text import growth_headline, lead, size, status, tiles
+from sca_search.dashboard.text import growth_headline, lead, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import MOST_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.runs.folder import RunFolder
@@ -35,10 +35,10 @@ def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[st
 
 
 ROWS = [
-    row(0, 0.5, 0.95, packed_bytes=400),
-    row(1, 0.75, 0.85, packed_bytes=300),
-    row(2, 0.75, 0.875, packed_bytes=250),
-    row(3, 0.9, 0.8, packed_bytes=100),
+    row(0, 0.5, 0.95, ternary_bytes=400),
+    row(1, 0.75, 0.85, ternary_bytes=300),
+    row(2, 0.75, 0.875, ternary_bytes=250),
+    row(3, 0.9, 0.8, ternary_bytes=100),
     {"trial": 4, "state": "failed", "planned_sparsity": 0.9, "reason": "the loss became nan in epoch 1"},
 ]
 
@@ -76,11 +76,11 @@ def test_a_command_of_anothers_run_is_shown_without_its_password() -> None:
 def test_fronts_hold_what_no_other_trial_beats() -> None:
     by_sparsity, by_size = fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.75})
     assert (by_sparsity.measure.key, by_sparsity.trials) == ("sparsity", (0, 2, 3))
-    assert (by_size.measure.key, by_size.trials) == ("packed_bytes", (3, 2, 0))
+    assert (by_size.measure.key, by_size.trials) == ("ternary_bytes", (3, 2, 0))
 
 
 def test_a_measure_is_offered_only_where_a_complete_trial_has_it() -> None:
-    frame = trial_frame([row(0, 0.5, 0.9, latency_ms=1.5), {"trial": 1, "state": "failed", "packed_bytes": 3}])
+    frame = trial_frame([row(0, 0.5, 0.9, latency_ms=1.5), {"trial": 1, "state": "failed", "ternary_bytes": 3}])
     assert [front.measure.key for front in fronts(frame, [], {})] == ["sparsity", "latency_ms"]
     assert [front.measure.key for front in fronts(trial_frame([]), [], {})] == ["sparsity"]
 
@@ -136,7 +136,7 @@ def test_view_of_nothing_and_of_one_trial_has_an_extent() -> None:
     assert fronts(trial_frame([]), [], {})[0].view.x == (0.0, 1.0)
     one = fronts(trial_frame([row(0, 1.0, 1.0)]), [], {})[0].view
     assert one.x[0] < 1.0 < one.x[1] < 1.01
-    size = fronts(trial_frame([row(0, 0.5, 0.9, packed_bytes=100)]), [], {})[1].view
+    size = fronts(trial_frame([row(0, 0.5, 0.9, ternary_bytes=100)]), [], {})[1].view
     assert size.x == pytest.approx((90, 110))
 
 
@@ -162,11 +162,11 @@ def test_paper_figures_are_those_of_the_same_network() -> None:
 def test_layer_rows_hold_zeros_plan_and_bytes() -> None:
     record = {
         "candidate": {"sparsity": 0.5, "split": {"conv2": 0.25}},
-        "layers": {"conv2": {"zeros": 30, "weights": 120, "size_bytes": 9}, "fc1": {"zeros": 6, "weights": 8}},
+        "layers": {"conv2": {"zeros": 30, "weights": 120, "ternary_bytes": 9}, "fc1": {"zeros": 6, "weights": 8}},
     }
     assert layer_rows(record) == [
-        {"name": "conv2", "weights": 120, "sparsity": 0.25, "planned": 0.25, "size_bytes": 9, "latency_ms": None},
-        {"name": "fc1", "weights": 8, "sparsity": 0.75, "planned": 0.5, "size_bytes": None, "latency_ms": None},
+        {"name": "conv2", "weights": 120, "sparsity": 0.25, "planned": 0.25, "ternary_bytes": 9},
+        {"name": "fc1", "weights": 8, "sparsity": 0.75, "planned": 0.5},
     ]
 
 
@@ -276,7 +276,7 @@ def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
 
 def test_searched_are_the_columns_that_are_no_facts() -> None:
     assert searched(
-        ["trial", "loss", "rung.5", PREDICTED + "latency_ms", "worker", "packed_bytes", "spread", "growth"]
+        ["trial", "loss", "rung.5", PREDICTED + "latency_ms", "worker", "ternary_bytes", "spread", "growth"]
     ) == ["spread", "growth"]
 
 
@@ -382,13 +382,11 @@ def test_tiles_give_the_test_figures_once_they_are_known() -> None:
     assert told[-1] == ("Trials", "4", "complete, 1 failed")
 
 
-def test_sizes_are_told_in_fitting_units() -> None:
-    assert [said(size(given)) for given in (36, 999, 19_500, 2_449_300)] == [
-        "36 bytes",
-        "999 bytes",
-        "19.5 KB",
-        "2.45 MB",
-    ]
+def test_tiles_show_every_measured_cost() -> None:
+    files = files_of([row(0, 0.75, 0.9, ternary_bytes=2664, latency_ms=0.25)])
+    shown = [tuple(map(said, tile)) for tile in tiles(files, files.rows)]
+    assert ("Latency", "0.25 ms", "one image, one thread") in shown
+    assert ("Ternary size", "2.60 KB", "ternary weights in the packed file") in shown
 
 
 def test_growth_headline_names_the_trial_that_nearly_ended_it() -> None:

@@ -117,8 +117,8 @@ def test_budget_plans_every_other_trial_by_itself_and_the_others_on_the_grid() -
 
 
 def test_limits_are_in_the_units_of_what_is_measured() -> None:
-    goal = GoalSpec(max_latency_ms=0.4, max_kb=2.0, max_file_kb=3.0)
-    assert limits_of(goal) == {"latency_ms": 0.4, "packed_bytes": 2048.0, "file_bytes": 3072.0}
+    goal = GoalSpec(max_latency_ms=0.4, max_ternary_kb=2.0, max_kb=3.0)
+    assert limits_of(goal) == {"latency_ms": 0.4, "ternary_bytes": 2048.0, "file_bytes": 3072.0}
 
 
 def test_only_what_was_measured_to_be_within_is_chosen() -> None:
@@ -153,17 +153,17 @@ def test_next_amount_lies_between_passed_and_failed(seen: list[tuple[float, floa
 def test_unmet_budget_says_what_was_reached() -> None:
     said = unmet(taken((0.5, 0.99, 0.5), (0.9, 0.97, 0.25)), GoalSpec(max_latency_ms=0.2))
     assert said == (
-        "No trial meets the goal (at most 0.2 ms): the most accurate, trial 0, has 99.00% at a sparsity of 50.00%; "
-        "the least latency_ms is 0.25 of 0.2."
+        "No trial meets the goal (latency at most 0.2 ms): the most accurate, trial 0, has 99.00% at a sparsity of "
+        "50.00%; the lowest latency is 0.25 ms, the budget 0.2 ms."
     )
 
 
 def test_goals_in_words() -> None:
-    assert described(GoalSpec(max_kb=64.0, target_sparsity=0.9)) == (
-        "target sparsity 0.9, at most 64 KB of packed weights"
+    assert described(GoalSpec(max_ternary_kb=64.0, target_sparsity=0.9)) == (
+        "target sparsity 0.9, ternary size at most 64 KB"
     )
-    assert described(GoalSpec(min_accuracy=0.98, prefer="fastest", max_file_kb=9.0)) == (
-        "least latency at 98.00% accuracy or more, at most a file of 9 KB"
+    assert described(GoalSpec(min_accuracy=0.98, prefer="fastest", max_kb=9.0)) == (
+        "lowest latency at 98.00% accuracy or more, file size at most 9 KB"
     )
 
 

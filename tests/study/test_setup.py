@@ -155,7 +155,7 @@ def test_the_network_is_traced_once_for_all_that_a_budget_needs(run, task, monke
     traced = []
     graph = setup.calibration_graph(task)
     monkeypatch.setattr(setup, "calibration_graph", lambda _task: traced.append(None) or graph)
-    spec = spec_of(goal={"target_sparsity": None, "max_file_kb": 12.0})
+    spec = spec_of(goal={"target_sparsity": None, "max_kb": 12.0})
     costs = prepare_costs(spec, task, None)
     context = build_context(run, spec, task, costs)
     assert len(traced) == 1

@@ -21,13 +21,13 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
         row |= {"sparsity": sparsity, "planned_sparsity": sparsity}
         row["accuracy"] = float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01))
         row["loss"] = float(0.03 + random.exponential(0.05))
-        row["packed_bytes"] = float(5000 * (1.02 - sparsity))
+        row["ternary_bytes"] = float(5000 * (1.02 - sparsity))
         for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "sharpness"):
             row[name] = float(row[name] * random.uniform(0.5, 1.5))
         row["started"] = pd.Timestamp(1_800_000_000 + 3 * number, unit="s", tz="UTC").isoformat(timespec="milliseconds")
         rows.append(row)
         if number % 10 == 9:
-            gone = {"accuracy": np.nan, "sparsity": np.nan, "packed_bytes": np.nan, "loss": np.nan}
+            gone = {"accuracy": np.nan, "sparsity": np.nan, "ternary_bytes": np.nan, "loss": np.nan}
             paused = number % 20 == 9
             rows[-1] |= gone | {"state": "paused" if paused else "failed", "rung_accuracy": 0.9 if paused else np.nan}
             rows[-1]["reason"] = "" if paused else "the loss became nan in epoch 3"

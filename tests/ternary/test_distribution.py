@@ -67,9 +67,9 @@ def test_snapshots_are_in_the_candidates_folder(tiny_run: tuple[Path, str]) -> N
 def test_bytes_of_each_layer_are_those_that_an_export_packs(tiny_run: tuple[Path, str]) -> None:
     record = json.loads((tiny_run[0] / "candidates" / "000" / "candidate.json").read_text())
     layers = record["layers"].values()
-    assert record["packed_bytes"] == sum(layer["size_bytes"] for layer in layers)
+    assert record["ternary_bytes"] == sum(layer["ternary_bytes"] for layer in layers)
     for layer in layers:
         share = layer["zeros"] / layer["weights"]
         entropy = -sum(part * math.log2(part) for part in (share, 1 - share) if part)
         bound = layer["weights"] * (entropy + 1 - share) / 8
-        assert bound * 0.99 <= layer["size_bytes"] <= bound * 1.1 + 100
+        assert bound * 0.99 <= layer["ternary_bytes"] <= bound * 1.1 + 100
