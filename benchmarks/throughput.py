@@ -38,9 +38,8 @@ from sca_search.models.prepare import PreparedNetwork, prepared
 from sca_search.study.space import Space
 from sca_search.ternary.methods.sca import Sca
 from sca_search.ternary.parametrize import Form
-from sca_search.training.fit import FitPlan, Watch, fit, layout
-from sca_search.training.source import BY_NAME
-from sca_search.training.task import Task
+from sca_search.training.fit import FitPlan, fit, layout
+from sca_search.training.task import BY_NAME, Task
 
 SPARSITY = 0.9
 RATE = 1e-3
@@ -111,7 +110,7 @@ class Bench:
 
     def dense(self) -> TimedTask:
         model = self.network.make_model()
-        return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE))
 
     def ternary(self, form: Form, *, held: bool = False) -> TimedTask:
         """The first guess of a study for this form; weights are pinned progressively only if requested."""
@@ -122,7 +121,7 @@ class Bench:
         data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalise=False)
         method = Sca(model, candidate, Task(data, self.network.make_model, self.network.choices, self.batch))
         plan = FitPlan(1, candidate.learning_rate, candidate.latent_learning_rate)
-        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, Watch(), method)
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, method=method)
 
     def candidate(self, form: Form) -> Candidate:
         spec = self.spec.model_copy(update={"search": self.spec.search.model_copy(update={"form": form})})
