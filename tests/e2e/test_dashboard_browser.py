@@ -125,9 +125,9 @@ def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) ->
         download.value.save_as(tmp_path / "trials.csv")
         assert download.value.suggested_filename == "tiny-trials.csv"
         with (tmp_path / "trials.csv").open(newline="") as file:
-            told = list(csv.DictReader(file))
-        assert [int(row["trial"]) for row in told] == list(sparse.index)
-        assert float(told[0]["accuracy"]) == pytest.approx(sparse["accuracy"].iloc[0], abs=1e-6)
+            rows_read = list(csv.DictReader(file))
+        assert [int(row["trial"]) for row in rows_read] == list(sparse.index)
+        assert float(rows_read[0]["accuracy"]) == pytest.approx(sparse["accuracy"].iloc[0], abs=1e-6)
         page.locator("#filter").fill("no such word")
         assert rows.count() == 0
 

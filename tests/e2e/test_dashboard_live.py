@@ -101,9 +101,9 @@ def test_document_is_beside_the_page(server: str) -> None:
     content = json.loads(body)
     assert status == 200
     assert [each["name"] for each in content["studies"]] == ["study"]
-    told = json.loads(ask(server, "/status.json")[1])
-    assert told["version"] == content["version"]
-    assert told["status"] == [{"kind": "finished", "text": "Finished: 3 trials"}]
+    live = json.loads(ask(server, "/status.json")[1])
+    assert live["version"] == content["version"]
+    assert live["status"] == [{"kind": "finished", "text": "Finished: 3 trials"}]
 
 
 def test_details_of_a_trial_can_be_asked_for(server: str) -> None:
@@ -300,10 +300,10 @@ def test_a_body_without_end_is_not_read(server: str) -> None:
 def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
     for target in (b"/", b"/data.json", b"/status.json", b"/studies/0/trials/0", b"/nowhere"):
         head = raw(server, b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        told = {line.strip().lower() for line in head.partition(b"\r\n\r\n")[0].splitlines()}
-        assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= told
-        assert b"cross-origin-resource-policy: same-origin" in told
-        assert not any(line.startswith(b"access-control-") for line in told)
+        headers = {line.strip().lower() for line in head.partition(b"\r\n\r\n")[0].splitlines()}
+        assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= headers
+        assert b"cross-origin-resource-policy: same-origin" in headers
+        assert not any(line.startswith(b"access-control-") for line in headers)
 
 
 @pytest.fixture
@@ -510,11 +510,11 @@ def test_page_follows_a_running_study(tmp_path: Path) -> None:
             assert page.locator("#filter").input_value() == "complete"
             study.send_signal(signal.SIGINT)
             assert study.wait(timeout=240) == 130
-            told = json.loads((run / "summary.json").read_text())
-            ended = told["trials"] + told["failed"]
+            summary = json.loads((run / "summary.json").read_text())
+            ended = summary["trials"] + summary["failed"]
             assert ended >= 2
             until(page, f"document.getElementById('status').textContent === 'Stopped: {ended} of 2,000 trials'", 180)
-            until(page, f"document.querySelectorAll('#table tbody tr').length === {told['trials']}")
+            until(page, f"document.querySelectorAll('#table tbody tr').length === {summary['trials']}")
     finally:
         study.kill()
         study.wait(timeout=60)

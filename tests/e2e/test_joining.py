@@ -105,7 +105,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     shared = ("--storage", database)
     nobody = sca_search("worker", "joint", *shared, cwd=tmp_path)
     assert nobody.returncode == 2
-    assert nobody.stderr.strip() == "--storage holds no study named 'joint'"
+    assert nobody.stderr.strip() == "--storage has no study named 'joint'"
     long = (*STUDY, "--epochs", "40", "--refits", "0")
     leading = started(*long, *shared, cwd=tmp_path)
     run = tmp_path / "runs" / "joint"
@@ -114,20 +114,21 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     joined = sca_search("worker", "joint", *shared, "--json", cwd=tmp_path)
     said, _ = leading.communicate(timeout=240)
     assert (leading.returncode, joined.returncode) == (0, 0), (said, joined.stderr)
-    told = json.loads(joined.stdout)
-    assert told["study"] == "joint"
-    assert not told["stopped"]
-    assert 1 <= len(told["trials"]) < 4
+    printed = json.loads(joined.stdout)
+    assert printed["study"] == "joint"
+    assert not printed["stopped"]
+    assert 1 <= len(printed["trials"]) < 4
     assert [state for _, state, _ in figures(run)] == ["complete"] * 4
     other = sca_search(*STUDY, *shared, "--target-sparsity", "0.9", "--out", "elsewhere", cwd=tmp_path)
     assert other.returncode == 2
     assert "it differs in goal.target_sparsity" in other.stderr
     near = sca_search("worker", "jonit", *shared, cwd=tmp_path)
-    assert near.stderr.strip() == "--storage holds no study named 'jonit'; did you mean 'joint'?"
+    assert near.stderr.strip() == "--storage has no study named 'jonit'; did you mean 'joint'?"
     assert SECRET not in said + joined.stderr + other.stderr + near.stderr
     assert SECRET not in in_database(database)
 
 
+@pytest.mark.nightly
 def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path: Path) -> None:
     long = (*STUDY, "--epochs", "40", "--refits", "0", "--storage", database)
     first = started(*long, cwd=tmp_path)
@@ -197,16 +198,16 @@ def test_a_worker_needs_a_storage(run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "sentence"),
+    ("name", "printed", "sentence"),
     [
         ("x", {"seed": "many"}, "the study 'x' cannot be used, its seed is invalid"),
         ("../x", {}, "the study '../x' cannot be used, its name is invalid"),
         ("x", "text", "'x' is not a study of sca-search"),
     ],
 )
-def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, told: object, sentence: str) -> None:
+def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, printed: object, sentence: str) -> None:
     study = optuna.create_study(study_name=name)
-    study.set_user_attr("spec", told)
+    study.set_user_attr("spec", printed)
     with pytest.raises(RunError, match=re.escape(sentence)):
         shared_spec(study)
 

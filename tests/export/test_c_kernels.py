@@ -103,6 +103,7 @@ def test_every_operation_agrees_at_every_vector_length(
     check_kernels(graph, names, COptions(kernels_of(graph, convolution, linear), stored), lanes)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("gcc")
 @pytest.mark.timeout(1200)  # it compiles forty programs
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -447,6 +448,7 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
         check_kernels(graph, names, COptions(kernels, stored=seed == 1), lanes)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("gcc")
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(

@@ -81,6 +81,7 @@ def test_every_operation_agrees_with_the_reference(shape: tuple[int, int, int], 
     check_every_operation(shape, seed)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("gcc", "make")
 @settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))

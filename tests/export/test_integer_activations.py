@@ -63,6 +63,7 @@ def test_every_operation_equals_the_model_in_integers(lanes: str) -> None:
     check(graph, flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("gcc", "make")
 @settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from(LANES), stored=st.booleans())
