@@ -24,7 +24,7 @@ import torch
 from sca_search.ternary.sparing import least_loss_within
 
 from benchmarks.report import RESULTS, provenance, table, write_section
-from benchmarks.size import drawn
+from benchmarks.size import random_network
 from sca_search.config.load import resolve
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 def _latency() -> None:
     rows, verdicts = [], []
     for name in NETWORKS:
-        graph = drawn(name, 0.5).graph()
+        graph = random_network(name, 0.5).graph()
         calibration = calibration_of(graph, how=How(fresh=True))
         cells = _budget_cells(graph, calibration)
         rows += [_row(name, cell) for cell in cells]

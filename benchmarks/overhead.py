@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.interleave import Timing, best, interleaved
 from benchmarks.report import RESULTS, provenance, table, write_section
-from benchmarks.turns import Timing, best, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.schedule import Constant

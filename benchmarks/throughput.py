@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
 
+from benchmarks.interleave import TimedTask, interleaved
 from benchmarks.report import RESULTS, provenance, write_section
 from benchmarks.throughput_report import VARIANTS, speeds_of, text_of
-from benchmarks.turns import TimedTask, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec

@@ -1,6 +1,6 @@
 """Difference between planned sparsity and the sparsity after rounding, in the paper's form with its constant α.
 
-    python -m benchmarks.landing --seeds 3
+    python -m benchmarks.achieved_sparsity --seeds 3
 
 The first trial uses the closed form. After four trials of an ordinary study, a fifth is trained with several strengths
 of the regularizer, with and without the correction that was fitted to the four. All of this is repeated without pinned
@@ -118,7 +118,7 @@ def _report(results: list[RoundingResult], seeds: int) -> None:
         "on, the latest value that a study tries; no pinning: no weight is pinned in any of the five trials. "
         f"Corrected: the requested sparsity is corrected by the results of those four.  \n{provenance()}"
     )
-    write_section(RESULTS, "landing", text)
+    write_section(RESULTS, "achieved sparsity", text)
 
 
 def _worst(results: list[RoundingResult], what: str, target: float) -> str:
