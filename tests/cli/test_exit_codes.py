@@ -11,7 +11,7 @@ import typer
 
 from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
 from sca_search.errors import SpecError, StorageError
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 from tests.support.command import TINY, sca_search
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def usual_manner():
     yield
-    speak()
+    configure_output()
 
 
 def raising(error: BaseException):
@@ -70,7 +70,7 @@ def invalid() -> None:
 def test_verbose_shows_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code_of(invalid)
     assert capsys.readouterr().err == "a.py: cannot be imported\n"
-    speak(verbose=True)
+    configure_output(verbose=True)
     exit_code_of(invalid)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
@@ -89,7 +89,7 @@ def test_verbose_shows_the_cause_of_an_error(capsys: pytest.CaptureFixture[str])
 def test_error_is_the_one_document_of_a_script(
     error: BaseException, document: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    speak(json=True)
+    configure_output(json=True)
     exit_code_of(raising(error))
     assert json.loads(capsys.readouterr().out) == document
 

@@ -105,7 +105,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     shared = ("--storage", database)
     nobody = sca_search("worker", "joint", *shared, cwd=tmp_path)
     assert nobody.returncode == 2
-    assert nobody.stderr.strip() == "--storage holds no study named 'joint'"
+    assert nobody.stderr.strip() == "--storage has no study named 'joint'"
     long = (*STUDY, "--epochs", "40", "--refits", "0")
     leading = started(*long, *shared, cwd=tmp_path)
     run = tmp_path / "runs" / "joint"
@@ -123,7 +123,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     assert other.returncode == 2
     assert "it differs in goal.target_sparsity" in other.stderr
     near = sca_search("worker", "jonit", *shared, cwd=tmp_path)
-    assert near.stderr.strip() == "--storage holds no study named 'jonit'; did you mean 'joint'?"
+    assert near.stderr.strip() == "--storage has no study named 'jonit'; did you mean 'joint'?"
     assert SECRET not in said + joined.stderr + other.stderr + near.stderr
     assert SECRET not in in_database(database)
 
