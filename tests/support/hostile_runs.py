@@ -28,7 +28,7 @@ from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.provenance import note_command
 from sca_search.runs.study_database import require_sound
-from sca_search.study.artifacts import _noted
+from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_entry
 from sca_search.study.queue import open_study
 from sca_search.study.rerun import changed_since, made_with
@@ -174,7 +174,7 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         _of_run("whole study: study.db", place, "study.db", lambda: _study(run), (*BYTES, rewritten), is_slow=True),
         _going_on(folder),
         _of_run("rerun: about.json", place, "about.json", lambda: changed_since(made_with(run, {}))),
-        Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _noted), JSON),
+        Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _records), JSON),
         _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: dense_state(run), TENSORS),
         Reader("comparison: a method's result", entry, through(folder / "entry.json", read_entry), JSON),
         Reader("reproduction: a cell's result", cell, through(folder / "cell.json", read_result), JSON),
