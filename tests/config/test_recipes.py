@@ -270,13 +270,12 @@ def made_up_images(folder: Path, shape: tuple[int, int, int], count: int) -> str
 LARGE = [name for name in PAPER if name.endswith("vgg-s") or name.startswith(("imagenet", "tiny"))]
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("name", [name for name in PAPER if name not in LARGE])
 def test_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=20)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LARGE)
 def test_large_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=12)
