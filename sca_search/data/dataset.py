@@ -10,6 +10,7 @@ from torch import Tensor
 from sca_search.config.names import Augmentation
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
+from sca_search.data.input_spec import InputSpec
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.targets import Kind
@@ -48,12 +49,7 @@ class DataSet:
     train: AnySplit
     val: AnySplit
     read_test: Callable[[], AnySplit]
-    classes: tuple[str, ...]  # the outputs' names: of classes, of labels, or of a regression's values
-    mean: tuple[float, ...]  # per channel, of the training split before normalisation
-    std: tuple[float, ...]  # 1 for a channel that is constant
-    kind: Kind = "classes"
-    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised, which they are then
-    target_std: tuple[float, ...] = ()
+    input: InputSpec
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
     training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
     augmentation: Augmentation = "none"  # of `training`, and of nothing else
@@ -63,7 +59,9 @@ class DataSet:
         """What weights and normalisation statistics come from: augmented where that is asked for."""
         if self.augmentation == "crop-flip":
             # Zeros before normalisation, as if the raw image had a black border.
-            return CropFlipSplit(self.train, self.input_shape, -torch.tensor(self.mean) / torch.tensor(self.std))
+            return CropFlipSplit(
+                self.train, self.input_shape, -torch.tensor(self.input.mean) / torch.tensor(self.input.std)
+            )
         if self.augmentation == "scale-aspect":
             assert isinstance(self.train, LazySplit)
             assert isinstance(self.train.reader, ImageReader)
@@ -78,7 +76,7 @@ class DataSet:
     def augmented_by(self, augmentation: Augmentation) -> "DataSet":
         """The same with another augmentation; DataError where it does not fit."""
         rule = ""
-        if augmentation == "crop-flip" and not self.has_images:
+        if augmentation == "crop-flip" and not self.input.is_image:
             rule = f"is for images (channels, height, width), inputs have the shape {self.input_shape}"
         reader = self.train.reader if isinstance(self.train, LazySplit) else None
         if augmentation == "scale-aspect" and not isinstance(reader, ImageReader):
@@ -93,23 +91,22 @@ class DataSet:
         return len(self.classes)
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        return self.input.classes
+
+    @property
+    def kind(self) -> Kind:
+        return self.input.kind
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
-        """Channels first: (channels, height, width) of images."""
-        return self.train.image_shape
-
-    @property
-    def has_images(self) -> bool:
-        """Whether inputs are channels, height and width."""
-        return len(self.input_shape) == 3
-
-    @property
-    def has_units(self) -> bool:
-        """Whether targets were standardised, so that a network's answers have to be put into the user's units."""
-        return bool(self.target_std)
+        return self.input.input_shape
 
     def in_units(self, values: Tensor) -> Tensor:
         """Targets or answers as the user has them."""
-        return values * torch.tensor(self.target_std) + torch.tensor(self.target_mean) if self.has_units else values
+        if not self.input.is_standardised:
+            return values
+        return values * torch.tensor(self.input.target_std) + torch.tensor(self.input.target_mean)
 
     def name_of(self, target: Tensor) -> str:
         """One target in words."""
@@ -120,30 +117,26 @@ class DataSet:
         return ", ".join(name for name, value in zip(self.classes, target.tolist(), strict=True) if value) or "none"
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """How inputs are normalised, and a regression's targets standardised; nothing where it is empty."""
+def measured_input(
+    inputs: Iterable[Tensor], shape: tuple[int, ...], classes: tuple[str, ...], targets: Tensor, kind: Kind
+) -> InputSpec:
+    """The spec with the statistics of the training split: of its inputs, and of a regression's targets."""
+    by_channel = channel_statistics(inputs)
+    by_value = channel_statistics(torch.split(targets, _STEP)) if kind == "regression" else ((), ())
+    return InputSpec(shape, classes, *by_channel, kind, *by_value)
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
 
-    @classmethod
-    def of(cls, inputs: Iterable[Tensor], channels: int, targets: Tensor, kind: Kind, normalise: bool) -> "Scaling":
-        """By the training split."""
-        if not normalise:
-            return cls((0.0,) * channels, (1.0,) * channels)
-        by_channel = channel_statistics(inputs)
-        by_value = channel_statistics(torch.split(targets, _STEP)) if kind == "regression" else ((), ())
-        return cls(*by_channel, *by_value)
+def raw_input(shape: tuple[int, ...], classes: tuple[str, ...], kind: Kind) -> InputSpec:
+    """The spec of inputs and targets that are not normalised."""
+    return InputSpec(shape, classes, (0.0,) * shape[0], (1.0,) * shape[0], kind)
 
-    def apply_(self, split: Split) -> Split:
-        """Changes a split's tensors in place."""
-        normalise_(split.images, self.mean, self.std)
-        if self.target_std:
-            normalise_(split.labels, self.target_mean, self.target_std)
-        return split
+
+def normalise_split_(split: Split, spec: InputSpec) -> Split:
+    """Normalises a split's inputs, and standardises its targets, in place."""
+    normalise_(split.images, spec.mean, spec.std)
+    if spec.is_standardised:
+        normalise_(split.labels, spec.target_mean, spec.target_std)
+    return split
 
 
 def assemble(
@@ -157,21 +150,11 @@ def assemble(
     normalise: bool = True,
 ) -> DataSet:
     """Normalise splits in memory by the training split's statistics; the tensors given are changed."""
-    scaling = Scaling.of(torch.split(train.images, _STEP), train.image_shape[0], train.labels, kind, normalise)
+    parts, shape = torch.split(train.images, _STEP), train.image_shape
+    spec = measured_input(parts, shape, classes, train.labels, kind) if normalise else raw_input(shape, classes, kind)
     for split in (train, val):
-        scaling.apply_(split)
-    return DataSet(
-        name,
-        train,
-        val,
-        lambda: scaling.apply_(read_test()),
-        classes,
-        scaling.mean,
-        scaling.std,
-        kind,
-        scaling.target_mean,
-        scaling.target_std,
-    )
+        normalise_split_(split, spec)
+    return DataSet(name, train, val, lambda: normalise_split_(read_test(), spec), spec)
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling, assemble
+from sca_search.data.dataset import (
+    AnySplit,
+    DataRequest,
+    DataSet,
+    assemble,
+    measured_input,
+    normalise_split_,
+    raw_input,
+)
 from sca_search.data.image_reader import ImageReader, is_readable
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
@@ -92,23 +100,24 @@ def data_of_files(
             name, parts.classes, held(train), held(parts.val), lambda: held(parts.test), normalise=request.normalise
         )
         return replace(made, notes=notes, training_is_whole=is_whole)
-    sample = (reader(path).unsqueeze(0) for path in train.spread(SAMPLE_STATISTICS))
-    scaling = Scaling.of(sample, reader.channels, torch.from_numpy(train.labels), "classes", request.normalise)
+    spec = raw_input(reader.image_shape, parts.classes, "classes")
+    if request.normalise:
+        sample = (reader(path).unsqueeze(0) for path in train.spread(SAMPLE_STATISTICS))
+        labels = torch.from_numpy(train.labels)
+        spec = measured_input(sample, reader.image_shape, parts.classes, labels, "classes")
 
     def lazy(files: Files) -> LazySplit:
-        return LazySplit(files.paths, torch.from_numpy(files.labels), reader, scaling.mean, scaling.std)
+        return LazySplit(files.paths, torch.from_numpy(files.labels), reader, spec.mean, spec.std)
 
     def other(files: Files) -> AnySplit:
-        return lazy(files) if is_large else scaling.apply_(_held(reader, files))
+        return lazy(files) if is_large else normalise_split_(_held(reader, files), spec)
 
     return DataSet(
         name,
         lazy(train),
         other(parts.val),
         lambda: other(parts.test),
-        parts.classes,
-        scaling.mean,
-        scaling.std,
+        spec,
         notes=notes,
         training_is_whole=is_whole,
     )

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from sca_search.data.data_module import described, is_module, splits_of_module
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling
+from sca_search.data.dataset import AnySplit, DataRequest, DataSet, measured_input, normalise_split_, raw_input
 from sca_search.data.image_files import MEMORY_BYTES, SAMPLE_STATISTICS
 from sca_search.data.image_folder import TEST_SHARE
+from sca_search.data.input_spec import InputSpec
 from sca_search.data.lazy import LazySplit
 from sca_search.data.splits import Split
 from sca_search.data.stratify import TEST_SEED, Rows, carve, carve_val, limit_rows, require_every_class, share_of
@@ -208,17 +209,17 @@ class _Assembly:
         train = parts[0]
         shape = train.items.input_shape
         held = None if how.is_large or how.changes else self._held(train, shape)
-        scaling = self._scaling(train, held, shape)
+        spec = self._input_spec(train, held, names)
 
         def split(part: _Part) -> AnySplit:
             if part is train and held is not None:
-                return scaling.apply_(held)
+                return normalise_split_(held, spec)
             if not how.is_large and part is not train:
-                return scaling.apply_(self._held(part, shape))
+                return normalise_split_(self._held(part, shape), spec)
             targets = torch.from_numpy(part.targets.copy())
-            labels = scaling.apply_(Split(torch.zeros(1, shape[0]), targets)).labels
+            labels = normalise_split_(Split(torch.zeros(1, shape[0]), targets), spec).labels
             reader, changes = ItemReader(part.items, shape), how.changes and part is train
-            return LazySplit(part.rows.tolist(), labels, reader, scaling.mean, scaling.std, changes=changes)
+            return LazySplit(part.rows.tolist(), labels, reader, spec.mean, spec.std, changes=changes)
 
         def read_test() -> AnySplit:
             if test is None:
@@ -231,12 +232,7 @@ class _Assembly:
             split(train),
             split(parts[1]),
             read_test,
-            names,
-            scaling.mean,
-            scaling.std,
-            train.kind,
-            scaling.target_mean,
-            scaling.target_std,
+            spec,
             tuple(notes),
         )
 
@@ -245,15 +241,17 @@ class _Assembly:
         part.items.read(part.rows.tolist(), inputs)
         return Split(inputs, torch.from_numpy(part.targets.copy()))
 
-    def _scaling(self, train: _Part, held: Split | None, shape: tuple[int, ...]) -> Scaling:
-        """By all of training, or where it is not in memory by a sample."""
+    def _input_spec(self, train: _Part, held: Split | None, names: tuple[str, ...]) -> InputSpec:
+        """Statistics of all of training, or of a sample if it is not in memory."""
+        shape = train.items.input_shape
+        if not self.request.normalise:
+            return raw_input(shape, names, train.kind)
         if held is not None:
             inputs: Any = torch.split(held.images, 1024)
         else:
             rows = train.rows[np.unique(np.linspace(0, len(train.rows) - 1, SAMPLE_STATISTICS).astype(np.int64))]
             inputs = (train.items.pair(int(row))[0][None] for row in rows)
-        targets = torch.from_numpy(train.targets)
-        return Scaling.of(inputs, shape[0], targets, train.kind, self.request.normalise)
+        return measured_input(inputs, shape, names, torch.from_numpy(train.targets), train.kind)
 
 
 def _check_shape(items: Items, expected: tuple[int, ...]) -> None:

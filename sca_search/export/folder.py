@@ -192,17 +192,8 @@ def _write_onnx(new: Path, content: _Content, options: ExportOptions) -> None:
 def _write_torch(new: Path, content: _Content, _options: ExportOptions) -> None:
     network = content.network
     module = copy.deepcopy(network.normalised()).eval()
-    write_program(new / PROGRAM, module, network.input_shape)
-    about = {
-        "input_shape": network.input_shape,
-        "classes": network.class_names,
-        "mean": network.mean,
-        "std": network.std,
-        "kind": network.kind,
-        "target_mean": network.target_mean,
-        "target_std": network.target_std,
-    }
-    save_plain(new / STATE, network.model, network.ternary_layers, about)
+    write_program(new / PROGRAM, module, network.input.input_shape)
+    save_plain(new / STATE, network.model, network.ternary_layers, network.input)
 
 
 _WRITERS: dict[str, Writer] = {"packed": _write_packed, "c": _write_c, "onnx": _write_onnx, "torch": _write_torch}

@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.graph.network import Network
-from sca_search.export.graph.records import Shape
 from sca_search.system.files import write_json_atomic
+
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -20,19 +22,13 @@ class Facts:
     """All but the model itself."""
 
     version: int
-    input_shape: Shape
-    class_names: tuple[str, ...]
+    input: InputSpec
     ternary_layers: tuple[str, ...]
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
     zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
     half: bool
     largest_values: dict[str, float] | None = None  # seen by value; the scales of C with integer activations
     state_file: str | None = None  # where the run has the state, seen from the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = "classes"  # what the answers are
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -41,21 +37,15 @@ class Facts:
         """What is known of a network that is exported into a folder."""
         state = network.state_file
         return cls(
-            version=1,
-            input_shape=network.input_shape,
-            class_names=network.class_names,
+            version=VERSION,
+            input=network.input,
             ternary_layers=network.ternary_layers,
-            mean=network.mean,
-            std=network.std,
             zeros=dict(network.claimed_zeros()),
             half=half,
             largest_values=None if largest_values is None else dict(largest_values),
             # a relative path still leads there when both folders have moved together
             state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,
-            kind=network.kind,
-            target_mean=network.target_mean,
-            target_std=network.target_std,
         )
 
 
@@ -75,6 +65,6 @@ def read_facts(path: Path) -> Facts:
     except (OSError, ValueError, RecursionError, ValidationError) as error:
         first = str(error).splitlines()[0]
         raise ExportError(f"{path} cannot be read as the facts of an export: {first}") from error
-    if facts.version != 1:
-        raise ExportError(f"{path} is of version {facts.version}, version 1 is known")
+    if facts.version != VERSION:
+        raise ExportError(f"{path} is of version {facts.version}, version {VERSION} is known")
     return facts

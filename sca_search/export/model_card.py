@@ -76,7 +76,7 @@ def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verificat
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
         f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
-        f"## Verified\n\n{verification_text(verification, has_classes=facts.kind == 'classes')}",
+        f"## Verified\n\n{verification_text(verification, has_classes=facts.input.kind == 'classes')}",
         f"## How to make it again\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -116,12 +116,12 @@ _ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values
 
 
 def _what(facts: Facts) -> str:
-    is_image = len(facts.input_shape) == 3
-    if facts.kind == "classes":
+    is_image = len(facts.input.input_shape) == 3
+    if facts.input.kind == "classes":
         name = "An image classifier" if is_image else "A classifier"
     else:
         name = "A network for images" if is_image else "A network"
-    return f"{name}, {_spelled(facts.input_shape)} to {len(facts.class_names)} {_ANSWERS[facts.kind]}"
+    return f"{name}, {_spelled(facts.input.input_shape)} to {len(facts.input.classes)} {_ANSWERS[facts.input.kind]}"
 
 
 def _title(about: Any) -> str:
@@ -178,37 +178,40 @@ def _sizes(folder: Path, graph: Graph) -> str:
 
 
 def _input(facts: Facts) -> str:
-    mean, std = facts.mean or (0.0,) * facts.input_shape[0], facts.std or (1.0,) * facts.input_shape[0]
-    is_image = len(facts.input_shape) == 3
+    mean, std = (
+        facts.input.mean or (0.0,) * facts.input.input_shape[0],
+        facts.input.std or (1.0,) * facts.input.input_shape[0],
+    )
+    is_image = len(facts.input.input_shape) == 3
     what, one, axes = (
         ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
     )
     return (
-        f"{what} are float32, {_spelled(facts.input_shape)} ({axes}), as the data set gives them; "
+        f"{what} are float32, {_spelled(facts.input.input_shape)} ({axes}), as the data set gives them; "
         f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
         f"{_numbers(std)} by channel. {_answer(facts)}"
     )
 
 
 def _answer(facts: Facts) -> str:
-    names = f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}"
-    if facts.kind == "classes":
+    names = f"{', '.join(map(_code, facts.input.classes[:12]))}{' …' if len(facts.input.classes) > 12 else ''}"
+    if facts.input.kind == "classes":
         return f"The answer is a logit for each of the classes {names}."
-    if facts.kind == "multi-label":
+    if facts.input.kind == "multi-label":
         return f"The answer is a logit for each of the labels {names}: above 0 where it is there."
     text = f"The answer is a number for each of {names}, in the units of the data set."
-    if not facts.target_std:
+    if not facts.input.target_std:
         return text
-    mean, std = _numbers(facts.target_mean), _numbers(facts.target_std)
+    mean, std = _numbers(facts.input.target_mean), _numbers(facts.input.target_std)
     return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
 
 
 def _usage(folder: Path, facts: Facts) -> str:
-    size = ", ".join(map(str, facts.input_shape))
+    size = ", ".join(map(str, facts.input.input_shape))
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
-        if facts.kind == "classes"
+        if facts.input.kind == "classes"
         else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.config.study import StudySpec
-from sca_search.data import AnySplit, DataSet
+from sca_search.data import AnySplit, DataSet, InputSpec
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
 from sca_search.export.graph.network import Images, Network
-from sca_search.export.graph.records import Floats, Shape
+from sca_search.export.graph.records import Floats
 from sca_search.export.integer.reference import CALIBRATION_IMAGES
 from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
@@ -66,7 +66,7 @@ def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | No
 
 def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
     shape = (-1, *[1] * (len(data.input_shape) - 1))
-    mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
+    mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.input.mean, data.input.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
 
@@ -115,63 +115,27 @@ def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: 
     with damage_refused(run.path, "exported"):
         best = best_of(records, limits_of(spec.goal))
     state_file = best["folder"] / "model.safetensors"
-    state, layers, about = load_plain(state_file)
-    given = _PlainFacts.of(best["folder"], about)
+    state, layers, inputs = load_plain(state_file)
     return Network(
-        model=built(spec, given.input_shape, len(given.classes), state, best["folder"], source),
-        input_shape=given.input_shape,
-        class_names=given.classes,
+        model=built(spec, inputs, state, best["folder"], source),
+        input=inputs,
         ternary_layers=layers,
-        mean=given.mean,
-        std=given.std,
         claim={name: (count["zeros"], count["weights"]) for name, count in best["layers"].items()},
         about=_about(run, spec, row, records, best),
         study_toml=spec.to_toml(),
         state_file=state_file,
-        kind=given.kind,
-        target_mean=given.target_mean,
-        target_std=given.target_std,
     )
-
-
-@dataclass(frozen=True)
-class _PlainFacts:
-    """What a candidate's file says about its input."""
-
-    input_shape: Shape
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    kind: str
-    target_mean: tuple[float, ...]
-    target_std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
-        try:
-            return cls(
-                tuple(map(int, about["input_shape"])),
-                tuple(map(str, about["classes"])),
-                tuple(map(float, about["mean"])),
-                tuple(map(float, about["std"])),
-                str(about.get("kind", "classes")),
-                tuple(map(float, about.get("target_mean", ()))),
-                tuple(map(float, about.get("target_std", ()))),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
 
 
 def built(
     spec: StudySpec,
-    shape: Shape,
-    classes: int,
+    inputs: InputSpec,
     state: dict[str, Any],
     where: Path,
     source: Source = BY_NAME,
 ) -> nn.Module:
     """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
-    make = source.maker(spec, classes, shape)
+    make = source.maker(spec, len(inputs.classes), inputs.input_shape)
     try:
         if source.model is None and spec.model.name in MODELS:
             _refuse_larger(make, state)

@@ -232,6 +232,6 @@ def _reference(network: Network, module: nn.Module, images: Floats, described: s
         network=exact,
         described=described,
         images=network.images,
-        kind=network.kind,
+        kind=network.input.kind,
         state_network=lambda: copy.deepcopy(network.normalised()).eval(),
     )

@@ -51,7 +51,7 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, facts, trained, packed)
     if facts.largest_values is not None:
         references = _integer_references(folder, facts, references, trained, packed)
-    shown = [replace(each, images=images, no_images=problem, kind=facts.kind) for each in references]
+    shown = [replace(each, images=images, no_images=problem, kind=facts.input.kind) for each in references]
     return verify(folder, shown, seconds=seconds)
 
 
@@ -66,22 +66,10 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
     except RunError:
         return None  # the table will say so, where that file is checked
     try:
-        model = built(spec, facts.input_shape, len(facts.class_names), state, place)
+        model = built(spec, facts.input, state, place)
     except ModelError:
         return None  # of a network that can only be made elsewhere, the packed records are what is known
-    return Network(
-        model=model,
-        input_shape=facts.input_shape,
-        class_names=facts.class_names,
-        ternary_layers=layers,
-        mean=facts.mean,
-        std=facts.std,
-        claim=facts.zeros,
-        images=images,
-        kind=facts.kind,
-        target_mean=facts.target_mean,
-        target_std=facts.target_std,
-    )
+    return Network(model, facts.input, layers, claim=facts.zeros, images=images)
 
 
 def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Packed | None) -> list[Reference]:
@@ -126,7 +114,7 @@ def _vectors(folder: Path, facts: Facts, packed: _Packed | None) -> TestVectors 
     if (folder / VECTORS_FILE).is_file():
         vectors = read_vectors(folder / VECTORS_FILE)
         shapes = (vectors.images.shape[1:], vectors.logits.shape)
-        if shapes != (facts.input_shape, (len(vectors.images), len(facts.class_names))):
+        if shapes != (facts.input.input_shape, (len(vectors.images), len(facts.input.classes))):
             raise ExportError(f"{folder / VECTORS_FILE} holds test vectors of another model")
         return vectors
     return packed[1] if packed is not None and not facts.half else None

@@ -87,7 +87,7 @@ def summarize(
         "goal": aim_of(spec, metric),
         "metric": metric,
         "task": task.data.kind,
-        "examples": "images" if task.data.has_images else "examples",
+        "examples": "images" if task.data.input.is_image else "examples",
         "target_sparsity": spec.goal.target_sparsity,
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
@@ -157,7 +157,7 @@ def _with_test(
         raise StopRequestedError
     chosen = summary["chosen"]
     networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
-    if task.data.has_images:
+    if task.data.input.is_image:
         validation = task.data.val.batches(EVALUATION_BATCH)
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
         write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export import onnx as onnx_export
 from sca_search.export.c.amalgamate import kernel_file
@@ -33,7 +34,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export folder of a small network."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     nn.init.constant_(model[2].weight, 1.0)
-    network = Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
+    network = Network(model, InputSpec((1, 8, 8), ("a", "b", "c")), ("2",))
     folder = tmp_path_factory.mktemp("bench") / "export"
     export_network(folder, network, ExportOptions(formats=("packed", "c")))
     return folder
@@ -223,7 +224,7 @@ def test_packed_model_of_another_network_is_refused(exported: Path, tmp_path: Pa
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    other = Network(model, (1, 2, 2), ("a", "b", "c"))
+    other = Network(model, InputSpec((1, 2, 2), ("a", "b", "c")))
     export_network(tmp_path / "other", other, ExportOptions(formats=("packed",)))
     shutil.copy(tmp_path / "other" / "model.safetensors", folder)
     with pytest.raises(ExportError, match="its test vectors are those of another model"):

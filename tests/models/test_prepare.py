@@ -158,7 +158,7 @@ def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
     again = rebuilt(plain_cnn, settled.model.state_dict())
     given = data.val.images[:16]
     assert torch.equal(again(given), settled.model.eval()(given))
-    described = Network(again, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    described = Network(again, data.input, task.ternary_layers)
     ternary = {layer.name: layer for layer in described.graph().ternary_layers}
     assert ternary.keys() == {"2", "6"}
     for name, layer in ternary.items():

@@ -12,8 +12,6 @@ from sca_search.export.graph import records as r
 from sca_search.export.graph.liveness import Living
 from sca_search.export.integer.model import IntegerStep
 
-Shapes = tuple[r.Shape, ...]
-
 
 @dataclass(frozen=True)
 class IntegerSurroundings:
@@ -23,50 +21,55 @@ class IntegerSurroundings:
     live: Mapping[str, Living]
     options: COptions
 
+    def inputs(self, step: IntegerStep) -> tuple[r.Shape, ...]:
+        """The shapes of a step's inputs."""
+        return tuple(self.shapes[name] for name in step.step.inputs)
+
 
 def integer_call_of(step: IntegerStep, place: int, around: IntegerSurroundings) -> Call | None:
     """How to compute a step; None where its value is its input under another shape."""
-    name, record = f"layer_{place}", step.step.record
-    inputs = tuple(around.shapes[name] for name in step.step.inputs)
-    if isinstance(record, r.WeightRecord):
-        live = around.live[record.name] if record.ternary else None
-        return integer_weight_call(step, name, inputs[0], live, around.options)
-    return _CALLS[type(record)](step, name, inputs)
+    return _CALLS[type(step.step.record)](step, f"layer_{place}", around)
 
 
-def _pool(step: IntegerStep, name: str, inputs: Shapes) -> Call:
+def _weighted(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+    live = around.live.get(step.step.record.name)
+    return integer_weight_call(step, name, around.inputs(step)[0], live, around.options)
+
+
+def _pool(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
     record = step.step.record
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"integer_{'adaptive_' if isinstance(record, r.AdaptivePool) else ''}{record.kind}_pool"
-    steps = (inputs[0][2], record.shape[2], math.prod(inputs[0][1:]), math.prod(record.shape[1:]))
-    fields = pool_fields(record, inputs[0], steps)
+    (given,) = around.inputs(step)
+    steps = (given[2], record.shape[2], math.prod(given[1:]), math.prod(record.shape[1:]))
+    fields = pool_fields(record, given, steps)
     statement = f"{kernel}(&{name}, {{in0}}, {{out}}, {step.average_factor});"
     return Call(statement, kernel, constants=(struct("pool", name, fields),))
 
 
-def _activation(step: IntegerStep, name: str, inputs: Shapes) -> Call:
+def _activation(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
     assert step.table is not None
     lines = [", ".join(map(str, step.table[begin : begin + 16])) for begin in range(0, 256, 16)]
     table = f"static const int8_t {name}[256] = {{\n    " + ",\n    ".join(lines) + ",\n};"
-    statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(inputs[0])});"
+    statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(around.inputs(step)[0])});"
     return Call(statement, "integer_lookup", constants=(table,))
 
 
-def _add(step: IntegerStep, name: str, inputs: Shapes) -> Call:
-    statement = f"integer_add({name}, {{in0}}, {{in1}}, {{out}}, {math.prod(inputs[0])});"
+def _add(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+    statement = f"integer_add({name}, {{in0}}, {{in1}}, {{out}}, {math.prod(around.inputs(step)[0])});"
     return Call(statement, "integer_add", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _multiply(step: IntegerStep, name: str, inputs: Shapes) -> Call:
-    count = math.prod(inputs[0])
-    sizes = f"{count}, {count // math.prod(inputs[1])}"
+def _multiply(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+    count, gates = map(math.prod, around.inputs(step))
+    sizes = f"{count}, {count // gates}"
     statement = f"integer_multiply({name}, {{in0}}, {{in1}}, {{out}}, {sizes});"
     return Call(statement, "integer_multiply", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _concat(step: IntegerStep, name: str, inputs: Shapes) -> Call:
+def _concat(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
     statements, constants, begin = [], [], 0
-    for index, (shape, to) in enumerate(zip(inputs, step.requantizations, strict=True)):
+    for index, (shape, to) in enumerate(zip(around.inputs(step), step.requantizations, strict=True)):
         size = math.prod(shape)
         constants.append(requantize_lines(f"{name}_part_{index}", to))
         statements.append(f"integer_rescale({name}_part_{index}, {{in{index}}}, {{out}} + {begin}, 1, {size});")
@@ -74,13 +77,16 @@ def _concat(step: IntegerStep, name: str, inputs: Shapes) -> Call:
     return Call("\n".join(statements), "integer_rescale", constants=tuple(constants))
 
 
-def _channel_affine(step: IntegerStep, name: str, inputs: Shapes) -> Call:
-    sizes = f"{inputs[0][0]}, {math.prod(inputs[0][1:])}"
+def _channel_affine(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+    (given,) = around.inputs(step)
+    sizes = f"{given[0]}, {math.prod(given[1:])}"
     statement = f"integer_rescale({name}, {{in0}}, {{out}}, {sizes});"
     return Call(statement, "integer_rescale", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, Shapes], Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, IntegerSurroundings], Call | None]] = {
+    r.Convolution: _weighted,
+    r.Linear: _weighted,
     r.Pool: _pool,
     r.AdaptivePool: _pool,
     r.Activation: _activation,

@@ -35,6 +35,10 @@ class Surroundings:
     cut: Mapping[str, TernaryConvolution]
     options: COptions
 
+    def inputs(self, step: Step) -> tuple[r.Shape, ...]:
+        """The shapes of a step's inputs."""
+        return tuple(self.shapes[name] for name in step.inputs)
+
 
 def surroundings(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Surroundings:
     """Chooses how ternary convolutions are cut, and with it how the values between the steps lie."""
@@ -100,22 +104,24 @@ def with_border(call: Call, name: str, shape: r.Shape, layout: Layout) -> Call:
 
 
 def _call(step: Step, name: str, around: Surroundings) -> Call | None:
-    record, layouts = step.record, around.layouts
-    inputs = tuple(around.shapes[name] for name in step.inputs)
-    if isinstance(record, r.WeightRecord):
-        maps = LayerMaps(inputs[0], layouts[step.inputs[0]], layouts[step.name], layouts[step.inputs[-1]])
-        if step.name in around.cut:
-            return ternary_convolution_call(step, name, maps, around.cut[step.name])
-        return weight_call(step, name, maps, around.live.get(record.name), around.options)
-    if isinstance(record, r.Pool | r.AdaptivePool):
-        return _pool_call(record, name, inputs[0], layouts[step.inputs[0]], layouts[step.name])
-    return _CALLS[type(record)](record, name, inputs)
+    return _CALLS[type(step.record)](step, name, around)
 
 
-def _pool_call(record: r.Pool | r.AdaptivePool, name: str, given: r.Shape, source: Layout, target: Layout) -> Call:
+def _weighted(step: Step, name: str, around: Surroundings) -> Call:
+    layouts, source = around.layouts, step.inputs[0]
+    maps = LayerMaps(around.shapes[source], layouts[source], layouts[step.name], layouts[step.inputs[-1]])
+    if step.name in around.cut:
+        return ternary_convolution_call(step, name, maps, around.cut[step.name])
+    return weight_call(step, name, maps, around.live.get(step.record.name), around.options)
+
+
+def _pool(step: Step, name: str, around: Surroundings) -> Call:
+    record, (given,) = step.record, around.inputs(step)
+    assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
     if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, given):
         kernel = "max_pool_halves"
+    source, target = around.layouts[step.inputs[0]], around.layouts[step.name]
     steps = (source.row_step, target.row_step, source.channel_step, target.channel_step)
     fields = pool_fields(record, given, steps) | {"bordered": int(target.border is not None)}
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
@@ -147,27 +153,29 @@ def _windows(record: r.Pool) -> dict[str, object]:
     }
 
 
-def _activation(record: r.Activation, _: str, inputs: tuple[r.Shape, ...]) -> Call:
+def _activation(step: Step, _: str, around: Surroundings) -> Call:
+    record = step.record
+    assert isinstance(record, r.Activation)
     # tanh is the name of a function in math.h
     kernel = "hyperbolic_tangent" if record.kind == "tanh" else record.kind
     slope = f", {np.float32(record.slope)!s}f" if record.kind == "leaky_relu" else ""
-    return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(inputs[0])}{slope});", kernel)
+    return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(around.inputs(step)[0])}{slope});", kernel)
 
 
-def _add(_: r.Add, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(inputs[0])});", "add")
+def _add(step: Step, _: str, around: Surroundings) -> Call:
+    return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(around.inputs(step)[0])});", "add")
 
 
-def _multiply(_: r.Multiply, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    value, gate = inputs
+def _multiply(step: Step, _: str, around: Surroundings) -> Call:
+    value, gate = around.inputs(step)
     if value == gate:
         return Call(f"multiply({{in0}}, {{in1}}, {{out}}, {math.prod(value)});", "multiply")
     sizes = f"{value[0]}, {math.prod(value[1:])}"
     return Call(f"gate_channels({{in0}}, {{in1}}, {{out}}, {sizes});", "gate_channels")
 
 
-def _concat(_: r.Concat, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    sizes = [math.prod(shape) for shape in inputs]
+def _concat(step: Step, _: str, around: Surroundings) -> Call:
+    sizes = [math.prod(shape) for shape in around.inputs(step)]
     starts = np.cumsum(sizes) - sizes
     copies = [
         f"memcpy({{out}} + {start}, {{in{index}}}, {size} * sizeof(float));"
@@ -176,13 +184,19 @@ def _concat(_: r.Concat, __: str, inputs: tuple[r.Shape, ...]) -> Call:
     return Call("\n".join(copies))
 
 
-def _channel_affine(record: r.ChannelAffine, name: str, inputs: tuple[r.Shape, ...]) -> Call:
+def _channel_affine(step: Step, name: str, around: Surroundings) -> Call:
+    record, (given,) = step.record, around.inputs(step)
+    assert isinstance(record, r.ChannelAffine)
     affine = pairs(name, record.scale, record.bias)
-    sizes = f"{inputs[0][0]}, {math.prod(inputs[0][1:])}"
+    sizes = f"{given[0]}, {math.prod(given[1:])}"
     return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 
-_CALLS: dict[type[r.Record], Callable[..., Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[Step, str, Surroundings], Call | None]] = {
+    r.Convolution: _weighted,
+    r.Linear: _weighted,
+    r.Pool: _pool,
+    r.AdaptivePool: _pool,
     r.Activation: _activation,
     r.Add: _add,
     r.Multiply: _multiply,

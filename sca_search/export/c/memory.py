@@ -128,7 +128,7 @@ def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str
     """The input whose memory the step's value takes over, if one can be."""
     if isinstance(step.record, r.Reshape):
         return step.inputs[0]
-    if not isinstance(step.record, r.Activation | r.ChannelAffine | r.Add | r.Multiply):
+    if not step.record.cellwise:
         return None
     # A gate is smaller than the product; it is never written over.
     size = math.prod(step.shape)

@@ -110,6 +110,7 @@ def _asked(
         for name, mask in zip(record.inputs, np.split(needed, ends[:-1]), strict=True):
             asked[name] = asked.get(name, False) | mask
         return asked
-    if isinstance(record, r.WeightRecord):  # a float times what was never computed could be anything
-        return {record.inputs[0]: np.ones(shapes[record.inputs[0]][0], dtype=bool)}
-    return dict.fromkeys(record.inputs, needed)
+    if record.channelwise:
+        return dict.fromkeys(record.inputs, needed)
+    # A float times what was never computed could be anything.
+    return {name: np.ones(shapes[name][0], dtype=bool) for name in record.inputs}

@@ -12,7 +12,7 @@ where there is none. Dropout is nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,10 @@ ActivationKind = Literal[
 @dataclass(frozen=True, eq=False)
 class Record:
     """What all records have: a name of its own, the names of its inputs, the shape of its value."""
+
+    cellwise: ClassVar[bool] = False  # each cell from the cells of the inputs at its place, which it may overwrite
+    channelwise: ClassVar[bool] = False  # each channel from the channels of the inputs at its place
+    has_integers: ClassVar[bool] = True  # whether there are kernels for integer activations
 
     name: str
     inputs: tuple[str, ...]
@@ -94,6 +98,8 @@ class Pool(Record):
     hang over the edge. `ceil_mode` says only how many windows there are, and the shape has that number.
     """
 
+    channelwise = True
+
     kind: Literal["max", "average"]
     kernel: Pair
     stride: Pair
@@ -109,12 +115,16 @@ class AdaptivePool(Record):
     The shape says into how many; (channels, 1, 1) is the global pool.
     """
 
+    channelwise = True
+
     kind: Literal["max", "average"]
 
 
 @dataclass(frozen=True, eq=False)
 class Activation(Record):
     """A function of each value; see `ActivationKind` for their formulas."""
+
+    cellwise = channelwise = True
 
     kind: ActivationKind
     slope: float = 0.0  # of leaky_relu only
@@ -124,10 +134,14 @@ class Activation(Record):
 class Add(Record):
     """The sum of two values of equal shape."""
 
+    cellwise = channelwise = True
+
 
 @dataclass(frozen=True, eq=False)
 class Multiply(Record):
     """The product of two values: of equal shape, or a map and, second, a gate (channels, 1, 1) for its channels."""
+
+    cellwise = channelwise = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +158,25 @@ class Reshape(Record):
 class ChannelAffine(Record):
     """scale[c] · x[c] + bias[c] along the first axis: a BatchNorm with no layer to fold into."""
 
+    cellwise = channelwise = True
+
     scale: Floats
     bias: Floats
+
+
+RECORDS: tuple[type[Record], ...] = (
+    Convolution,
+    Linear,
+    Pool,
+    AdaptivePool,
+    Activation,
+    Add,
+    Multiply,
+    Concat,
+    Reshape,
+    ChannelAffine,
+)
+"""All types of records. Every exporter has a table with an entry for each."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,6 +116,8 @@ def _logit_step(graph: r.Graph, steps: tuple[Step, ...]) -> str | None:
 
 def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: r.Graph) -> IntegerStep:
     record, unit = step.record, units[step.name]
+    if not record.has_integers:
+        raise ExportError(f"{record.name}: {type(record).__name__} has no kernel for integer activations")
     if isinstance(record, r.WeightRecord):
         weight, scaling = _layer(step, units, unit, live)
         return IntegerStep(step, weight, (requantization(record.name, scaling),))

@@ -4,7 +4,7 @@ or the program that measures it on another device."""
 import hashlib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +79,8 @@ class Emitted:
 
 def graph_of(task: Task, model: nn.Module, layers: tuple[str, ...] | None = None) -> Graph:
     """A network of the task with trits in its ternary layers, or those named. ExportError if it cannot be exported."""
-    data = task.data
     layers = baked_layers(model, task.ternary_layers) if layers is None else layers
-    network = Network(model, data.input_shape, data.classes, layers, data.mean, data.std)
-    return replace(network, target_mean=data.target_mean, target_std=data.target_std).graph()
+    return Network(model, task.data.input, layers).graph()
 
 
 def calibration_graph(task: Task) -> Graph:

@@ -5,6 +5,7 @@ The README describes it in ten bullets. The reader refuses rather than repairs.
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -21,18 +22,8 @@ from sca_search.export.packed.test_vectors import check_vectors, take_vectors, v
 from sca_search.export.packed.trit_code import decode_trits, encode_trits
 from sca_search.system.files import atomic_path
 
-KINDS: dict[str, type[r.Record]] = {
-    "convolution": r.Convolution,
-    "linear": r.Linear,
-    "pool": r.Pool,
-    "adaptive_pool": r.AdaptivePool,
-    "activation": r.Activation,
-    "add": r.Add,
-    "multiply": r.Multiply,
-    "concat": r.Concat,
-    "reshape": r.Reshape,
-    "channel_affine": r.ChannelAffine,
-}
+KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in r.RECORDS}
+"""Types of records by the names that files have for them, such as adaptive_pool."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
 ARRAYS = ("weight", "scale", "bias")
 """The fields of a record that are arrays; a file keeps each as a tensor, named record.field."""
