@@ -27,7 +27,7 @@ def check_graph(graph: r.Graph) -> None:
         _check_record(record, shapes)
         shapes[record.name] = record.shape
     if graph.output not in shapes or graph.output == r.INPUT:
-        raise ExportError(f"the output {graph.output!r} is the name of no record")
+        raise ExportError(f"the output {graph.output[:200]!r} is the name of no record")
     if shapes[graph.output] != (len(graph.class_names),):
         raise ExportError(
             f"the output {graph.output!r} has shape {shapes[graph.output]}, there are {len(graph.class_names)} classes"
@@ -65,7 +65,7 @@ def _check_record(record: r.Record, shapes: Mapping[str, r.Shape]) -> None:
         raise ExportError(f"{record.name}: the name is taken by an earlier record")
     for name in record.inputs:
         if name not in shapes:
-            raise ExportError(f"{record.name}: its input {name!r} is no earlier record")
+            raise ExportError(f"{record.name}: its input {name[:200]!r} is no earlier record")
     _check_sizes(record.name, record.shape)
     expected = output_shape(record, tuple(shapes[name] for name in record.inputs))
     if expected != record.shape:
@@ -161,7 +161,7 @@ def _adaptive_pool(record: r.AdaptivePool, inputs: Shapes) -> r.Shape:
 
 def _activation(record: r.Activation, inputs: Shapes) -> r.Shape:
     _require(record, record.kind in get_args(r.ActivationKind), f"of an unknown kind {record.kind!r}")
-    _require(record, math.isfinite(record.slope), f"has the slope {record.slope}")
+    _require(record, abs(record.slope) < 1e30, f"has the slope {record.slope}")
     return _one_input(record, inputs)
 
 

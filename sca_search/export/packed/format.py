@@ -3,16 +3,18 @@
 The README describes it in ten bullets. The reader refuses rather than repairs.
 """
 
+import functools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from sca_search.errors import ExportError, ScaError
 from sca_search.export.graph import records as r
@@ -43,26 +45,28 @@ def describe(record: r.Record) -> dict[str, Any]:
     return described
 
 
-def restore(given: Any, array: Callable[[str, str], NDArray[np.float32]], trits: Callable[..., Any]) -> r.Record:
+def restore(given: Any, array: Callable[[str, str], r.Floats], trits: Callable[[str, r.Shape], r.Trits]) -> r.Record:
     """The record that was described.
 
-    `array(record, field)` fetches float values, `trits(record, shape)` a ternary weight. What is said of types is
-    checked here; whether shapes fit each other is for the rules of a graph to say.
+    `array(record, field)` reads float values, `trits(record, shape)` a ternary weight. Types are checked here; whether
+    shapes fit each other is checked by the rules of a graph.
     """
     if not isinstance(given, dict) or given.get("type") not in tuple(KINDS):  # a list has no hash
         raise ExportError(f"a record must have one of the types {', '.join(KINDS)}")
     kind = KINDS[given["type"]]
-    names = {field.name for field in fields(kind)}
+    types = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
     is_weight = issubclass(kind, r.WeightRecord)
-    known = (names - set(ARRAYS)) | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
-    odd = sorted((given.keys() - known) | (known - given.keys() - _with_default(kind)))
+    plain = types.keys() - set(ARRAYS)
+    known = plain | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}
+    odd = sorted((given.keys() - known) | (known - given.keys() - optional))
     if odd:
         raise ExportError(f"a record of type {given['type']} lacks or does not know {odd[0][:80]!r}")
-    values = {name: _PARSERS[name](name, given[name]) for name in names & given.keys() - set(ARRAYS)}
-    values |= {name: array(values["name"], name) for name in names & {"scale", "bias"}}
+    values = {name: _parsed(name, types[name], given[name]) for name in plain & given.keys()}
+    values |= {name: array(values["name"], name) for name in types.keys() & {"scale", "bias"}}
     if is_weight:
-        shape = _integers("weight_shape", given["weight_shape"])
-        ternary = _flag("ternary", given["ternary"])
+        shape = _parsed("weight_shape", r.Shape, given["weight_shape"])
+        ternary = _parsed("ternary", bool, given["ternary"])
         # Before anything is decoded: scales lie in the file, so that many outputs need a large file.
         if shape[:1] != values["scale"].shape:
             raise ExportError(f"{values['name']}: the weight has the shape {shape}, the scale {values['scale'].shape}")
@@ -72,73 +76,18 @@ def restore(given: Any, array: Callable[[str, str], NDArray[np.float32]], trits:
     return kind(**values)
 
 
-def _with_default(kind: type[r.Record]) -> set[str]:
-    return {field.name for field in fields(kind) if field.default is not MISSING}
+@functools.cache
+def _adapter(type_: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(type_)
 
 
-def text(what: str, given: Any, longest: int = 200) -> str:
-    """A text that is not too long."""
-    if not isinstance(given, str) or len(given) > longest:
-        raise ExportError(f"{what} must be a string of at most {longest} characters")
-    return given
-
-
-def texts(what: str, given: Any) -> tuple[str, ...]:
-    """A list of them."""
-    if not isinstance(given, list):
-        raise ExportError(f"{what} must be a list of texts")
-    return tuple(text(what, each) for each in given)
-
-
-def _integers(what: str, given: Any) -> tuple[int, ...]:
-    # `type` and not isinstance: True is an int to Python
-    if not isinstance(given, list) or not all(type(each) is int for each in given) or len(given) > 8:
-        raise ExportError(f"{what} must be a list of whole numbers")
-    return tuple(given)
-
-
-def integers(count: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
-    """A parser of so many whole numbers."""
-
-    def parse(what: str, given: Any) -> tuple[int, ...]:
-        numbers = _integers(what, given)
-        if count is not None and len(numbers) != count:
-            raise ExportError(f"{what} must be {count} whole numbers, got {len(numbers)}")
-        return numbers
-
-    return parse
-
-
-def _integer(what: str, given: Any) -> int:
-    return _integers(what, [given])[0]
-
-
-def _flag(what: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise ExportError(f"{what} must be true or false")
-    return given
-
-
-def _number(what: str, given: Any) -> float:
-    if type(given) not in (int, float) or not abs(given) < 1e30:
-        raise ExportError(f"{what} must be a number")
-    return float(given)
-
-
-_PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "name": text,
-    "inputs": texts,
-    "shape": integers(),
-    "kind": text,  # which kinds there are, a graph's rules know
-    "slope": _number,
-    "kernel": integers(2),
-    "stride": integers(2),
-    "dilation": integers(2),
-    "padding": integers(4),
-    "groups": _integer,
-    "ceil_mode": _flag,
-    "count_include_pad": _flag,
-}
+def _parsed(name: str, type_: Any, given: Any) -> Any:
+    """A JSON value as one of this type, without any conversion."""
+    try:
+        return _adapter(type_).validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        _, found, rule = error.errors()[0]["msg"].partition("Input should be ")
+        raise ExportError(f"{name} must be {rule if found else type_}, got {str(given)[:80]}") from error
 
 
 FORMAT = "sca-search/packed"
@@ -258,34 +207,36 @@ def _graph(metadata: dict[str, str], tensors: Tensors) -> tuple[r.Graph, Tensors
         raise ExportError(f"the model must be described by {', '.join(sorted(keys))}")
     if not isinstance(model["records"], list) or not 1 <= len(model["records"]) <= MOST_RECORDS:
         raise ExportError(f"a model must have 1 to {MOST_RECORDS} records")
-    shelf = _Shelf(tensors)
+    if not isinstance(model["class_names"], list) or not all(isinstance(name, str) for name in model["class_names"]):
+        raise ExportError("class_names must be a list of strings")
+    stored = _StoredTensors(tensors)
     graph = r.Graph(
-        input_shape=integers()("input_shape", model["input_shape"]),
-        mean=shelf.array("input", "mean"),
-        std=shelf.array("input", "std"),
-        records=tuple(restore(record, shelf.array, shelf.trits) for record in model["records"]),
-        output=text("output", model["output"]),
-        class_names=texts("class_names", model["class_names"]),
+        input_shape=_parsed("input_shape", r.Shape, model["input_shape"]),
+        mean=stored.array("input", "mean"),
+        std=stored.array("input", "std"),
+        records=tuple(restore(record, stored.array, stored.trits) for record in model["records"]),
+        output=_parsed("output", str, model["output"]),
+        class_names=tuple(model["class_names"]),
         about=about,
     )
-    return graph, shelf.left
+    return graph, stored.left
 
 
-class _Shelf:
-    """Tensors to be taken once each."""
+class _StoredTensors:
+    """Tensors of a file, each of which is read once."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.left = dict(tensors)
         self._weights_left = MOST_WEIGHTS
 
     def array(self, record: str, field: str) -> r.Floats:
-        values = self._take(f"{record}.{field}")
+        values = self._pop(f"{record}.{field}")
         if values.dtype not in (np.float32, np.float16):
             raise ExportError(f"the tensor {record}.{field} must hold float32 or float16")
         return values.astype(np.float32)
 
     def trits(self, record: str, shape: r.Shape) -> r.Trits:
-        payload = self._take(f"{record}.trits")
+        payload = self._pop(f"{record}.trits")
         count = math.prod(shape)
         if payload.dtype != np.uint8 or payload.ndim != 1 or min(shape, default=0) < 1:
             raise ExportError(f"the tensor {record}.trits must be a payload of bytes, its weight have sizes above 0")
@@ -297,7 +248,7 @@ class _Shelf:
         except ExportError as error:
             raise ExportError(f"{record}: {error}") from error
 
-    def _take(self, name: str) -> NDArray[Any]:
+    def _pop(self, name: str) -> NDArray[Any]:
         if name not in self.left:
             raise ExportError(f"the tensor {name[:200]!r} is missing")
         return self.left.pop(name)
