@@ -348,7 +348,7 @@ def test_network_that_cannot_be_traced_is_refused() -> None:
 
 
 def test_output_that_is_no_vector_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"one number a class, got the shape \(4, 5, 5\)"):
+    with pytest.raises(ExportError, match=r"one number per class, got the shape \(4, 5, 5\)"):
         trace(nn.Conv2d(3, 4, 1), (3, 5, 5))
     with pytest.raises(ExportError, match="depends on its input"):
         trace(Function(lambda _: torch.ones(2, 3)), (3, 5, 5))

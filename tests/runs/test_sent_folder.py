@@ -99,7 +99,7 @@ def test_an_onnx_model_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("location", "sentence"),
-    [("", "a node's name is no text"), ("../../etc/passwd", "all weights must be in the file itself")],
+    [("", "a node's name must be a string"), ("../../etc/passwd", "all weights must be in the file itself")],
 )
 def test_an_onnx_model_that_is_no_text_or_lies_elsewhere_is_refused(
     tmp_path: Path, location: str, sentence: str

@@ -49,7 +49,7 @@ def _compiled(found: Path, compiler: Compiler | None, flags: tuple[str, ...]) ->
             return compile_source(folder, compiler, flags)
     if (found / PACKED).is_file():
         return _from_packed(found / PACKED, compiler, flags)
-    raise ExportError(f"{found}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
+    raise ExportError(f"{found}: is neither a packed model nor a folder that holds {C}, model.c or {PACKED}")
 
 
 class CompiledModel:

@@ -1,4 +1,4 @@
-"""What is exported: a trained torch network and what is known about it."""
+"""What is exported: a trained torch network and its metadata."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ Zeros = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Images:
-    """Inputs to compare formats on, as a user gives them: how many, their batches, and their classes if known."""
+    """Inputs before normalisation, to compare formats on: their number, batches, and labels if known."""
 
     count: int
     batches: Callable[[], Iterable[Floats]]
@@ -29,16 +29,16 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A baked network, the normalisation of its input, and what a study claims of it."""
+    """A baked network, its input, and the zeros that a study claims."""
 
     model: nn.Module
     input: InputSpec
     ternary_layers: tuple[str, ...] = ()
     claim: Zeros | None = None  # None: what is counted in the network itself
     images: Images | None = None  # a validation split, where there is one
-    training: Images | None = None  # images from which the scales of integer activations may be taken
+    training: Images | None = None  # images that calibrate the scales of integer activations
     about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
-    study_toml: str | None = None  # the study that found it; lies beside the model files
+    study_toml: str | None = None  # the study that found it; written next to the model files
     state_file: Path | None = None  # where its state was read from
 
     def graph(self) -> Graph:
@@ -55,20 +55,20 @@ class Network:
         return in_units(traced, self.input) if self.input.is_standardised else traced
 
     def claimed_zeros(self) -> Zeros:
-        """By the names that records have."""
+        """By the names of records."""
         if self.claim is not None:
             return {record_name(name): count for name, count in self.claim.items()}
         weights = {name: self.model.get_parameter(f"{name}.weight") for name in self.ternary_layers}
         return {record_name(name): (int((weight == 0).sum()), weight.numel()) for name, weight in weights.items()}
 
     def normalised(self) -> nn.Module:
-        """The network as a module that takes images as they are."""
+        """The network as a module that takes images before normalisation."""
         network = Normalised(self.model, self.input)
         return InUnits(network, self.input) if self.input.is_standardised else network
 
 
 class Normalised(nn.Module):
-    """A network behind the normalisation of its input, in evaluation mode."""
+    """A network that normalises its input first, in evaluation mode."""
 
     mean: Tensor
     std: Tensor
@@ -88,7 +88,7 @@ class Normalised(nn.Module):
 
 
 class InUnits(nn.Module):
-    """A network whose answers are put into the user's units."""
+    """A network whose outputs are converted to the user's units."""
 
     target_mean: Tensor
     target_std: Tensor
@@ -106,7 +106,7 @@ class InUnits(nn.Module):
 
 
 def in_units(graph: Graph, spec: InputSpec) -> Graph:
-    """The graph with answer · std + mean folded into its last layer, or behind it where it is none or is used twice."""
+    """The graph with output · std + mean folded into its last layer, or as one more record if that is not possible."""
     shift, factor = (np.array(values, dtype=np.float32) for values in (spec.target_mean, spec.target_std))
     last = graph.record(graph.output)
     is_used = any(graph.output in record.inputs for record in graph.records)

@@ -1,4 +1,4 @@
-"""The rules of a graph: names, order, shapes, values. A graph that keeps them can be run by any of the formats."""
+"""The rules of a graph: names, order, shapes, values. Every format can express a graph that satisfies them."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import numpy as np
 from sca_search.errors import ExportError
 from sca_search.export.graph import records as r
 
-# More values than this in one map are no image classifier's; a file that asks for them is damaged or hostile.
+# No network needs more values than this in one map; a file with more is damaged or hostile.
 MOST_VALUES = 2**26
 # Names go into C comments and file keys.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
@@ -35,12 +35,12 @@ def check_graph(graph: r.Graph) -> None:
 
 
 def output_shape(record: r.Record, inputs: Shapes) -> r.Shape:
-    """The shape that a record's value has, given those of its inputs; ExportError where they do not fit."""
+    """The shape of a record's value from those of its inputs; ExportError if they do not fit."""
     return _RULES[type(record)](record, inputs)
 
 
 def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ceil_mode: bool = False) -> int:
-    """How many windows lie along a side; with `ceil_mode` one may hang over the edge, but must begin before it."""
+    """Number of windows along a side; with `ceil_mode` one may extend over the edge, but must begin before it."""
     rest = size + sum(padding) - kernel
     if rest < 0 and not (ceil_mode and rest > -stride):
         return 0
@@ -62,7 +62,7 @@ def _check_record(record: r.Record, shapes: Mapping[str, r.Shape]) -> None:
     if not _NAME.fullmatch(record.name):
         raise ExportError(f"a record's name must be letters, digits and ._-, at most 200, got {record.name[:300]!r}")
     if record.name in shapes:
-        raise ExportError(f"{record.name}: the name is taken by an earlier record")
+        raise ExportError(f"{record.name}: an earlier record has the same name")
     for name in record.inputs:
         if name not in shapes:
             raise ExportError(f"{record.name}: its input {name[:200]!r} is no earlier record")

@@ -1,8 +1,8 @@
 """The container of a packed model: a safetensors file, read strictly.
 
 Written here and not by the safetensors library, which orders the metadata differently each time: the same model gives
-the same bytes. The library reads these files; the reader here refuses what the library lets pass (a name twice,
-numbers that are none).
+the same bytes. The library reads these files; the reader here also rejects what the library accepts (a name twice,
+NaN).
 """
 
 import hashlib
@@ -61,16 +61,16 @@ def from_bytes(content: bytes) -> tuple[Tensors, dict[str, str]]:
         tensors[name] = np.frombuffer(content, kind, math.prod(shape), begin + first).reshape(shape)
         at = last
     if begin + at != len(content):
-        raise ExportError(f"the file has {len(content) - begin - at} bytes behind its last tensor")
+        raise ExportError(f"the file has {len(content) - begin - at} bytes after its last tensor")
     return tensors, metadata
 
 
 def strict_json(text: str | bytes, what: str) -> Any:
-    """JSON without names that occur twice, NaN, infinity or bottomless nesting."""
+    """JSON without repeated names, NaN, infinity or excessive nesting."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ExportError(f"{what} is no JSON: {error}") from error
+        raise ExportError(f"{what} is not JSON: {error}") from error
 
 
 def _header(content: bytes) -> tuple[dict[str, Any], int]:
@@ -95,7 +95,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _metadata(given: Any) -> dict[str, str]:
@@ -130,5 +130,5 @@ def _sizes(name: str, given: Any) -> tuple[int, ...]:
         isinstance(given, list) and len(given) <= 8 and all(type(each) is int and 0 <= each < 2**48 for each in given)
     )
     if not fine:
-        raise ExportError(f"the tensor {name!r} has sizes that are none")
+        raise ExportError(f"the tensor {name!r} has invalid sizes")
     return tuple(given)

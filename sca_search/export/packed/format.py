@@ -1,6 +1,6 @@
 """The packed format: a whole model in one small safetensors file, its trits in an entropy code.
 
-The README describes it in ten bullets. The reader refuses rather than repairs.
+The README describes it in ten bullets. The reader rejects what is invalid and repairs nothing.
 """
 
 import functools
@@ -28,7 +28,7 @@ KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for ki
 """Types of records by the names that files have for them, such as adaptive_pool."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
 ARRAYS = ("weight", "scale", "bias")
-"""The fields of a record that are arrays; a file keeps each as a tensor, named record.field."""
+"""The fields of a record that are arrays; a file has each as a tensor, named record.field."""
 
 
 def describe(record: r.Record) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def describe(record: r.Record) -> dict[str, Any]:
         for field in fields(record)
         if field.name not in ARRAYS and getattr(record, field.name) != field.default
     }
-    # `kind` is what pools and activations call themselves; the record's own is its type
+    # pools and activations have a field `kind`; the type of the record is `type`
     described = {"type": _NAMES[type(record)], **plain}
     if isinstance(record, r.WeightRecord):
         described |= {"ternary": record.ternary, "weight_shape": list(record.weight.shape)}
@@ -92,28 +92,28 @@ def _parsed(name: str, type_: Any, given: Any) -> Any:
 
 FORMAT = "sca-search/packed"
 VERSION = "1"
-# A few bytes can stand for any number of equal trits, so that a file's size says nothing of what it asks for.
+# A few bytes can stand for any number of equal trits, so a file's size does not limit its number of weights.
 MOST_WEIGHTS = 2**28
 MOST_RECORDS = 10_000
 
 
 def write_packed(path: Path, graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) -> None:
-    """Writes the model; with `half`, numbers that are no trits are stored as float16."""
+    """Writes the model; with `half`, all numbers but trits are stored as float16."""
     content = packed_bytes(graph, vectors, half=half)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 
 def read_packed(path: Path) -> tuple[r.Graph, r.TestVectors]:
-    """The model and its test vectors; ExportError, naming the file, unless it is whole and right."""
+    """The model and its test vectors; ExportError, with the file's name, unless it is complete and valid."""
     if not path.is_file():
-        raise ExportError(f"{path} is no file")
+        raise ExportError(f"{path} is not a file")
     try:
         return from_packed_bytes(path.read_bytes())
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
     except ScaError as error:
-        raise ExportError(f"{path} is no packed model that can be trusted: {error}") from error
+        raise ExportError(f"{path} is not a valid packed model: {error}") from error
 
 
 def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) -> bytes:
@@ -141,7 +141,7 @@ def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) 
 
 
 def from_packed_bytes(content: bytes) -> tuple[r.Graph, r.TestVectors]:
-    """What `packed_bytes` was given."""
+    """The graph and vectors that `packed_bytes` wrote."""
     tensors, metadata = from_bytes(content)
     if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
         given = f"{metadata.get('format', 'nothing')} {metadata.get('version', '')}"[:80]
@@ -163,7 +163,7 @@ def _json(value: Any) -> str:
 
 
 def round_to_half(graph: r.Graph) -> r.Graph:
-    """The graph with every number that is no trit as a float16 can hold it: what `half` stores."""
+    """The graph with all numbers but trits rounded to float16, as `half` stores them."""
     return replace(graph, records=tuple(map(_rounded, graph.records)))
 
 
@@ -199,7 +199,7 @@ def _tensors(record: r.Record, *, half: bool) -> Tensors:
 
 
 def _graph(metadata: dict[str, str], tensors: Tensors) -> tuple[r.Graph, Tensors]:
-    """The graph, and the tensors that it did not take."""
+    """The graph, and the tensors that do not belong to it."""
     model = strict_json(metadata["model"], "model")
     about = strict_json(metadata["about"], "about")
     keys = {"input_shape", "records", "output", "class_names"}
@@ -257,11 +257,11 @@ class _StoredTensors:
 def _check_sparsity(graph: r.Graph, given: Any) -> None:
     counted = {layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}
     if given != counted:
-        raise ExportError("the zeros counted in its trits are not those that it names")
+        raise ExportError("the zeros counted in its trits differ from its metadata")
 
 
 def payload_bytes(graph: r.Graph) -> dict[str, int]:
-    """Bytes of each ternary layer's trits in the code."""
+    """Bytes of the encoded trits per ternary layer."""
     return {layer.name: len(encode_trits(_trits(layer))) for layer in graph.ternary_layers}
 
 
