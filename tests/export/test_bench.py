@@ -206,7 +206,7 @@ def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path)
         "#ifndef MODEL_NO_SCRATCH", f"void model_predict_with({signature}\n{{ {call} }}\n#ifndef MODEL_NO_SCRATCH", 1
     )
     (folder / "c" / "model.c").write_text(source)
-    with pytest.raises(ExportError, match="does not answer its test vectors"):
+    with pytest.raises(ExportError, match="does not reproduce its test vectors"):
         bench_folder(folder, seconds=0.1)
 
 
@@ -227,7 +227,7 @@ def test_packed_model_of_another_network_is_refused(exported: Path, tmp_path: Pa
     other = Network(model, InputSpec((1, 2, 2), ("a", "b", "c")))
     export_network(tmp_path / "other", other, ExportOptions(formats=("packed",)))
     shutil.copy(tmp_path / "other" / "model.safetensors", folder)
-    with pytest.raises(ExportError, match="its test vectors are those of another model"):
+    with pytest.raises(ExportError, match="its test vectors belong to another model"):
         bench_folder(folder, seconds=0.1)
 
 

@@ -269,7 +269,7 @@ def test_packed_file_with_other_answers_is_refused(tmp_path: Path) -> None:
     vectors = vectors_of(graph)
     wrong = TestVectors(vectors.images, vectors.logits + np.float32(0.01))
     write_packed(tmp_path / "a.safetensors", graph, wrong)
-    with pytest.raises(ExportError, match="the compiled model does not answer its test vectors"):
+    with pytest.raises(ExportError, match="the compiled model does not reproduce its test vectors"):
         sca_search.compile(tmp_path / "a.safetensors")
 
 

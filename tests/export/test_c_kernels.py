@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
-from sca_search.export.c.layers import can_have, surroundings
+from sca_search.export.c.layers import can_have, context_of
 from sca_search.export.c.memory import Layout, layouts
 from sca_search.export.c.source import write_c
 from sca_search.export.c.tiles import Tiles, lists_of
@@ -346,7 +346,7 @@ def test_maps_of_a_power_of_two_are_kept_apart_between_layers() -> None:
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
     lists = COptions({inner: "lists", outer: "lists"})
-    lying = surroundings(graph, steps_of(graph), lists).layouts
+    lying = context_of(graph, steps_of(graph), lists).layouts
     # 256 cells are a quarter of a way; what is flattened must lie together.
     assert [lying[name].channel_step for name in (r.INPUT, inner, outer)] == [256 + 16, 256 + 16, 256]
     assert [lying[name].row_step for name in (r.INPUT, inner, outer)] == [16, 16, 16]
@@ -357,7 +357,7 @@ def test_maps_that_are_read_in_place_have_a_border() -> None:
     inner = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
-    lying = surroundings(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
+    lying = context_of(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
     # A row has 16 cells and 8 zeros; a map 16 rows and one of zeros; a row and 8 zeros lie in front of the first, and
     # 8 floats behind the last that clearing may reach.
     assert lying[inner] == Layout(24, 17 * 24, 24 + 8, 24 + 8 + 4 * 17 * 24 + 8, border=1)
@@ -374,7 +374,7 @@ def test_border_suits_all_that_read_a_value() -> None:
     wide = builder.convolution(inner, 4, (5, 5), "trits", padding=(1, 3, 2, 2))
     graph = builder.graph([narrow, wide])
     for kernels in ({narrow: "in-place"}, {wide: "in-place"}):
-        around = surroundings(graph, steps_of(graph), COptions(kernels))
+        around = context_of(graph, steps_of(graph), COptions(kernels))
         assert around.layouts[inner].border == 3
 
 

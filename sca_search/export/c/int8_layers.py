@@ -14,8 +14,8 @@ from sca_search.export.integer.model import IntegerStep
 
 
 @dataclass(frozen=True)
-class IntegerSurroundings:
-    """What the call of a step depends on besides the step itself."""
+class IntegerContext:
+    """The context of the calls of all steps."""
 
     shapes: Mapping[str, r.Shape]
     live: Mapping[str, Living]
@@ -26,50 +26,50 @@ class IntegerSurroundings:
         return tuple(self.shapes[name] for name in step.step.inputs)
 
 
-def integer_call_of(step: IntegerStep, place: int, around: IntegerSurroundings) -> Call | None:
-    """How to compute a step; None where its value is its input under another shape."""
-    return _CALLS[type(step.step.record)](step, f"layer_{place}", around)
+def integer_call_of(step: IntegerStep, place: int, context: IntegerContext) -> Call | None:
+    """The call that computes a step; None where its value is its input in another shape."""
+    return _CALLS[type(step.step.record)](step, f"layer_{place}", context)
 
 
-def _weighted(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
-    live = around.live.get(step.step.record.name)
-    return integer_weight_call(step, name, around.inputs(step)[0], live, around.options)
+def _weighted(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+    live = context.live.get(step.step.record.name)
+    return integer_weight_call(step, name, context.inputs(step)[0], live, context.options)
 
 
-def _pool(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+def _pool(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     record = step.step.record
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"integer_{'adaptive_' if isinstance(record, r.AdaptivePool) else ''}{record.kind}_pool"
-    (given,) = around.inputs(step)
+    (given,) = context.inputs(step)
     steps = (given[2], record.shape[2], math.prod(given[1:]), math.prod(record.shape[1:]))
     fields = pool_fields(record, given, steps)
     statement = f"{kernel}(&{name}, {{in0}}, {{out}}, {step.average_factor});"
     return Call(statement, kernel, constants=(struct("pool", name, fields),))
 
 
-def _activation(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+def _activation(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     assert step.table is not None
     lines = [", ".join(map(str, step.table[begin : begin + 16])) for begin in range(0, 256, 16)]
     table = f"static const int8_t {name}[256] = {{\n    " + ",\n    ".join(lines) + ",\n};"
-    statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(around.inputs(step)[0])});"
+    statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(context.inputs(step)[0])});"
     return Call(statement, "integer_lookup", constants=(table,))
 
 
-def _add(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
-    statement = f"integer_add({name}, {{in0}}, {{in1}}, {{out}}, {math.prod(around.inputs(step)[0])});"
+def _add(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+    statement = f"integer_add({name}, {{in0}}, {{in1}}, {{out}}, {math.prod(context.inputs(step)[0])});"
     return Call(statement, "integer_add", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _multiply(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
-    count, gates = map(math.prod, around.inputs(step))
+def _multiply(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+    count, gates = map(math.prod, context.inputs(step))
     sizes = f"{count}, {count // gates}"
     statement = f"integer_multiply({name}, {{in0}}, {{in1}}, {{out}}, {sizes});"
     return Call(statement, "integer_multiply", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _concat(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
+def _concat(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     statements, constants, begin = [], [], 0
-    for index, (shape, to) in enumerate(zip(around.inputs(step), step.requantizations, strict=True)):
+    for index, (shape, to) in enumerate(zip(context.inputs(step), step.requantizations, strict=True)):
         size = math.prod(shape)
         constants.append(requantize_lines(f"{name}_part_{index}", to))
         statements.append(f"integer_rescale({name}_part_{index}, {{in{index}}}, {{out}} + {begin}, 1, {size});")
@@ -77,14 +77,14 @@ def _concat(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
     return Call("\n".join(statements), "integer_rescale", constants=tuple(constants))
 
 
-def _channel_affine(step: IntegerStep, name: str, around: IntegerSurroundings) -> Call:
-    (given,) = around.inputs(step)
+def _channel_affine(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+    (given,) = context.inputs(step)
     sizes = f"{given[0]}, {math.prod(given[1:])}"
     statement = f"integer_rescale({name}, {{in0}}, {{out}}, {sizes});"
     return Call(statement, "integer_rescale", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, IntegerSurroundings], Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, IntegerContext], Call | None]] = {
     r.Convolution: _weighted,
     r.Linear: _weighted,
     r.Pool: _pool,
