@@ -168,15 +168,15 @@ def calibrate_command(
         How,
         calibration_graph,
         calibration_of,
+        check_options,
         emit_calibration,
-        refuse_mixed,
     )
     from sca_search.export.latency.model import latency_model
     from sca_search.export.latency.table import write_calibration
     from sca_search.study.progress import latency_lines, latency_table
     from sca_search.study.run import make_task
 
-    refuse_mixed(emit, target, seconds)
+    check_options(emit, target, seconds)
     named = {"data": data, "data_dir": data_dir, "image_size": image_size, "model": model, "skip": skip, "only": only}
     task = make_task(resolve(study, named))
     graph = calibration_graph(task)

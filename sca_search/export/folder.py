@@ -1,6 +1,6 @@
-"""Writes a whole export folder: the formats, what they were made of, and a model card; then verifies it.
+"""Writes a whole export folder: the formats, metadata and a model card; then verifies it.
 
-The folder is made under a temporary name and renamed: it is whole or absent.
+The folder is made under a temporary name and renamed: it is complete or absent.
 """
 
 import copy
@@ -49,10 +49,10 @@ class ExportOptions:
     """What is written, and how."""
 
     formats: tuple[str, ...] = FORMATS
-    half: bool = False  # numbers that are no trits as float16 can hold them
-    int2: bool = False  # ONNX with two bits a ternary weight
-    seconds: float = USUAL_SECONDS  # that each format may spend on the validation split
-    replace: bool = False  # an export that is there already
+    half: bool = False  # all numbers but trits as float16
+    int2: bool = False  # ONNX with two bits per ternary weight
+    seconds: float = USUAL_SECONDS  # time limit per format on the validation split
+    replace: bool = False  # overwrite an existing export
     tune: bool = False  # C with the kernels that are fastest on this machine
     stored: bool = False  # C with its weights stored as the kernels read them
     activations: str = "float"  # of C; one of ACTIVATIONS
@@ -66,7 +66,7 @@ class _Content:
     network: Network
     graph: Graph
     references: References
-    integer: IntegerModel | None  # the graph with integer activations, if C shall have them
+    integer: IntegerModel | None  # the graph with integer activations, if C has them
 
 
 Writer = Callable[[Path, _Content, ExportOptions], None]
@@ -74,7 +74,7 @@ Writer = Callable[[Path, _Content, ExportOptions], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export gave."""
+    """A finished export."""
 
     folder: Path
     files: tuple[str, ...]
@@ -123,23 +123,23 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
 
 
 def _integer_model(network: Network, graph: Graph, options: ExportOptions) -> IntegerModel | None:
-    """Calibrated on training images, if it is asked for."""
+    """Calibrated on training images, if requested."""
     if options.activations not in ACTIVATIONS:
         raise ExportError(unknown_name("kind of activations", options.activations, ACTIVATIONS))
     if options.activations == "float":
         return None
     if "c" not in options.formats:
-        raise ExportError("--activations int8 is for C: --format must name it")
+        raise ExportError("--activations int8 is for C: --format must include c")
     if options.tune:
-        raise ExportError("--tune times the kernels of float activations: it cannot go with --activations int8")
+        raise ExportError("--tune times the kernels of float activations: it cannot be used with --activations int8")
     if network.training is None:
-        raise ExportError("--activations int8 takes its scales from training images, and there are none")
+        raise ExportError("--activations int8 calibrates its scales on training images, and there are none")
     options.say("calibrating on training images")
     return integer_model(graph, largest_values(graph, network.training.batches()))
 
 
 def check_target(folder: Path, *, replaced: bool) -> None:
-    """Refuses a folder that holds something, unless it is an export that may be replaced."""
+    """Rejects a folder that is not empty, unless it is an export that may be replaced."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -163,7 +163,7 @@ def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]
     missing = onnx_missing() if "onnx" in options.formats else None
     formats = tuple(name for name in options.formats if name != "onnx" or missing is None)
     if not formats:
-        raise ExportError(missing or "no format was asked for")
+        raise ExportError(missing or "no format was requested")
     return formats, () if missing is None else (missing,)
 
 

@@ -1,4 +1,4 @@
-"""What an export folder records about its model, so that it can be verified and described without the run."""
+"""The metadata of an export folder, with which it can be verified and described without the run."""
 
 import json
 import os
@@ -19,22 +19,22 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Facts:
-    """All but the model itself."""
+    """Everything but the model itself."""
 
     version: int
     input: InputSpec
     ternary_layers: tuple[str, ...]
     zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
     half: bool
-    largest_values: dict[str, float] | None = None  # seen by value; the scales of C with integer activations
-    state_file: str | None = None  # where the run has the state, seen from the export folder
+    largest_values: dict[str, float] | None = None  # largest magnitude per value: the scales of integer activations
+    state_file: str | None = None  # the state in the run, relative to the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, network: Network, folder: Path, *, half: bool, largest_values: Mapping[str, float] | None = None
     ) -> "Facts":
-        """What is known of a network that is exported into a folder."""
+        """Of a network that is exported into a folder."""
         state = network.state_file
         return cls(
             version=VERSION,
@@ -43,7 +43,7 @@ class Facts:
             zeros=dict(network.claimed_zeros()),
             half=half,
             largest_values=None if largest_values is None else dict(largest_values),
-            # a relative path still leads there when both folders have moved together
+            # a relative path stays valid when both folders are moved together
             state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,
         )
@@ -57,14 +57,14 @@ def write_facts(path: Path, facts: Facts) -> None:
 
 
 def read_facts(path: Path) -> Facts:
-    """ExportError unless the file is there and whole."""
+    """ExportError unless the file exists and is valid."""
     if not path.is_file():
         raise ExportError(f"{path.parent}: is not an export folder, it has no {path.name}")
     try:
         facts = _READER.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, ValidationError) as error:
         first = str(error).splitlines()[0]
-        raise ExportError(f"{path} cannot be read as the facts of an export: {first}") from error
+        raise ExportError(f"{path} cannot be read as the metadata of an export: {first}") from error
     if facts.version != VERSION:
         raise ExportError(f"{path} is of version {facts.version}, version {VERSION} is known")
     return facts

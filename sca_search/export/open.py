@@ -1,4 +1,4 @@
-"""The formats of an export folder, opened: something to run, and the zeros that its bytes hold."""
+"""Opens the formats of an export folder: something to run, and the zeros counted in the file."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -27,10 +27,10 @@ from sca_search.export.torch_program import load_program
 
 
 class CProgram:
-    """The compiled example and self-test, in a folder that nobody else needs.
+    """The compiled example and self-test, in a temporary folder.
 
-    The example is built for this machine and the self-test for any, as `make check` builds it: so that both what is
-    fast here and what is the same everywhere are seen to be right.
+    The example is built for this machine and the self-test for any, as `make check` builds it, so that both the fast
+    and the portable code are tested.
     """
 
     def __init__(self, source: Path, scratch: Path, classes: int) -> None:
@@ -42,10 +42,10 @@ class CProgram:
             compiler.run([*flags, "-o", str(program), str(source / example), str(source / "model.c"), "-lm"])
 
     def __call__(self, images: Floats) -> Floats:
-        answered = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
-        logits = np.frombuffer(answered, dtype=np.float32)
+        output = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
+        logits = np.frombuffer(output, dtype=np.float32)
         if logits.size != len(images) * self._classes:
-            raise ExportError(f"the C program answered {logits.size} logits for {len(images)} images")
+            raise ExportError(f"the C program printed {logits.size} logits for {len(images)} images")
         return logits.reshape(len(images), self._classes)
 
     def self_test(self) -> None:
@@ -55,7 +55,7 @@ class CProgram:
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table; `holds` is None where something could not be checked, which is no failure."""
+    """One line of the table; `holds` is None if something could not be checked, which is not a failure."""
 
     file: str
     what: str
@@ -65,7 +65,7 @@ class Check:
 
 @dataclass
 class Opened:
-    """What could be opened, and what is to be said about the rest."""
+    """What could be opened, and checks that report the rest."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     zeros: dict[str, Zeros] = field(default_factory=dict)
@@ -89,14 +89,14 @@ class HowToOpen:
 
     classes: int
     files: Collection[str]  # the only ones to open
-    ternary_layers: Collection[str]  # by the names that records have
+    ternary_layers: Collection[str]  # by the names of records
     scratch: Path  # for compiled programs
     written_here: bool  # a .pt2 is loaded only by the process that wrote it
-    state_network: Callable[[], nn.Module] | None  # the original architecture behind its normalisation, with the state
+    state_network: Callable[[], nn.Module] | None  # the original architecture with its normalisation and state
 
 
 def open_folder(folder: Path, how: HowToOpen) -> Opened:
-    """Opens every format that is there."""
+    """Opens every format in the folder."""
     opened = Opened()
     openers = {PACKED: _open_packed, C: _open_c, ONNX: _open_onnx, PROGRAM: _open_program, STATE: _open_state}
     for file, opener in openers.items():
@@ -107,7 +107,7 @@ def open_folder(folder: Path, how: HowToOpen) -> Opened:
 
 
 def torch_run(network: nn.Module, dtype: torch.dtype = torch.float32) -> Run:
-    """A module as something that takes and gives arrays."""
+    """A module as a function of numpy arrays."""
 
     def run(images: Floats) -> NDArray[Any]:
         with torch.inference_mode():
@@ -156,7 +156,7 @@ def _open_program(path: Path, how: HowToOpen, opened: Opened) -> None:
 
 
 def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
-    """Zeros of the named layers; a layer with a weight that is no trit is left out."""
+    """Zeros of the named layers; a layer with weights other than trits is left out."""
     named = {
         record_name(key.removeprefix("normalised.").removeprefix("network.").removesuffix(".weight")): value
         for key, value in state.items()
@@ -173,21 +173,21 @@ def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
 def _open_state(path: Path, how: HowToOpen, opened: Opened) -> None:
     opened.zeros[STATE] = {record_name(name): (each.zeros, each.weights) for name, each in count_zeros(path).items()}
     if how.state_network is None:
-        opened.not_run(STATE, "the network's own code is not at hand")
+        opened.not_run(STATE, "the network's own code is not available")
         return
     opened.runs[STATE] = torch_run(how.state_network())
 
 
-# What a file's own test vectors must be answered with, relative to the largest logit: float32 sums in another order
-# stay below 1e-5, a wrong model does not come near.
+# Allowed difference from a file's own test vectors, relative to the largest logit: float32 sums in another order stay
+# below 1e-5, a wrong model is far above.
 _TOLERANCE = 1e-4
 
 
 def load(path: str | Path) -> RecordNetwork:
     """A packed model as a torch module in evaluation mode.
 
-    It takes images as they are (float32, a batch first), normalises them itself, and gives logits; `class_names`
-    says what they stand for. A file is refused with ExportError unless it is whole and answers its own test vectors.
+    It takes batches of images before normalisation (float32) and returns logits; `class_names` has the names of its
+    outputs. ExportError unless the file is complete and the network reproduces its test vectors.
     """
     graph, vectors = read_packed(Path(path))
     network = RecordNetwork(graph)
@@ -200,5 +200,5 @@ def _require_answers(path: Path, network: nn.Module, vectors: TestVectors) -> No
         answers = network(torch.from_numpy(vectors.images)).numpy()
     largest = float(np.abs(vectors.logits).max())
     difference = float(np.abs(answers - vectors.logits).max())
-    if not difference <= _TOLERANCE * largest:  # so that NaN is refused, too
-        raise ExportError(f"{path} does not answer its own test vectors: the logits differ by {difference:.3g}")
+    if not difference <= _TOLERANCE * largest:  # rejects NaN as well
+        raise ExportError(f"{path} does not reproduce its own test vectors: the logits differ by {difference:.3g}")

@@ -1,6 +1,6 @@
-"""The plain export: a safetensors file, ternary weights as int8 trits, everything else as it was trained.
+"""The plain export: a safetensors file with ternary weights as int8 trits and everything else as trained.
 
-What is claimed about a model is counted on this file, not on the network in memory.
+Zeros are counted in this file, not in the network in memory.
 """
 
 import json
@@ -60,13 +60,13 @@ def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], InputSpe
 
 
 def count_zeros(path: Path) -> dict[str, ZeroCount]:
-    """Zeros a layer, counted in the file."""
+    """Zeros per layer, counted in the file."""
     state, layers, _ = load_plain(path)
     return zero_counts({name: state[f"{name}.weight"] for name in layers})
 
 
 def counted_sparsity(path: Path) -> float:
-    """The share of zeros, counted in the file; two layers that were one count as that."""
+    """The fraction of zeros, counted in the file; two layers that were split from one count as one."""
     state, layers, _ = load_plain(path)
     return total(zero_counts(whole_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
@@ -83,7 +83,7 @@ def _all_trits(weight: Tensor) -> bool:
     return bool(((weight == 0) | (weight == 1) | (weight == -1)).all())
 
 
-def _names(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"ternary_layers must be a list of names, got {given}")
-    return tuple(given)
+def _names(layers: object) -> tuple[str, ...]:
+    if not isinstance(layers, list) or not all(isinstance(name, str) for name in layers):
+        raise ValueError(f"ternary_layers must be a list of names, got {layers}")
+    return tuple(layers)

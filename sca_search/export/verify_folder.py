@@ -1,4 +1,4 @@
-"""An export folder verified once more, from what it holds: its files, its facts, its study."""
+"""Verifies an export folder again, from its files, metadata and study."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ _Packed = tuple[Graph, TestVectors]
 
 
 def verify_folder(folder: Path, seconds: float) -> Verification:
-    """Compares the formats with the trained network, or where its state is not there with the packed model."""
+    """Compares the formats with the trained network, or if its state is missing with the packed model."""
     if not folder.is_dir():
         raise ExportError(f"{folder}: there is no such folder")
     facts = read_facts(folder / FACTS_FILE)
@@ -56,7 +56,7 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
 
 
 def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
-    """The study's own network with the folder's state, or with the run's where the folder has none."""
+    """The study's network with the folder's state, or with the run's if the folder has none."""
     places = [folder / STATE, *([folder / facts.state_file] if facts.state_file else [])]
     place = next((place for place in places if place.is_file()), None)
     if spec is None or place is None:
@@ -64,11 +64,11 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
     try:
         state, layers, _ = load_plain(place)
     except RunError:
-        return None  # the table will say so, where that file is checked
+        return None  # reported where that file is checked
     try:
         model = built(spec, facts.input, state, place)
     except ModelError:
-        return None  # of a network that can only be made elsewhere, the packed records are what is known
+        return None  # the network's code is not here; the packed records are used instead
     return Network(model, facts.input, layers, claim=facts.zeros, images=images)
 
 
@@ -78,7 +78,7 @@ def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Pa
         return [rest]
     rest = replace(rest, files=ALL_BUT_PACKED)
     if packed is None:
-        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is named
+        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is reported
     network = None if trained is None else RecordNetwork(round_to_half(trained.graph()))
     described = f"for {PACKED} its own test vectors" if network is None else ROUNDED
     return [rest, Reference(packed[1], facts.zeros, network, described, files=(PACKED,))]
@@ -87,7 +87,7 @@ def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Pa
 def _integer_references(
     folder: Path, facts: Facts, references: list[Reference], trained: Network | None, packed: _Packed | None
 ) -> list[Reference]:
-    """C with integer activations is compared with their model, or where that cannot be made again with its vectors."""
+    """C with integer activations is compared with the integer model, or if that cannot be built with its vectors."""
     graph = trained.graph() if trained is not None else None if packed is None or facts.half else packed[0]
     if graph is not None and facts.largest_values is not None:
         return [*with_integers(references, integer_model(graph, facts.largest_values))]
@@ -110,11 +110,11 @@ def _reference_of_rest(folder: Path, facts: Facts, trained: Network | None, pack
 
 
 def _vectors(folder: Path, facts: Facts, packed: _Packed | None) -> TestVectors | None:
-    """Those that were written with the files; none if the packed file is damaged that held them."""
+    """Those written with the files; none if they were in a packed file that is damaged."""
     if (folder / VECTORS_FILE).is_file():
         vectors = read_vectors(folder / VECTORS_FILE)
         shapes = (vectors.images.shape[1:], vectors.logits.shape)
         if shapes != (facts.input.input_shape, (len(vectors.images), len(facts.input.classes))):
-            raise ExportError(f"{folder / VECTORS_FILE} holds test vectors of another model")
+            raise ExportError(f"{folder / VECTORS_FILE} contains test vectors of another model")
         return vectors
     return packed[1] if packed is not None and not facts.half else None

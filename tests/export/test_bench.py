@@ -49,7 +49,7 @@ def test_timing_counts_only_quiet_samples() -> None:
     timing = timing_of(seconds, [False, *[True] * 11])
     # of 1 to 11 the quartiles are 3.5 and 8.5, the tenth percentile is 2
     assert (timing.median, timing.spread, timing.low) == (6.0, 5.0, 2.0)
-    assert timing.noisy_share == pytest.approx(1 / 12)
+    assert timing.noisy_fraction == pytest.approx(1 / 12)
     assert timing.has_quiet
 
 
@@ -79,7 +79,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
 def test_interrupted_samples_are_noisy() -> None:
     timings = time_in_turns({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
-    assert timings.each["sleeper"].noisy_share == 1
+    assert timings.each["sleeper"].noisy_fraction == 1
 
 
 def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,16 +92,16 @@ def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) 
     assert timings.clock_hz == 4_000 * 16 / 10
 
 
-def test_ratio_and_adds_a_cycle_follow_from_medians() -> None:
+def test_ratio_and_adds_per_cycle_follow_from_medians() -> None:
     def measured(name: str, seconds: float) -> Measured:
         return Measured(Engine(name, lambda _: 0.0, 5), timing_of([seconds] * 9))
 
     ours, rival = measured(OURS, 2e-6), measured(FLOAT, 9e-6)
     bench = Bench((ours, rival), clock_hz=1e9, adds=5_000, left_out=(), built_by="")
     assert bench.ratio(ours) == pytest.approx(4.5)
-    assert bench.adds_a_cycle(ours) == pytest.approx(2.5)  # 5,000 in 2,000 cycles
+    assert bench.adds_per_cycle(ours) == pytest.approx(2.5)  # 5,000 in 2,000 cycles
     alone = Bench((ours,), clock_hz=1e9, adds=None, left_out=(), built_by="")
-    assert alone.ratio(ours) is alone.adds_a_cycle(ours) is None
+    assert alone.ratio(ours) is alone.adds_per_cycle(ours) is None
 
 
 def test_adds_are_weights_times_cells() -> None:

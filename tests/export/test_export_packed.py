@@ -453,7 +453,7 @@ def test_test_images_beyond_float32_are_infinite_without_a_warning() -> None:
 def test_load_refuses_a_model_that_does_not_answer_its_test_vectors(tmp_path: Path) -> None:
     wrong = replace(GRAPH, records=(*GRAPH.records[:3], replace(GRAPH.records[3], bias=floats(0, 1.01))))
     write_packed(tmp_path / "model.safetensors", wrong, VECTORS)
-    with pytest.raises(ExportError, match=r"model\.safetensors does not answer its own test vectors"):
+    with pytest.raises(ExportError, match=r"model\.safetensors does not reproduce its own test vectors"):
         sca_search.load(tmp_path / "model.safetensors")
 
 

@@ -247,7 +247,7 @@ def test_folder_without_facts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"is not an export folder, it has no export\.json"):
         verify_folder(tmp_path, seconds=1)
     (tmp_path / "export.json").write_text("{}")
-    with pytest.raises(ExportError, match="cannot be read as the facts"):
+    with pytest.raises(ExportError, match="cannot be read as the metadata"):
         verify_folder(tmp_path, seconds=1)
 
 
