@@ -31,11 +31,12 @@ from sca_search.export.layout import (
 from sca_search.export.metadata import Facts, read_facts, write_facts
 from sca_search.export.model_card import model_card
 from sca_search.export.onnx import onnx_missing
+from sca_search.export.open import Reference
 from sca_search.export.packed.format import round_to_half, write_packed
 from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.state_dict import save_plain
 from sca_search.export.torch_program import write_program
-from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, references_of, verify, with_integers
+from sca_search.export.verify import USUAL_SECONDS, Verification, references_of, verify, with_integers
 from sca_search.system.files import new_folder, write_text_atomic
 
 FORMATS = ("packed", "c", "onnx", "torch")

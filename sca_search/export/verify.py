@@ -6,7 +6,7 @@ split are compared; zeros are counted in the exported bytes and compared with wh
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import IntegerModel
 from sca_search.export.integer.reference import IntegerNetwork, evaluate_integer
 from sca_search.export.layout import FILES, PACKED, C
-from sca_search.export.open import Check, HowToOpen, Opened, open_folder, torch_run
+from sca_search.export.open import Check, Opened, Reference, open_folder, torch_run
 from sca_search.export.packed.format import round_to_half
 from sca_search.export.packed.test_vectors import on_grid, vector_count
 
@@ -38,27 +38,6 @@ from sca_search.export.packed.test_vectors import on_grid, vector_count
 USUAL_SECONDS = 15.0
 # Batch size: small, so that a slow format stops soon after its time limit.
 _PORTION = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """What the files of an export are compared with."""
-
-    vectors: TestVectors
-    claim: Zeros
-    network: nn.Module | None  # takes images before normalisation; None: there are only test vectors
-    described: str
-    images: Images | None = None
-    no_images: str = "there is none"
-    state_network: Callable[[], nn.Module] | None = None
-    files: tuple[str, ...] = FILES
-    exact: bool = False  # whether logits must be equal bit for bit
-    original: nn.Module | None = None  # another network, whose classes and accuracy are reported as well
-    kind: str = "classes"  # of the outputs
-
-    @property
-    def has_classes(self) -> bool:
-        return self.kind == "classes"
 
 
 @dataclass(frozen=True)
@@ -88,11 +67,7 @@ def verify(
 
 def _checks(folder: Path, reference: Reference, written_here: bool, seconds: float) -> list[Check]:
     with tempfile.TemporaryDirectory() as scratch:
-        classes = reference.vectors.logits.shape[1]
-        how = HowToOpen(
-            classes, reference.files, tuple(reference.claim), Path(scratch), written_here, reference.state_network
-        )
-        opened = open_folder(folder, how)
+        opened = open_folder(folder, reference, Path(scratch), written_here=written_here)
         expected = _reference_run(reference)
         checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
         checks += _vector_checks(opened, expected, reference)

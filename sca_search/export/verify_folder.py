@@ -12,7 +12,7 @@ from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import integer_model
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
 from sca_search.export.metadata import Facts, read_facts
-from sca_search.export.open import Check
+from sca_search.export.open import Check, Reference
 from sca_search.export.packed.format import read_packed, round_to_half
 from sca_search.export.packed.test_vectors import read_vectors
 from sca_search.export.run import built, study_images
@@ -20,7 +20,6 @@ from sca_search.export.state_dict import load_plain
 from sca_search.export.verify import (
     ALL_BUT_PACKED,
     ROUNDED,
-    Reference,
     Verification,
     references_of,
     verify,

@@ -340,7 +340,7 @@ def test_file_cut_short_or_continued_is_refused() -> None:
 
 
 def test_header_longer_than_the_file_is_refused_before_it_is_read() -> None:
-    for size, sentence in ((2**63, "at most 16777216 are allowed"), (2**24, "cut short"), (0, "no JSON")):
+    for size, sentence in ((2**63, "at most 16777216 are allowed"), (2**24, "cut short"), (0, "not JSON")):
         with pytest.raises(ExportError, match=sentence):
             from_packed_bytes(struct.pack("<Q", size) + CONTENT[8:])
 

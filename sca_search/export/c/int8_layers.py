@@ -1,43 +1,27 @@
 """Each step with integer activations as a call of a kernel, with the constants that it reads."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.emit import Call, struct
 from sca_search.export.c.int8_weights import integer_weight_call, requantize_lines
-from sca_search.export.c.layers import pool_fields
+from sca_search.export.c.layers import Context, pool_fields
 from sca_search.export.graph import records as r
-from sca_search.export.graph.liveness import Living
 from sca_search.export.integer.model import IntegerStep
 
 
-@dataclass(frozen=True)
-class IntegerContext:
-    """The context of the calls of all steps."""
-
-    shapes: Mapping[str, r.Shape]
-    live: Mapping[str, Living]
-    options: COptions
-
-    def inputs(self, step: IntegerStep) -> tuple[r.Shape, ...]:
-        """The shapes of a step's inputs."""
-        return tuple(self.shapes[name] for name in step.step.inputs)
-
-
-def integer_call_of(step: IntegerStep, place: int, context: IntegerContext) -> Call | None:
+def integer_call_of(step: IntegerStep, place: int, context: Context) -> Call | None:
     """The call that computes a step; None where its value is its input in another shape."""
-    return _CALLS[type(step.step.record)](step, f"layer_{place}", context)
+    return _CALLS[type(step.record)](step, f"layer_{place}", context)
 
 
-def _weighted(step: IntegerStep, name: str, context: IntegerContext) -> Call:
-    live = context.live.get(step.step.record.name)
+def _weighted(step: IntegerStep, name: str, context: Context) -> Call:
+    live = context.live.get(step.record.name)
     return integer_weight_call(step, name, context.inputs(step)[0], live, context.options)
 
 
-def _pool(step: IntegerStep, name: str, context: IntegerContext) -> Call:
-    record = step.step.record
+def _pool(step: IntegerStep, name: str, context: Context) -> Call:
+    record = step.record
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"integer_{'adaptive_' if isinstance(record, r.AdaptivePool) else ''}{record.kind}_pool"
     (given,) = context.inputs(step)
@@ -47,7 +31,7 @@ def _pool(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     return Call(statement, kernel, constants=(struct("pool", name, fields),))
 
 
-def _activation(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+def _activation(step: IntegerStep, name: str, context: Context) -> Call:
     assert step.table is not None
     lines = [", ".join(map(str, step.table[begin : begin + 16])) for begin in range(0, 256, 16)]
     table = f"static const int8_t {name}[256] = {{\n    " + ",\n    ".join(lines) + ",\n};"
@@ -55,19 +39,19 @@ def _activation(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     return Call(statement, "integer_lookup", constants=(table,))
 
 
-def _add(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+def _add(step: IntegerStep, name: str, context: Context) -> Call:
     statement = f"integer_add({name}, {{in0}}, {{in1}}, {{out}}, {math.prod(context.inputs(step)[0])});"
     return Call(statement, "integer_add", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _multiply(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+def _multiply(step: IntegerStep, name: str, context: Context) -> Call:
     count, gates = map(math.prod, context.inputs(step))
     sizes = f"{count}, {count // gates}"
     statement = f"integer_multiply({name}, {{in0}}, {{in1}}, {{out}}, {sizes});"
     return Call(statement, "integer_multiply", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-def _concat(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+def _concat(step: IntegerStep, name: str, context: Context) -> Call:
     statements, constants, begin = [], [], 0
     for index, (shape, to) in enumerate(zip(context.inputs(step), step.requantizations, strict=True)):
         size = math.prod(shape)
@@ -77,14 +61,14 @@ def _concat(step: IntegerStep, name: str, context: IntegerContext) -> Call:
     return Call("\n".join(statements), "integer_rescale", constants=tuple(constants))
 
 
-def _channel_affine(step: IntegerStep, name: str, context: IntegerContext) -> Call:
+def _channel_affine(step: IntegerStep, name: str, context: Context) -> Call:
     (given,) = context.inputs(step)
     sizes = f"{given[0]}, {math.prod(given[1:])}"
     statement = f"integer_rescale({name}, {{in0}}, {{out}}, {sizes});"
     return Call(statement, "integer_rescale", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, IntegerContext], Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, Context], Call | None]] = {
     r.Convolution: _weighted,
     r.Linear: _weighted,
     r.Pool: _pool,

@@ -37,7 +37,7 @@ def requantize_lines(name: str, to: Requantization) -> str:
 
 def integer_weight_call(step: IntegerStep, name: str, given: Shape, live: Living | None, options: COptions) -> Call:
     """A layer with weights; `live` of those that are ternary."""
-    record = step.step.record
+    record = step.record
     assert isinstance(record, WeightRecord)
     if not is_convolution(record):
         return _ternary_linear(step, record, name, live, options) if live else _linear(step, name)

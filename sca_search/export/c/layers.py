@@ -30,9 +30,7 @@ class Context:
     """The context of the calls of all steps, values and layers by their names."""
 
     shapes: Mapping[str, r.Shape]
-    layouts: Mapping[str, Layout]
     live: Mapping[str, Living]
-    cut: Mapping[str, TernaryConvolution]
     options: COptions
 
     def inputs(self, step: Step) -> tuple[r.Shape, ...]:
@@ -40,7 +38,15 @@ class Context:
         return tuple(self.shapes[name] for name in step.inputs)
 
 
-def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Context:
+@dataclass(frozen=True)
+class FloatContext(Context):
+    """With float activations: the layouts of values, and how ternary convolutions are cut."""
+
+    layouts: Mapping[str, Layout]
+    cut: Mapping[str, TernaryConvolution]
+
+
+def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> FloatContext:
     """Chooses how ternary convolutions are cut, and with it the memory layout of values between steps."""
     shapes = {r.INPUT: graph.input_shape} | {step.name: step.shape for step in steps}
     live, flexible = living(graph), flexible_values(steps, graph.output)
@@ -54,7 +60,7 @@ def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Cont
     }
     in_place = {step.inputs[0] for step in steps if step.name in cut and cut[step.name].tiles.border is not None}
     placed = layouts(shapes, flexible, {name: possible[name] for name in in_place})
-    return Context(shapes, placed, live, cut, options)
+    return FloatContext(shapes, live, options, placed, cut)
 
 
 def can_have(graph: r.Graph, layer: str, kernel: str) -> bool:
@@ -73,7 +79,7 @@ def chosen_kernels(graph: r.Graph, options: COptions | None = None) -> dict[str,
     return {step.record.name: _kernel(step, context) for step in steps if step.record.name in context.live}
 
 
-def _kernel(step: Step, context: Context) -> str:
+def _kernel(step: Step, context: FloatContext) -> str:
     if step.name in context.cut:
         tiles = context.cut[step.name].tiles
         return "in-place" if tiles.border is not None else "lists" if tiles.combined == 1 else "combined"
@@ -83,7 +89,7 @@ def _kernel(step: Step, context: Context) -> str:
     return call.kernel.removeprefix("ternary_linear_")
 
 
-def call_of(step: Step, place: int, context: Context) -> Call | None:
+def call_of(step: Step, place: int, context: FloatContext) -> Call | None:
     """The call that computes a step; None where its value is its input in another shape."""
     name = f"layer_{place}"
     call = _call(step, name, context)
@@ -103,11 +109,11 @@ def with_border(call: Call, name: str, shape: r.Shape, layout: Layout) -> Call:
     )
 
 
-def _call(step: Step, name: str, context: Context) -> Call | None:
+def _call(step: Step, name: str, context: FloatContext) -> Call | None:
     return _CALLS[type(step.record)](step, name, context)
 
 
-def _weighted(step: Step, name: str, context: Context) -> Call:
+def _weighted(step: Step, name: str, context: FloatContext) -> Call:
     layouts, source = context.layouts, step.inputs[0]
     maps = LayerMaps(context.shapes[source], layouts[source], layouts[step.name], layouts[step.inputs[-1]])
     if step.name in context.cut:
@@ -115,7 +121,7 @@ def _weighted(step: Step, name: str, context: Context) -> Call:
     return weight_call(step, name, maps, context.live.get(step.record.name), context.options)
 
 
-def _pool(step: Step, name: str, context: Context) -> Call:
+def _pool(step: Step, name: str, context: FloatContext) -> Call:
     record, (given,) = step.record, context.inputs(step)
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
@@ -153,7 +159,7 @@ def _windows(record: r.Pool) -> dict[str, object]:
     }
 
 
-def _activation(step: Step, _: str, context: Context) -> Call:
+def _activation(step: Step, _: str, context: FloatContext) -> Call:
     record = step.record
     assert isinstance(record, r.Activation)
     # tanh is the name of a function in math.h
@@ -162,11 +168,11 @@ def _activation(step: Step, _: str, context: Context) -> Call:
     return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(context.inputs(step)[0])}{slope});", kernel)
 
 
-def _add(step: Step, _: str, context: Context) -> Call:
+def _add(step: Step, _: str, context: FloatContext) -> Call:
     return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(context.inputs(step)[0])});", "add")
 
 
-def _multiply(step: Step, _: str, context: Context) -> Call:
+def _multiply(step: Step, _: str, context: FloatContext) -> Call:
     value, gate = context.inputs(step)
     if value == gate:
         return Call(f"multiply({{in0}}, {{in1}}, {{out}}, {math.prod(value)});", "multiply")
@@ -174,7 +180,7 @@ def _multiply(step: Step, _: str, context: Context) -> Call:
     return Call(f"gate_channels({{in0}}, {{in1}}, {{out}}, {sizes});", "gate_channels")
 
 
-def _concat(step: Step, _: str, context: Context) -> Call:
+def _concat(step: Step, _: str, context: FloatContext) -> Call:
     sizes = [math.prod(shape) for shape in context.inputs(step)]
     starts = np.cumsum(sizes) - sizes
     copies = [
@@ -184,7 +190,7 @@ def _concat(step: Step, _: str, context: Context) -> Call:
     return Call("\n".join(copies))
 
 
-def _channel_affine(step: Step, name: str, context: Context) -> Call:
+def _channel_affine(step: Step, name: str, context: FloatContext) -> Call:
     record, (given,) = step.record, context.inputs(step)
     assert isinstance(record, r.ChannelAffine)
     affine = pairs(name, record.scale, record.bias)
@@ -192,7 +198,7 @@ def _channel_affine(step: Step, name: str, context: Context) -> Call:
     return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 
-_CALLS: dict[type[r.Record], Callable[[Step, str, Context], Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[Step, str, FloatContext], Call | None]] = {
     r.Convolution: _weighted,
     r.Linear: _weighted,
     r.Pool: _pool,

@@ -17,8 +17,8 @@ from sca_search.export.c.amalgamate import amalgamate, kernel_file
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.count_zeros import table_comment
 from sca_search.export.c.emit import Call, Literal, Table, float_chunks, float_value, integers, pairs, quoted, struct
-from sca_search.export.c.int8_layers import IntegerContext, integer_call_of
-from sca_search.export.c.layers import call_of, context_of, with_border
+from sca_search.export.c.int8_layers import integer_call_of
+from sca_search.export.c.layers import Context, call_of, context_of, with_border
 from sca_search.export.c.memory import Layout, Plan, plan_memory
 from sca_search.export.graph.fuse import Step, steps_of
 from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
@@ -104,10 +104,10 @@ def _normalise(graph: Graph, layout: Layout) -> Call:
 
 
 def _integer_program(model: IntegerModel, options: COptions) -> _Program:
-    graph, steps = model.graph, tuple(step.step for step in model.steps)
+    graph, steps = model.graph, model.steps
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
-    context = IntegerContext(shapes, model.live, options)
-    calls = tuple(integer_call_of(step, place, context) for place, step in enumerate(model.steps))
+    context = Context(shapes, model.live, options)
+    calls = tuple(integer_call_of(step, place, context) for place, step in enumerate(steps))
     values = {name: math.ceil(math.prod(shapes[name]) / 4) for name in (INPUT, *(step.name for step in steps))}
     statistics = pairs("input_statistics", graph.mean, model.input_factors)
     sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
@@ -115,7 +115,7 @@ def _integer_program(model: IntegerModel, options: COptions) -> _Program:
     last = Call(
         f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits"
     )
-    written = any(step.is_logits for step in model.steps)
+    written = any(step.is_logits for step in steps)
     plan = plan_memory(steps, values, graph.output, _works(calls))
     begins = dict.fromkeys(values, 0)
     tables = _table_begins(calls)

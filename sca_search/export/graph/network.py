@@ -63,15 +63,16 @@ class Network:
 
     def normalised(self) -> nn.Module:
         """The network as a module that takes images before normalisation."""
-        network = Normalised(self.model, self.input)
-        return InUnits(network, self.input) if self.input.is_standardised else network
+        return Normalised(self.model, self.input)
 
 
 class Normalised(nn.Module):
-    """A network that normalises its input first, in evaluation mode."""
+    """A network that normalises its input, and converts its outputs to the user's units, in evaluation mode."""
 
     mean: Tensor
     std: Tensor
+    target_mean: Tensor | None
+    target_std: Tensor | None
 
     def __init__(self, network: nn.Module, spec: InputSpec) -> None:
         super().__init__()
@@ -79,30 +80,16 @@ class Normalised(nn.Module):
         by_channel = (-1, *[1] * len(sides))
         for name, values in (("mean", spec.mean or [0.0] * channels), ("std", spec.std or [1.0] * channels)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32).view(by_channel))
+        for name, units in (("target_mean", spec.target_mean), ("target_std", spec.target_std)):
+            self.register_buffer(name, torch.tensor(units, dtype=torch.float32) if units else None)
         self.network = network
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network((images - self.mean) / self.std)
-        return logits
-
-
-class InUnits(nn.Module):
-    """A network whose outputs are converted to the user's units."""
-
-    target_mean: Tensor
-    target_std: Tensor
-
-    def __init__(self, normalised: Normalised, spec: InputSpec) -> None:
-        super().__init__()
-        self.register_buffer("target_mean", torch.tensor(spec.target_mean, dtype=torch.float32))
-        self.register_buffer("target_std", torch.tensor(spec.target_std, dtype=torch.float32))
-        self.normalised = normalised
-        self.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        answers: Tensor = self.normalised(images) * self.target_std + self.target_mean
-        return answers
+        answers: Tensor = self.network((images - self.mean) / self.std)
+        if self.target_mean is None or self.target_std is None:
+            return answers
+        return answers * self.target_std + self.target_mean
 
 
 def in_units(graph: Graph, spec: InputSpec) -> Graph:

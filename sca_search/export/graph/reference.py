@@ -5,6 +5,7 @@ Sums are computed in float64, so that any difference is the rounding of the othe
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def _linear(record: r.Linear, x: Values) -> Values:
     return _scaled(record, x @ record.weight.astype(np.float64).T)
 
 
-def window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
+def _window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
     """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
     if isinstance(record, r.AdaptivePool):
         yield from ((part, part.stop - part.start) for part in adaptive_windows(size, record.shape[1 + axis]))
@@ -81,16 +82,24 @@ def window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Itera
         yield inside, counted
 
 
-def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
-    out = np.empty((len(x), *record.shape))
-    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
-        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+
+def pooled(record: r.Pool | r.AdaptivePool, x: Numbers, average: Callable[[Numbers, int], Numbers]) -> Numbers:
+    """The windows of a pool; `average` takes the sum of a window and the number of cells in its divisor."""
+    out = np.empty((len(x), *record.shape), dtype=x.dtype)
+    for i, (rows, rows_counted) in enumerate(_window_cells(record, x.shape[2], 0)):
+        for j, (columns, columns_counted) in enumerate(_window_cells(record, x.shape[3], 1)):
             window = x[:, :, rows, columns]
             if record.kind == "max":
                 out[:, :, i, j] = window.max((2, 3))
             else:
-                out[:, :, i, j] = window.sum((2, 3)) / (rows_counted * columns_counted)
-    return out
+                out[:, :, i, j] = average(window.sum((2, 3)), rows_counted * columns_counted)
+    return out  # type: ignore[return-value]
+
+
+def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
+    return pooled(record, x, lambda sums, count: sums / count)
 
 
 def adaptive_windows(size: int, parts: int) -> list[slice]:

@@ -43,10 +43,9 @@ Weight = NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerStep:
-    """A step and the integers that it needs."""
+class IntegerStep(Step):
+    """A step with the integers that it needs."""
 
-    step: Step
     weight: Weight | None = None
     requantizations: tuple[Requantization, ...] = ()  # of a Concat one for each part, of others one
     average_factor: int = 0  # over 2^AVERAGE_SHIFT
@@ -121,14 +120,14 @@ def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Liv
         raise ExportError(f"{record.name}: {type(record).__name__} has no kernel for integer activations")
     if isinstance(record, r.WeightRecord):
         weight, scaling = _layer(step, units, unit, live)
-        return IntegerStep(step, weight, (requantization(record.name, scaling),))
+        return IntegerStep(**vars(step), weight=weight, requantizations=(requantization(record.name, scaling),))
     ratios = [units[name] / unit for name in step.inputs]
     if isinstance(record, r.Activation):
-        return IntegerStep(step, table=_table(record, units[step.inputs[0]], unit))
+        return IntegerStep(**vars(step), table=_table(record, units[step.inputs[0]], unit))
     if isinstance(record, r.Pool | r.AdaptivePool):
-        return IntegerStep(step, average_factor=_average_factor(step, ratios[0], graph))
+        return IntegerStep(**vars(step), average_factor=_average_factor(step, ratios[0], graph))
     scalings = _scalings(record, ratios, unit)
-    return IntegerStep(step, requantizations=tuple(requantization(record.name, each) for each in scalings))
+    return IntegerStep(**vars(step), requantizations=tuple(requantization(record.name, each) for each in scalings))
 
 
 def _scalings(record: r.Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
@@ -166,7 +165,9 @@ def _average_factor(step: Step, ratio: float, graph: r.Graph) -> int:
 
 def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> IntegerStep:
     weight, scaling = _layer(step, units, unit, live)
-    return IntegerStep(step, weight, (logit_requantization(step.record.name, scaling),), is_logits=True)
+    return IntegerStep(
+        **vars(step), weight=weight, requantizations=(logit_requantization(step.record.name, scaling),), is_logits=True
+    )
 
 
 def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sca_search.export.graph import records as r
-from sca_search.export.graph.reference import window_cells
+from sca_search.export.graph.reference import pooled
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import AVERAGE_SHIFT, IntegerModel, IntegerStep
 from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
@@ -40,9 +40,8 @@ def every_integer(model: IntegerModel, images: r.Floats) -> dict[str, Integers]:
     """The integers of each step, and of the input."""
     values = {r.INPUT: quantized_input(model, images)}
     for step in model.steps:
-        values[step.step.name] = _MEANING[type(step.step.record)](
-            step, step.step.record, *[values[name] for name in step.step.inputs]
-        )
+        inputs = [values[name] for name in step.inputs]
+        values[step.name] = _MEANING[type(step.record)](step, step.record, *inputs)
     return values
 
 
@@ -71,15 +70,7 @@ def _weighted(step: IntegerStep, record: r.Convolution | r.Linear, x: Integers, 
 
 
 def _pool(step: IntegerStep, record: r.Pool | r.AdaptivePool, x: Integers) -> Integers:
-    out = np.empty((len(x), *record.shape), dtype=np.int64)
-    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
-        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
-            window = x[:, :, rows, columns]
-            if record.kind == "max":
-                out[:, :, i, j] = window.max((2, 3))
-            else:
-                out[:, :, i, j] = average(window.sum((2, 3)), rows_counted * columns_counted, step.average_factor)
-    return out
+    return pooled(record, x, lambda sums, count: average(sums, count, step.average_factor))
 
 
 def average(sums: Integers, count: int, factor: int) -> Integers:
