@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from sca_search.errors import RunError
 from sca_search.export.run import built, trial_row
 from sca_search.export.state_dict import load_plain
-from sca_search.models.weights import ANSWERS
+from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.candidates import FEATURES, best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import limits_of
@@ -50,5 +50,5 @@ def dense_state(run: RunFolder) -> dict[str, Any]:
         state = load_file(run.dense_file)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{run.dense_file} cannot be read: {error}") from error
-    state.pop(ANSWERS, None)
+    state.pop(TEACHER_LOGITS, None)
     return state

@@ -137,7 +137,7 @@ def engines_of(printed: Mapping[str, object]) -> list[str]:
     return [engine["name"] for engine in engines]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     done = run("bench", str(exported), "--seconds", "0.3", "--save", "figures.json")
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     assert figures["engines"][3]["disk_bytes"] == (exported / "model.safetensors").stat().st_size
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_missing_onnxruntime_is_said_and_left_out(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_export, "find_spec", lambda _name: None)
     bench = bench_folder(exported, seconds=0.1)
@@ -192,7 +192,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     assert "no C compiler was found" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder)
@@ -210,10 +210,8 @@ def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path)
         bench_folder(folder, seconds=0.1)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("gcc", "clang")])
 def test_timing_code_is_clean(compiler: str, exported: Path, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
     flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O3", f"-I{exported / 'c'}"]
     for name in ("stopwatch.c", "library.c"):
         (tmp_path / name).write_text(kernel_file(name))

@@ -68,6 +68,7 @@ def assert_answers(given: Floats, expected: Floats) -> None:
     assert np.abs(given - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
+@pytest.mark.needs("gcc")
 def test_compiler_is_the_one_that_cc_names(monkeypatch: pytest.MonkeyPatch) -> None:
     gcc = shutil.which("gcc")
     monkeypatch.setenv("CC", "gcc -pipe")
@@ -156,7 +157,7 @@ def test_source_that_does_not_compile_is_refused_with_the_compilers_words(
     assert list((tmp_path / "sca-search").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @no_zig
 def test_compiler_of_the_extra_builds_models(exported: tuple[Path, TestVectors]) -> None:
     folder, vectors = exported
@@ -263,7 +264,7 @@ def test_what_is_no_model_is_refused(exported: tuple[Path, TestVectors], tmp_pat
         sca_search.compile(tmp_path / "c")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_packed_file_with_other_answers_is_refused(tmp_path: Path) -> None:
     graph = graph_of()
     vectors = vectors_of(graph)
@@ -296,6 +297,7 @@ def test_no_threads_are_refused(exported: tuple[Path, TestVectors], threads: int
         compile_model(exported[0], threads=threads)
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("flags", [["-fopenmp"], []])
 def test_c_program_predicts_a_batch_with_threads(
     tmp_path: Path, exported: tuple[Path, TestVectors], flags: list[str]

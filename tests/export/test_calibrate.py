@@ -134,7 +134,7 @@ def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytes
     assert len(files) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibration, list[str]]) -> None:
     graph, said = small_graph(), []
     kept = cached_file(graph, require_compiler(), QUICK)
@@ -149,7 +149,7 @@ def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibrati
     assert again.network == calibrated[0].network
 
 
-@pytest.mark.slow
+@pytest.mark.needs("gcc")
 def test_hooks_are_at_every_step_and_cost_nothing_unless_asked_for(tmp_path: Path) -> None:
     graph = small_graph()
     images = random_images(graph, 1)
@@ -188,7 +188,7 @@ def test_chosen_kernels_are_those_that_were_named() -> None:
         assert chosen_kernels(graph, COptions(kernels=named)) == named
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_program_compiles_without_warnings_and_refuses_nonsense(tmp_path: Path) -> None:
     for name, text in calibration_sources(small_graph(), (0.0, 0.9)).items():
         (tmp_path / name).write_text(text)
@@ -202,6 +202,7 @@ def test_program_compiles_without_warnings_and_refuses_nonsense(tmp_path: Path) 
     assert json.loads(done.stdout)["compiler"].startswith("gcc ")
 
 
+@pytest.mark.needs("gcc")
 def test_percentiles_and_noise_are_those_of_the_samples(tmp_path: Path) -> None:
     """The program's own functions on samples that are written down here."""
     main = """
@@ -273,7 +274,7 @@ def test_network_without_a_ternary_layer_is_one_sentence() -> None:
         calibration_of(graph)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_candidate_is_measured_as_it_would_be_exported() -> None:
     measured = measure_ms(small_graph(), seconds=0.05)
     assert 0 < measured.latency_ms < 1e3
@@ -345,7 +346,7 @@ def test_emitted_sources_are_there_without_a_cross_compiler(tmp_path: Path, monk
 
 @needs_zig
 @needs_qemu
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(900)  # the compiler builds a C library for the target first
 def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> None:
     graph = small_graph()
@@ -361,7 +362,7 @@ def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> Non
     assert 0 < fastest <= slowest
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_command_prints_the_table_and_keeps_it(run: Run) -> None:
     done = run("calibrate", "--seconds", "0.1", "--save", "latency.json")
     assert done.returncode == 0, done.stderr

@@ -389,12 +389,12 @@ def forged(dice: random.Random) -> bytes:
 def outcomes(make: Callable[[random.Random], bytes], count: int) -> Iterator[tuple[bytes, r.Graph | None]]:
     for seed in range(count):
         content = make(random.Random(seed))
-        began = time.monotonic()
+        began = time.process_time()
         try:
             graph, _ = from_packed_bytes(content)
         except ExportError:
             graph = None
-        assert time.monotonic() - began < 5
+        assert time.process_time() - began < 5
         yield content, graph
 
 
@@ -409,7 +409,7 @@ def test_damaged_files_are_refused_or_the_same_model() -> None:
     assert refused > 19_000
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.e2e)])
 def test_forged_files_are_refused_or_whole_models(count: int) -> None:
     refused = 0
     for _, graph in outcomes(forged, count):

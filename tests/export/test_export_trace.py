@@ -23,7 +23,7 @@ from sca_search.export.graph.reference import evaluate
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.graph.trace import trace
 from sca_search.models import build_model
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import every_operation, random_images, worst_difference
 
 # A trace costs a third of a second, so that many layers share one. No shrinking: the assertion names the layer.
@@ -128,7 +128,6 @@ def convolutions(draw: st.DrawFn) -> nn.Module:
     return nn.Conv2d(6, outputs, kernel, stride, padding, dilation, groups, bias=draw(st.booleans()))
 
 
-@pytest.mark.slow
 @FEW
 @given(st.lists(convolutions(), min_size=12, max_size=12), st.integers(7, 9), st.integers(7, 9))
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -154,7 +153,6 @@ def pools(draw: st.DrawFn) -> nn.Module:
     )
 
 
-@pytest.mark.slow
 @FEW
 @given(st.lists(pools(), min_size=20, max_size=20), st.integers(5, 9), st.integers(5, 9))
 def test_pools_are_traced_with_every_setting(layers: list[nn.Module], height: int, width: int) -> None:
@@ -252,7 +250,6 @@ def test_normalisation_is_folded_by_hand() -> None:
     assert layer.bias.tolist() == [-1.25]
 
 
-@pytest.mark.slow
 def test_normalisation_stays_where_the_layer_has_another_user() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
@@ -274,7 +271,6 @@ def test_zeros_around_a_map_go_into_the_convolution() -> None:
     assert graph.records[0].padding == (1, 4, 2, 3)
 
 
-@pytest.mark.slow
 def test_computed_weight_is_a_constant() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
     graph = assert_traced(Head(layer, 4), (3, 5, 5))
@@ -282,7 +278,6 @@ def test_computed_weight_is_a_constant() -> None:
     assert np.allclose(graph.records[0].weight, layer.weight.detach().numpy(), atol=1e-7)
 
 
-@pytest.mark.slow
 def test_given_network_keeps_its_mode_and_type() -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)), 4).double().train()
     trace(model, (3, 5, 5))
@@ -323,17 +318,13 @@ REFUSED = {
 }
 
 
-QUICK = ("softmax", "permutation", "constant of a map")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in REFUSED])
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_records_cannot_express_is_refused_with_layer_and_operation(name: str) -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 1), Function(REFUSED[name])), 4).eval()
     with pytest.raises(ExportError, match=r"body\.1: the operation aten\."):
         trace(model, (3, 6, 5))
 
 
-@pytest.mark.slow
 def test_training_statistics_are_refused() -> None:
     with pytest.raises(ExportError, match=r"body.*batch_norm"):
         trace(Head(nn.BatchNorm2d(3, track_running_stats=False), 3), (3, 4, 4))
@@ -362,7 +353,6 @@ def test_weights_that_are_no_trits_are_refused() -> None:
         trace(model, (3, 5, 5), ternary_layers=["nowhere"])
 
 
-@pytest.mark.slow
 def test_infinite_weight_is_refused() -> None:
     model = Head(nn.Conv2d(3, 4, 1), 4)
     model.fc.bias.data[0] = torch.inf
@@ -374,9 +364,9 @@ def test_infinite_weight_is_refused() -> None:
     ("name", "shape"),
     [
         ("lenet-small", (1, 8, 8)),
-        pytest.param("lenet", (1, 28, 28), marks=pytest.mark.slow),
-        pytest.param("vgg-variate", (3, 32, 32), marks=pytest.mark.slow),
-        pytest.param("resnet20", (3, 32, 32), marks=pytest.mark.slow),
+        ("lenet", (1, 28, 28)),
+        ("vgg-variate", (3, 32, 32)),
+        ("resnet20", (3, 32, 32)),
     ],
 )
 def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, int]) -> None:
@@ -389,8 +379,9 @@ def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, in
     assert sorted(weighted) == sorted(layers)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet"])
+@pytest.mark.parametrize(
+    "name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet")
+)
 def test_torchvision_is_traced(name: str) -> None:
     small = name in ("resnet18", "squeezenet1_1", "vgg11_bn")
     graph, images, logits = ternary_torchvision(name, 64 if small else 224)
@@ -449,7 +440,7 @@ def test_a_mean_over_a_sequence_is_a_pool() -> None:
     assert np.abs(evaluate(trace(model, (3, 20)), images.numpy()) - images.mean(2).numpy()).max() < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_network_for_sequences_is_exported_in_every_format(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

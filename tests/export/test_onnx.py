@@ -16,7 +16,7 @@ from sca_search.export.graph.records import INPUT, AdaptivePool, Graph, Pool
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.onnx.nodes import pack_int2
 from sca_search.export.onnx.write import count_zeros_onnx, onnx_model, open_onnx, write_onnx
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17]), st.integers(1, 9), st.integers(1, 9))
@@ -196,9 +196,8 @@ def test_missing_package_is_one_clear_sentence(package: str, call: str) -> None:
     assert done.stdout.count("\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("int2", [False, True])
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+@pytest.mark.parametrize("name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1"))
 def test_torchvision_networks_agree_with_torch(name: str, int2: bool, tmp_path: Path) -> None:
     graph, images, logits = ternary_torchvision(name)
     write_onnx(tmp_path / "model.onnx", graph, int2=int2)

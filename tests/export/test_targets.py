@@ -103,6 +103,7 @@ def test_sections_are_counted_by_what_they_are_for(bits: int) -> None:
     assert (found.flash, found.ram) == (3_160, 50_040)
 
 
+@pytest.mark.needs("gcc")
 def test_sections_of_a_real_object_are_as_its_variables_say(tmp_path: Path) -> None:
     source = "const int c[100] = {1}; int z[50]; int d[3] = {1, 2, 3}; int f(int i) { return c[i] + z[i] + d[i]; }\n"
     (tmp_path / "a.c").write_text(source)
@@ -189,9 +190,11 @@ def test_source_that_does_not_compile_fails_with_the_compilers_words(tmp_path: P
 
 
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # the compiler builds a C library for each target first
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.e2e if "aarch64" in name else pytest.mark.nightly) for name in TARGETS],
+)
 def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
     checks = check_target(source_of(tmp_path), name)
     assert [check.instructions for check in checks] == [build.instructions for build in TARGETS[name].builds]
@@ -201,8 +204,8 @@ def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
         assert (check.outcome, check.said) == ("ran", "2 of 2 test vectors agree")
 
 
+@pytest.mark.nightly
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["wasm32-wasi", "aarch64-linux"])
 def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
@@ -213,8 +216,8 @@ def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
     assert "0 of 2 test vectors agree" in check.said
 
 
+@pytest.mark.nightly
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_check_says_what_was_only_compiled(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets.shutil, "which", lambda _name: None)

@@ -115,22 +115,22 @@ def test_a_module_made_in_python_is_copied_each_time():
         ("ends.py:make", "model: importing ends.py failed with SystemExit: 3 (ends.py, line 2)"),
         (
             "nets.py:more",
-            "model nets.py:more: is called with num_classes and input_shape alone, and takes "
+            "model nets.py:more: is called with num_classes and input_shape only, its signature is "
             "(num_classes, input_shape, depth, width=3); give the other parameters defaults",
         ),
         (
             "nets.py:keyword_only",
-            "model nets.py:keyword_only: is called with num_classes and input_shape alone, and takes "
+            "model nets.py:keyword_only: is called with num_classes and input_shape only, its signature is "
             "(num_classes, *, depth); give the other parameters defaults",
         ),
-        ("nets.py:nothing", "model nets.py:nothing: must return a torch.nn.Module, it returned nothing"),
+        ("nets.py:nothing", "model nets.py:nothing: must return a torch.nn.Module, got None"),
         (
             "nets.py:number",
-            "model nets.py:number: must be a function, a class or a torch module, it is a value of the type int",
+            "model nets.py:number: must be a function, a class or a torch module, got a value of type int",
         ),
         (
             "nets.py:fails",
-            "model nets.py:fails: failed when it was called: ValueError: no such size and more "
+            "model nets.py:fails: failed when called: ValueError: no such size and more "
             f"(nets.py, line {FILE[: FILE.index('raise')].count(chr(10)) + 1})",
         ),
         ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean 'resnet18'?"),
@@ -181,14 +181,15 @@ def test_a_vision_transformer_is_told_its_images_size():
         find_maker("torchvision:vit_b_16", num_classes=4, input_shape=(3, 32, 48))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
-def test_timm_is_asked_for_where_it_is_missing():
+def test_timm_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # its import fails
     with pytest.raises(ModelError) as caught:
         find_maker("timm:resnet18", num_classes=4, input_shape=(3, 32, 32))
     assert str(caught.value) == "model timm:resnet18: the package timm is not installed: pip install timm"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
+@pytest.mark.e2e
 def test_timm_makes_a_network_for_the_data():
     network = find_maker("timm:resnet10t", num_classes=4, input_shape=(1, 32, 32))()
     assert network.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 4)

@@ -56,7 +56,7 @@ def test_an_old_run_has_a_page(run, old: Path) -> None:
     assert "run-folder-1" in (old / "dashboard.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_an_old_run_is_exported_and_verified(run, old: Path) -> None:
     exported = run("export", str(old), "--trial", "1", "--format", "packed", "--out", "model", "--json")
     assert exported.returncode == 0, exported.stderr

@@ -9,7 +9,7 @@ import pytest
 from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import log_end, logged, logger
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 from tests.support.command import TINY, sca_search
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} (DEBUG|INFO|WARNING|ERROR) \S")
@@ -89,14 +89,14 @@ def test_study_logs_its_start_every_trial_and_its_end(tiny_run: tuple[Path, str]
 
 
 def test_verbose_shows_the_log_and_usually_nobody_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
-    speak(verbose=True)
+    configure_output(verbose=True)
     logger.info("seen")
-    speak()
+    configure_output()
     logger.warning("not seen")
     assert re.fullmatch(r"\d\d:\d\d:\d\d seen\n", capsys.readouterr().err)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_resumed_study_with_workers_goes_on_with_its_log(tmp_path: Path) -> None:
     first = sca_search("--name", "a", *TINY, "-v", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -110,7 +110,7 @@ def test_resumed_study_with_workers_goes_on_with_its_log(tmp_path: Path) -> None
     assert sum(" starts, " in line for line in after) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_failed_trial_is_logged_with_its_traceback(tmp_path: Path) -> None:
     """A learning rate that no network survives."""
     study = "[search.space]\nlearning_rate = 1e30\nlatent_learning_rate = 1e30\n"

@@ -34,7 +34,7 @@ def stub_torchvision(folder: Path) -> Path:
     return folder / "torchvision"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_patch_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     program = (
         "from sca_search.system.torchvision import patch_torchvision\n"
@@ -47,7 +47,7 @@ def test_patch_torchvision_lets_torchvision_and_lightning_be_imported() -> None:
     assert run(program) == "imported"
 
 
-@pytest.mark.slow  # starts a process that imports torch
+@pytest.mark.e2e
 def test_patch_torchvision_leaves_operators_that_exist() -> None:
     program = (
         "import torch\n"
@@ -61,7 +61,7 @@ def test_patch_torchvision_leaves_operators_that_exist() -> None:
     assert run(program) == "0"
 
 
-@pytest.mark.slow  # starts a process that imports torch
+@pytest.mark.e2e
 def test_patch_torchvision_declares_only_what_is_missing() -> None:
     program = (
         "import torch\n"
@@ -74,7 +74,7 @@ def test_patch_torchvision_declares_only_what_is_missing() -> None:
     assert run(program) == "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-@pytest.mark.slow  # starts a process that imports torch
+@pytest.mark.e2e
 def test_patch_torchvision_without_torchvision_defines_nothing() -> None:
     program = (
         "import sys\n"
@@ -86,7 +86,7 @@ def test_patch_torchvision_without_torchvision_defines_nothing() -> None:
     assert run(program) == "['nms', 'qnms']"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.skipif(sys.platform == "win32", reason="libraries have another suffix there")
 @pytest.mark.parametrize("loads", [True, False])
 def test_patch_torchvision_declares_only_if_the_library_does_not_load(tmp_path: Path, loads: bool) -> None:
@@ -104,7 +104,7 @@ def test_patch_torchvision_declares_only_if_the_library_does_not_load(tmp_path: 
     assert run(program, tmp_path) == ("0 2" if loads else "1 0")
 
 
-@pytest.mark.slow  # starts a process that imports torch
+@pytest.mark.e2e
 def test_patch_torchvision_gives_no_kernel() -> None:
     program = (
         "import torch\n"
