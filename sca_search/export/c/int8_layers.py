@@ -24,9 +24,9 @@ def _pool(step: IntegerStep, name: str, context: Context) -> Call:
     record = step.record
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"integer_{'adaptive_' if isinstance(record, r.AdaptivePool) else ''}{record.kind}_pool"
-    (given,) = context.inputs(step)
-    steps = (given[2], record.shape[2], math.prod(given[1:]), math.prod(record.shape[1:]))
-    fields = pool_fields(record, given, steps)
+    (input_shape,) = context.inputs(step)
+    steps = (input_shape[2], record.shape[2], math.prod(input_shape[1:]), math.prod(record.shape[1:]))
+    fields = pool_fields(record, input_shape, steps)
     statement = f"{kernel}(&{name}, {{in0}}, {{out}}, {step.average_factor});"
     return Call(statement, kernel, constants=(struct("pool", name, fields),))
 
@@ -62,8 +62,8 @@ def _concat(step: IntegerStep, name: str, context: Context) -> Call:
 
 
 def _channel_affine(step: IntegerStep, name: str, context: Context) -> Call:
-    (given,) = context.inputs(step)
-    sizes = f"{given[0]}, {math.prod(given[1:])}"
+    (input_shape,) = context.inputs(step)
+    sizes = f"{input_shape[0]}, {math.prod(input_shape[1:])}"
     statement = f"integer_rescale({name}, {{in0}}, {{out}}, {sizes});"
     return Call(statement, "integer_rescale", constants=(requantize_lines(name, step.requantizations[0]),))
 

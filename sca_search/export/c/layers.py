@@ -122,27 +122,29 @@ def _weighted(step: Step, name: str, context: FloatContext) -> Call:
 
 
 def _pool(step: Step, name: str, context: FloatContext) -> Call:
-    record, (given,) = step.record, context.inputs(step)
+    record, (input_shape,) = step.record, context.inputs(step)
     assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
-    if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, given):
+    if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, input_shape):
         kernel = "max_pool_halves"
     source, target = context.layouts[step.inputs[0]], context.layouts[step.name]
     steps = (source.row_step, target.row_step, source.channel_step, target.channel_step)
-    fields = pool_fields(record, given, steps) | {"bordered": int(target.border is not None)}
+    fields = pool_fields(record, input_shape, steps) | {"bordered": int(target.border is not None)}
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
-def _halves(record: r.Pool, given: r.Shape) -> bool:
+def _halves(record: r.Pool, input_shape: r.Shape) -> bool:
     """Whether its windows are 2 x 2, adjacent, and all inside the map."""
-    inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], given[1:], strict=True))
+    inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], input_shape[1:], strict=True))
     return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
 
 
-def pool_fields(record: r.Pool | r.AdaptivePool, given: r.Shape, steps: tuple[int, int, int, int]) -> dict[str, object]:
+def pool_fields(
+    record: r.Pool | r.AdaptivePool, input_shape: r.Shape, steps: tuple[int, int, int, int]
+) -> dict[str, object]:
     """Fields of a `struct pool`; `steps` are those from row to row of input and output, and from channel to channel."""
     sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_row", "out_row", "in_step", "out_step")
-    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
+    fields: dict[str, object] = dict(zip(sizes, (*input_shape, *record.shape[1:], *steps), strict=True))
     return fields | _windows(record) if isinstance(record, r.Pool) else fields
 
 
@@ -191,10 +193,10 @@ def _concat(step: Step, _: str, context: FloatContext) -> Call:
 
 
 def _channel_affine(step: Step, name: str, context: FloatContext) -> Call:
-    record, (given,) = step.record, context.inputs(step)
+    record, (input_shape,) = step.record, context.inputs(step)
     assert isinstance(record, r.ChannelAffine)
     affine = pairs(name, record.scale, record.bias)
-    sizes = f"{given[0]}, {math.prod(given[1:])}"
+    sizes = f"{input_shape[0]}, {math.prod(input_shape[1:])}"
     return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 

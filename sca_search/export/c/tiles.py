@@ -193,7 +193,7 @@ class Tiles(Tiling):
     between them, and zeros between their rows.
     """
 
-    given: r.Shape = ()  # of the input
+    input_shape: r.Shape = ()  # of the input
     border: int | None = None  # rows of zeros between maps, if they are read in place
 
     @cached_property
@@ -219,7 +219,7 @@ class Tiles(Tiling):
     @property
     def phase_rows(self) -> int:
         if self.border is not None:
-            return self.given[1] + self.border
+            return self.input_shape[1] + self.border
         return self.rows + self.span // self.record.stride[0]
 
     @property
@@ -302,7 +302,7 @@ class Tiles(Tiling):
     @property
     def row_floats(self) -> int:
         """Floats from row to row."""
-        return self.row_vectors * CELLS if self.border is None else bordered_row(self.given[2])
+        return self.row_vectors * CELLS if self.border is None else bordered_row(self.input_shape[2])
 
     @property
     def block_floats(self) -> int:

@@ -77,8 +77,8 @@ def _pooled(_: r.Record, values: _Constants, *__: Any) -> _Constants:
     return np.where(values == 0, 0.0, np.nan)  # the mean of others may count a border of zeros
 
 
-def _reshaped(record: r.Reshape, values: _Constants, given: r.Shape) -> _Constants:
-    cells = np.broadcast_to(values.reshape(-1, *[1] * (len(given) - 1)), given).reshape(record.shape[0], -1)
+def _reshaped(record: r.Reshape, values: _Constants, source: r.Shape) -> _Constants:
+    cells = np.broadcast_to(values.reshape(-1, *[1] * (len(source) - 1)), source).reshape(record.shape[0], -1)
     return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
 
 
@@ -101,9 +101,9 @@ def _needed_inputs(
         weight = weights[record.name][needed]
         return {record.inputs[0]: np.asarray(weight.any(axis=(0, *range(2, weight.ndim))))}
     if isinstance(record, r.Reshape):
-        given = shapes[record.inputs[0]]
+        source = shapes[record.inputs[0]]
         cells = np.broadcast_to(needed.reshape(-1, *[1] * (len(record.shape) - 1)), record.shape)
-        return {record.inputs[0]: np.asarray(cells.reshape(given[0], -1).any(axis=1))}
+        return {record.inputs[0]: np.asarray(cells.reshape(source[0], -1).any(axis=1))}
     if isinstance(record, r.Concat):
         ends = np.cumsum([shapes[name][0] for name in record.inputs])
         result: dict[str, _Mask] = {}

@@ -185,16 +185,16 @@ def _concat(record: r.Concat, inputs: Shapes) -> r.Shape:
 
 
 def _reshape(record: r.Reshape, inputs: Shapes) -> r.Shape:
-    given = _one_input(record, inputs)
-    _require(record, math.prod(given) == math.prod(record.shape), f"cannot make {record.shape} of {given}")
+    shape = _one_input(record, inputs)
+    _require(record, math.prod(shape) == math.prod(record.shape), f"cannot make {record.shape} of {shape}")
     return record.shape
 
 
 def _channel_affine(record: r.ChannelAffine, inputs: Shapes) -> r.Shape:
-    given = _one_input(record, inputs)
-    _check_floats(f"{record.name}: the scale", record.scale, given[:1])
-    _check_floats(f"{record.name}: the bias", record.bias, given[:1])
-    return given
+    shape = _one_input(record, inputs)
+    _check_floats(f"{record.name}: the scale", record.scale, shape[:1])
+    _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
+    return shape
 
 
 _RULES: dict[type[r.Record], Callable[[Any, Shapes], r.Shape]] = {

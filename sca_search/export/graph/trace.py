@@ -71,8 +71,7 @@ def _numbers(output: Value) -> tuple[str, ...]:
 
 
 def _channels(values: Sequence[float] | None, shape: Shape, default: float) -> Any:
-    given = [default] * shape[0] if values is None else values
-    return np.asarray(given, dtype=np.float32)
+    return np.asarray([default] * shape[0] if values is None else values, dtype=np.float32)
 
 
 def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:

@@ -132,7 +132,7 @@ def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inpu
 
 
 def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> str:
-    """The maximum of the given cells along one axis."""
+    """The maximum of these cells along one axis."""
     windows = nodes.node("Gather", [value, cells], f"{output}/windows", axis=axis)
     behind = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
     return nodes.node("ReduceMax", [windows, behind], output, keepdims=0)

@@ -45,28 +45,30 @@ def describe(record: r.Record) -> dict[str, Any]:
     return described
 
 
-def restore(given: Any, array: Callable[[str, str], r.Floats], trits: Callable[[str, r.Shape], r.Trits]) -> r.Record:
+def restore(
+    description: Any, array: Callable[[str, str], r.Floats], trits: Callable[[str, r.Shape], r.Trits]
+) -> r.Record:
     """The record that was described.
 
     `array(record, field)` reads float values, `trits(record, shape)` a ternary weight. Types are checked here; whether
     shapes fit each other is checked by the rules of a graph.
     """
-    if not isinstance(given, dict) or given.get("type") not in tuple(KINDS):  # a list has no hash
+    if not isinstance(description, dict) or description.get("type") not in tuple(KINDS):  # a list has no hash
         raise ExportError(f"a record must have one of the types {', '.join(KINDS)}")
-    kind = KINDS[given["type"]]
+    kind = KINDS[description["type"]]
     types = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
     is_weight = issubclass(kind, r.WeightRecord)
     plain = types.keys() - set(ARRAYS)
     known = plain | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
     optional = {field.name for field in fields(kind) if field.default is not MISSING}
-    odd = sorted((given.keys() - known) | (known - given.keys() - optional))
+    odd = sorted((description.keys() - known) | (known - description.keys() - optional))
     if odd:
-        raise ExportError(f"a record of type {given['type']} lacks or does not know {odd[0][:80]!r}")
-    values = {name: _parsed(name, types[name], given[name]) for name in plain & given.keys()}
+        raise ExportError(f"a record of type {description['type']} lacks or does not know {odd[0][:80]!r}")
+    values = {name: _parsed(name, types[name], description[name]) for name in plain & description.keys()}
     values |= {name: array(values["name"], name) for name in types.keys() & {"scale", "bias"}}
     if is_weight:
-        shape = _parsed("weight_shape", r.Shape, given["weight_shape"])
-        ternary = _parsed("ternary", bool, given["ternary"])
+        shape = _parsed("weight_shape", r.Shape, description["weight_shape"])
+        ternary = _parsed("ternary", bool, description["ternary"])
         # Before anything is decoded: scales lie in the file, so that many outputs need a large file.
         if shape[:1] != values["scale"].shape:
             raise ExportError(f"{values['name']}: the weight has the shape {shape}, the scale {values['scale'].shape}")
@@ -81,13 +83,13 @@ def _adapter(type_: Any) -> TypeAdapter[Any]:
     return TypeAdapter(type_)
 
 
-def _parsed(name: str, type_: Any, given: Any) -> Any:
+def _parsed(name: str, type_: Any, value: Any) -> Any:
     """A JSON value as one of this type, without any conversion."""
     try:
-        return _adapter(type_).validate_json(json.dumps(given), strict=True)
+        return _adapter(type_).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         _, found, rule = error.errors()[0]["msg"].partition("Input should be ")
-        raise ExportError(f"{name} must be {rule if found else type_}, got {str(given)[:80]}") from error
+        raise ExportError(f"{name} must be {rule if found else type_}, got {str(value)[:80]}") from error
 
 
 FORMAT = "sca-search/packed"
@@ -144,8 +146,8 @@ def from_packed_bytes(content: bytes) -> tuple[r.Graph, r.TestVectors]:
     """The graph and vectors that `packed_bytes` wrote."""
     tensors, metadata = from_bytes(content)
     if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
-        given = f"{metadata.get('format', 'nothing')} {metadata.get('version', '')}"[:80]
-        raise ExportError(f"it must be {FORMAT} of version {VERSION}, got {given}")
+        found = f"{metadata.get('format', 'nothing')} {metadata.get('version', '')}"[:80]
+        raise ExportError(f"it must be {FORMAT} of version {VERSION}, got {found}")
     if metadata.keys() != {"format", "version", "model", "sparsity", "about"}:
         raise ExportError("its metadata must be format, version, model, sparsity, about and checksum")
     graph, left = _graph(metadata, tensors)
@@ -254,9 +256,9 @@ class _StoredTensors:
         return self.left.pop(name)
 
 
-def _check_sparsity(graph: r.Graph, given: Any) -> None:
+def _check_sparsity(graph: r.Graph, claimed: Any) -> None:
     counted = {layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}
-    if given != counted:
+    if claimed != counted:
         raise ExportError("the zeros counted in its trits differ from its metadata")
 
 
