@@ -103,7 +103,7 @@ def _budget_cell(graph: Graph, budgets: Budgets, budget: float, seed: int) -> Ce
         split = _split(budgets.layers, costs, budgets.limits(goal, _frame(tries)))
         nonzeros = {layer.name: max(1, round((1 - split[layer.name]) * layer.weights)) for layer in budgets.layers}
         measured = measure_ms(with_random_trits(graph, nonzeros, seed=seed))
-        tries.append(budgets.predicted(split) | {"latency_ms": measured.latency_ms, "noisy": measured.noisy_share})
+        tries.append(budgets.predicted(split) | {"latency_ms": measured.latency_ms, "noisy": measured.noisy_fraction})
     return {"budget": budget, "tries": tries}
 
 

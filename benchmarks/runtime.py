@@ -222,10 +222,10 @@ def _full_row(cell: Cell, builds: list[str], others: list[str]) -> list[str]:
         *ratios,
         f"{deep / ours['median_us']:.2f}" if deep else "",
         f"{_engine(cell, INT8)['median_us'] / _engine(cell, INTEGERS)['median_us']:.2f}",
-        f"{ours['adds_a_cycle']:.2f}",
+        f"{ours['adds_per_cycle']:.2f}",
         *(f"{ours[key] / 1000:,.1f}" for key in ("disk_bytes", "table_bytes", "scratch_bytes")),
         f"{cell['init_ms']:.1f}",
-        f"{max(engine['noisy_share'] for engine in cell['engines']):.0%}",
+        f"{max(engine['noisy_fraction'] for engine in cell['engines']):.0%}",
     ]
 
 

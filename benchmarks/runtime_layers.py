@@ -129,7 +129,7 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
             "sparsities": known,
             "entries": [entries(sparse[sparsity].weight, COLUMNS[kind]) for sparsity in known],
             "us": [1e6 * timings.each[str((kind, sparsity))].low for sparsity in known],
-            "noisy": [timings.each[str((kind, sparsity))].noisy_share for sparsity in known],
+            "noisy": [timings.each[str((kind, sparsity))].noisy_fraction for sparsity in known],
         }
         for kind in COLUMNS
         if len(known := [sparsity for sparsity in sparse if (kind, sparsity) in samplers]) >= _POINTS

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.report import README, RESULTS, provenance, table, write_section
+from sca_search.data.input_spec import InputSpec
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Images, Network
 from sca_search.export.graph.records import TestVectors
@@ -65,7 +66,7 @@ def random_network(name: str, sparsity: float) -> Network:
             weight.copy_(trits.view_as(weight))
     reestimate_normalisation(model, [(torch.randn(64, *shape), torch.zeros(64))])
     classes = tuple(str(number) for number in range(10))
-    return Network(model, shape, classes, tuple(layers), images=_noise(shape))
+    return Network(model, InputSpec(shape, classes), tuple(layers), images=_noise(shape))
 
 
 def _noise(shape: Shape) -> Images:

@@ -147,14 +147,14 @@ def calibrate_command(
         How,
         calibration_graph,
         calibration_of,
+        check_options,
         emit_calibration,
-        refuse_mixed,
     )
     from sca_search.export.latency.model import latency_model
     from sca_search.export.latency.table import write_calibration
     from sca_search.study.setup import make_task
 
-    refuse_mixed(emit, target, seconds)
+    check_options(emit, target, seconds)
     task = make_task(resolve(study, flags))
     graph = calibration_graph(task)
     if emit is not None and target is not None:

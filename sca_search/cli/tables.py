@@ -35,13 +35,13 @@ def _bench_cells(bench: "Bench", measured: "Measured") -> list[str]:
     engine, timing = measured.engine, measured.timing
     times = [f"{1e6 * seconds:,.1f}" for seconds in (timing.median, timing.spread, timing.low)]
     ratios = [
-        "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_a_cycle(measured))
+        "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_per_cycle(measured))
     ]
     sizes = [
         "" if size is None else f"{size / KB:,.1f}"
         for size in (engine.disk_bytes, engine.scratch_bytes, engine.table_bytes)
     ]
-    return [*times, *ratios, f"{timing.noisy_share:.0%}", *sizes]
+    return [*times, *ratios, f"{timing.noisy_fraction:.0%}", *sizes]
 
 
 def bench_lines(bench: "Bench") -> list[str]:
@@ -50,7 +50,7 @@ def bench_lines(bench: "Bench") -> list[str]:
     loud = [measured.engine.name for measured in bench.measured if not measured.timing.has_quiet]
     if loud:
         lines.append(f"No quiet phase for {', '.join(loud)}: their times include noisy samples and are unreliable.")
-    elif any(measured.timing.noisy_share > 0 for measured in bench.measured):
+    elif any(measured.timing.noisy_fraction > 0 for measured in bench.measured):
         lines.append("Samples during which a calibration loop ran slowly are excluded as noisy.")
     return [*lines, f"C built by {bench.built_by}"]
 

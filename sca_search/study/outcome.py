@@ -72,7 +72,7 @@ def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: 
         "goal": aim_of(spec, metric),
         "metric": metric,
         "task": task.data.kind,
-        "examples": "images" if task.data.has_images else "examples",
+        "examples": "images" if task.data.input.is_image else "examples",
         "target_sparsity": spec.goal.target_sparsity,
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
@@ -140,7 +140,7 @@ def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) 
         raise StopRequestedError
     run, task, chosen = context.run, context.task, summary["chosen"]
     networks = task.model_with(context.warm_start.state), task.model_with(load_plain(run.chosen_file)[0])
-    if task.data.has_images:
+    if task.data.input.is_image:
         validation = task.data.val.batches(EVALUATION_BATCH)
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
         write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())

@@ -141,7 +141,7 @@ def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:
     """The tensors as the trial's file would hold them."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
-        save_plain(path, settled.model, settled.baked_layers, {"kind": task.data.kind})
+        save_plain(path, settled.model, settled.baked_layers, task.data.input)
         return load_plain(path)[0]
 
 

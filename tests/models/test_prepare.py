@@ -158,7 +158,7 @@ def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
     again = rebuilt(plain_cnn, settled.model.state_dict())
     given = data.val.images[:16]
     assert torch.equal(again(given), settled.model.eval()(given))
-    described = Network(again, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    described = Network(again, data.input, task.ternary_layers)
     ternary = {layer.name: layer for layer in described.graph().ternary_layers}
     assert ternary.keys() == {"2", "6"}
     for name, layer in ternary.items():
@@ -195,8 +195,8 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [
-        ("volume", "volume: a convolution over volumes cannot be exported; records know convolutions over images"),
-        ("attention.q_proj", "cannot be exported; records know"),
+        ("volume", "volume: a convolution over volumes cannot be exported; supported are convolutions over images"),
+        ("attention.q_proj", "cannot be exported; supported are"),
     ],
 )
 def test_what_records_cannot_say_is_refused_by_the_layers_name(only, sentence):
@@ -214,7 +214,7 @@ def test_attention_is_refused_by_its_name():
         def forward(self, x):
             return self.attention(x, x, x, need_weights=False)[0].flatten(1)
 
-    with pytest.raises(ExportError, match="attention: attention cannot be exported; records know"):
+    with pytest.raises(ExportError, match="attention: attention cannot be exported; supported are"):
         trace(Attends(), (3, 4))
 
 
