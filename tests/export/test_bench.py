@@ -168,7 +168,7 @@ def test_folder_without_the_packed_model_has_only_the_c_timed(exported: Path, tm
     (folder / "model.safetensors").unlink()
     bench = bench_folder(folder, seconds=0.1)
     assert engines_of(bench.as_json()) == [OURS]
-    assert "holds no model.safetensors, so that" in bench.left_out[0]
+    assert "contains no model.safetensors, so that" in bench.left_out[0]
 
 
 def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     for arguments, sentence in {
         ("nowhere",): "nowhere: there is no such folder",
         ("empty",): "empty: is not an export folder, it has no export.json",
-        ("no-c",): "no-c: holds no c/model.c; sca-search export --format packed,c writes it",
+        ("no-c",): "no-c: contains no c/model.c; sca-search export --format packed,c writes it",
         (str(exported), "--seconds", "0"): "--seconds must be above 0, got 0",
         (str(exported), "--seconds", "nan"): "--seconds must be above 0, got nan",
         (str(exported), "--seconds", "0.1", "--save", "gone/a.json"): "gone/a.json cannot be written",
