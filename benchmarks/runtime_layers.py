@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import ROOT, table
-from benchmarks.size import drawn
+from benchmarks.size import random_network
 from sca_search.export.graph.records import Convolution, Graph, WeightRecord
 from sca_search.export.latency.timing import stopwatch, time_in_turns
 from sca_search.export.latency.tune import layer_input, layer_models
@@ -94,7 +94,7 @@ def _shapes(networks: list[str]) -> list[tuple[Graph, WeightRecord]]:
     """One layer per shape."""
     found: dict[str, tuple[Graph, WeightRecord]] = {}
     for name in networks:
-        graph = drawn(name, 0.0).graph()
+        graph = random_network(name, 0.0).graph()
         for layer in graph.ternary_layers:
             found.setdefault(f"{name} {_spelled(layer)}", (graph, layer))
     return [(graph, replace(layer)) for graph, layer in found.values()]

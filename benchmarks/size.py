@@ -50,7 +50,7 @@ def main() -> None:
     write_section(README, "size", f"{short_table(rows)}  \n{provenance()}")
 
 
-def drawn(name: str, sparsity: float) -> Network:
+def random_network(name: str, sparsity: float) -> Network:
     """A network with dense first and last layer, all others with exactly this fraction of zeros."""
     model_name, shape = NETWORKS[name]
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ class Row:
 
 def measured(name: str, sparsity: float) -> Row:
     """The sizes of a random network and of its packed file."""
-    network = drawn(name, sparsity)
+    network = random_network(name, sparsity)
     graph = network.graph()
     images = choose_vectors(graph, network.images)
     logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
@@ -181,7 +181,7 @@ def _digits_row() -> list[str]:
 
 
 def _vgg_row() -> list[str]:
-    network = drawn("VGG-S", 0.5)
+    network = random_network("VGG-S", 0.5)
     with tempfile.TemporaryDirectory() as folder:
         watch = Stopwatch()
         exported = export_network(Path(folder) / "vgg", network, ExportOptions(say=print))

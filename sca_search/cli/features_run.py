@@ -17,7 +17,7 @@ from sca_search.runs.goal import limits_of
 from sca_search.system.files import write_json_atomic
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
-from sca_search.training.source import BY_NAME
+from sca_search.training.task import BY_NAME
 
 
 def features_run(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

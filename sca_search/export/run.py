@@ -29,7 +29,7 @@ from sca_search.runs.goal import aim_of, chosen_trial, limits_of, unmet
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
-from sca_search.training.source import BY_NAME, Source
+from sca_search.training.task import BY_NAME, Source
 
 
 def export_run(

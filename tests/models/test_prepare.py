@@ -22,7 +22,7 @@ from sca_search.models.scales import put_output_scales, scaled_layers
 from sca_search.study.setup import make_task
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import bake, ternarize
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from sca_search.training.train import train_candidate, train_dense
 
 SPEC = ModelSpec()
@@ -150,9 +150,9 @@ def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
     data = make_task(StudySpec()).data
     network = prepared(plain_cnn, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
-    start = train_dense(task, epochs=4, learning_rate=0.005, seed=0, progress=Progress())
+    start = train_dense(task, epochs=4, learning_rate=0.005, seed=0)
     chosen = candidate(0.9, epochs=4, frozen_epochs=2)
-    settled = train_candidate(chosen, task, start, Progress())
+    settled = train_candidate(chosen, task, start)
     assert sum(count.zeros for count in settled.counts.values()) == round(0.9 * (16 * 32 * 9 + 512 * 48))
     assert settled.score.accuracy > 0.8
     again = rebuilt(plain_cnn, settled.model.state_dict())
@@ -181,9 +181,9 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
     task, _ = volumes
     names = "volume up3 up2 up1 line mix attention.q_proj attention.k_proj attention.v_proj attention.out_proj"
     assert task.ternary_layers == tuple(names.split())
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(0.7, epochs=1, frozen_epochs=1)
-    settled = train_candidate(chosen, task, start, Progress())
+    settled = train_candidate(chosen, task, start)
     for name in task.ternary_layers:
         assert set(settled.model.get_submodule(name).weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
     assert settled.counts["up2"].weights == 8 * 3 * 9
@@ -278,8 +278,8 @@ def test_frozen_parameters_are_never_trained():
     data = make_task(StudySpec.model_validate({"data": {"train_limit": 100}})).data
     network = prepared(make, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
-    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start, Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
+    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start)
     assert torch.equal(settled.model[0].weight, make()[0].weight)
 
 
