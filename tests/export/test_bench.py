@@ -22,7 +22,7 @@ from sca_search.export.graph.records import INPUT, Activation, Convolution, Grap
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
 from sca_search.export.latency.onnx_engines import float_engine, int8_engine
-from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_in_turns
+from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_interleaved
 from tests.support.command import Outcome
 from tests.support.random_records import Builder, random_images
 
@@ -69,7 +69,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
         return sample
 
-    timings = time_in_turns({"a": sampler("a"), "b": sampler("b")}, seconds=0, least_rounds=3)
+    timings = time_interleaved({"a": sampler("a"), "b": sampler("b")}, seconds=0, least_rounds=3)
     # 4 calls each to see how long they take; then each is called to warm up and sampled, and who begins changes
     assert "".join(order) == "aaaabbbbaabbbbaaaabb"
     assert timings.each["a"].seconds.tolist() == pytest.approx([0.002] * 3)
@@ -78,7 +78,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
 
 def test_interrupted_samples_are_noisy() -> None:
-    timings = time_in_turns({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
+    timings = time_interleaved({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
     assert timings.each["sleeper"].noisy_fraction == 1
 
 
@@ -86,7 +86,7 @@ def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) 
     # before and after each of four samples: the second sample's loop after it, and the fourth's before, are slow
     loops = iter([(10, 20), (10, 20), (10, 20), (10, 23), (10.9, 21.9), (10, 20), (11.1, 20), (10, 20)])
     monkeypatch.setattr(stopwatch(), "loops", lambda: next(loops))
-    timings = time_in_turns({"one": python_sampler(lambda: sum(range(100_000)))}, seconds=0, least_rounds=4)
+    timings = time_interleaved({"one": python_sampler(lambda: sum(range(100_000)))}, seconds=0, least_rounds=4)
     quiet = timings.each["one"].quiet.tolist()
     assert quiet[1] is quiet[3] is False
     assert timings.clock_hz == 4_000 * 16 / 10

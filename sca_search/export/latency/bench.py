@@ -1,6 +1,6 @@
 """The latency of an exported model: our C compared with onnxruntime and torch, one image at a time on one thread.
 
-All are timed in one process, in turns, so that a slow phase of the machine affects all of them.
+All are timed in one process, interleaved, so that a slow phase of the machine affects all of them.
 """
 
 import math
@@ -17,7 +17,7 @@ from sca_search.export.c.compiler import require_compiler
 from sca_search.export.c.library import CompiledModel, compile_model, require_answers
 from sca_search.export.graph.records import Floats, Graph, TestVectors, WeightRecord
 from sca_search.export.graph.torch_module import RecordNetwork
-from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
+from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_interleaved
 from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
 from sca_search.export.metadata import require_c
 from sca_search.export.onnx import onnxruntime_missing
@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """Engines timed in turns; `adds` is the number of additions by non-zero weights, None if unknown."""
+    """Engines timed interleaved; `adds` is the number of additions by non-zero weights, None if unknown."""
 
     measured: tuple[Measured, ...]
     clock_hz: float
@@ -129,11 +129,11 @@ def of_timings(
 
 
 def bench_engines(engines: list[Engine], seconds: float) -> Timings:
-    """Times engines in turns, with torch on one thread."""
+    """Times engines interleaved, with torch on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return time_in_turns({engine.name: engine.sampler for engine in engines}, seconds)
+        return time_interleaved({engine.name: engine.sampler for engine in engines}, seconds)
     finally:
         torch.set_num_threads(threads)
 
