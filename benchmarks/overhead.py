@@ -27,7 +27,7 @@ from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.control import SparsityControl
-from sca_search.ternary.parametrize import ternarize
+from sca_search.ternary.parametrize import parametrize_layers
 from sca_search.training.task import Progress, Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
@@ -211,7 +211,7 @@ def _wdr_steps(task: Task, start: WarmStart, candidate: Candidate) -> tuple[floa
 
 def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], None]:
     model = task.model_with(start.state)
-    ternarize(model, task.spreads(candidate.spread), candidate.form)
+    parametrize_layers(model, task.spreads(candidate.spread), candidate.form)
     control = SparsityControl(model, candidate)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     images, labels = next(iter(task.data.train.batches(task.batch)))

@@ -10,6 +10,8 @@ from sca_search.config.types import EpochFactors
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]
+# Root mean square of Θ at the start: what a study tries first.
+START_SPREAD = 0.6
 
 
 class Candidate(BaseModel):
@@ -22,7 +24,7 @@ class Candidate(BaseModel):
     form: Form = "sharpened"  # of SCA
     # Share of zeros a layer; a layer that is not named gets the overall sparsity.
     split: dict[str, Sparsity] = {}
-    spread: PositiveFloat | None = 0.6  # root mean square of Θ at the start; None: as the weights are
+    spread: PositiveFloat | None = START_SPREAD  # root mean square of Θ at the start; None: as the weights are
     # How far Θ goes there from the weights as they are: the logarithm of its root mean square goes this share.
     rescaling: Share = 1.0
     from_dense: bool = True  # starts from the dense network; else from an initialisation of its own

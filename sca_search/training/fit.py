@@ -129,7 +129,7 @@ class Learner(lightning.LightningModule):
             self.lesson.watch.keep(epoch, lambda: memory_of(optimizer))
 
     def configure_optimizers(self) -> Any:
-        own = (self.method.latents().values(), self.method.trains_itself()) if self.method else ()
+        own = (self.method.latents().values(), self.method.self_updated()) if self.method else ()
         groups = parameter_groups(self.model, self.plan, *own)
         # Lightning clips no gradients of a fused one, and lets it unscale none.
         optimizer = torch.optim.Adam(groups, fused=is_plain(self.trainer))

@@ -22,16 +22,16 @@ from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.scales import put_trits
 from sca_search.system.memory import oom_as_limit_error, trim_heap
-from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
+from sca_search.ternary.histogram import Snapshot, is_recorded, snapshot
 from sca_search.ternary.methods import Method, method_class
 from sca_search.ternary.parametrize import total
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.training.evaluate import (
     EVALUATION_BATCH,
     Score,
-    answers,
+    has_initial_statistics,
+    logits_of,
     reestimate_normalisation,
-    remembers_its_beginning,
 )
 from sca_search.training.fit import WHOLE, FitPlan, Leg, StopRequestedError, Watch, fit
 from sca_search.training.losses import TaskLoss, distillation, mismatch_of
@@ -76,7 +76,7 @@ def train_dense(
     batches = task.data.training.batches(task.batch, seed=seed)
 
     def after_epoch(epoch: int) -> None:
-        if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
+        if 0 < epoch == epochs and task.make_start is None and has_initial_statistics(model, epochs * len(batches)):
             statistics = task.data.training.batches(EVALUATION_BATCH, seed=0)
             reestimate_normalisation(model, until_stopped(statistics, progress.stop_requested))
         accuracy = task.validate(model).accuracy
@@ -96,7 +96,7 @@ def train_dense(
     # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
     is_asked = with_answers and not task.data.changes
     asked = until_stopped(task.data.train.batches(EVALUATION_BATCH), progress.stop_requested)
-    told = answers(model, asked) if is_asked else torch.empty(0)
+    told = logits_of(model, asked) if is_asked else torch.empty(0)
     start = WarmStart(model.state_dict(), task.validate(model), told)
     _require_finite(start.state | {"the dense network's answer": start.answers})
     return start
@@ -232,7 +232,7 @@ class _Training:
         with _of_this_network(checkpoint):
             steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
             self.model.load_state_dict(kept.model)
-            self.method.go_on(kept.unit, kept.alphas, steps)
+            self.method.resume(kept.unit, kept.alphas, steps)
             self.history = [Epoch(**epoch) for epoch in kept.history]
             self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
             torch.set_rng_state(kept.random)
@@ -260,7 +260,7 @@ class _Training:
         Before the pull is strong or the forward pass sharp, the network's own figures say nothing of its end.
         """
         state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
-        levels = self.method.ending().levels
+        levels = self.method.final_weights().levels
         copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
         put_trits(copy, levels)
         reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
@@ -293,7 +293,7 @@ class _Training:
         return fit(self.model, batches, plan, watch, method, self.loss, leg)
 
     def _look_and_keep(self, epoch: int) -> Epoch:
-        if is_kept(epoch, self.candidate.epochs):
+        if is_recorded(epoch, self.candidate.epochs):
             self._keep_weights(epoch)
         return self._look(epoch)
 
@@ -322,22 +322,22 @@ class _Training:
 
     def _settle(self) -> Settled:
         before = self._look(self.candidate.epochs)
-        ending = self.method.ending()
-        self.method.detach(ending)
-        self._train_float_parts(before, total(ending.counts).sparsity)
+        weights = self.method.final_weights()
+        self.method.detach(weights)
+        self._train_float_parts(before, total(weights.counts).sparsity)
         reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.progress.stop_requested))
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(
             model=self.model,
             score=final,
-            counts=ending.counts,
-            moved_share=ending.moved_share,
-            reached=ending.reached,
+            counts=weights.counts,
+            moved_share=weights.adjusted_fraction,
+            reached=weights.achieved,
             sparsity_before=before.sparsity,
             soft_accuracy=before.soft_accuracy,
             rounded_accuracy=before.rounded_accuracy,
-            dead_layers=ending.dead_layers,
+            dead_layers=weights.dead_layers,
             unit=self.method.unit,
             alphas=self.method.alphas(),
             history=tuple(self.history),

@@ -147,7 +147,7 @@ def test_a_truncated_file_is_refused(path, kept):
     save_checkpoint(path, checkpoint())
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
-    assert "is no checkpoint that can be read" in refusal(path)
+    assert "must be a readable checkpoint" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_truncated_file_is_refused(path, kept):
 def test_garbage_is_refused(path, raw):
     path.parent.mkdir(parents=True)
     path.write_bytes(raw)
-    assert "is no checkpoint that can be read" in refusal(path)
+    assert "must be a readable checkpoint" in refusal(path)
 
 
 def test_a_missing_file_and_a_folder_are_refused(path):
@@ -211,7 +211,7 @@ def test_damaged_facts_are_refused(path, facts):
     path.parent.mkdir(parents=True)
     about = {"format": "sca-search/checkpoint", "version": "1", "facts": facts}
     save_file({"model/a": torch.zeros(2), "random/torch": torch.get_rng_state()}, path, metadata=about)
-    assert "is no checkpoint that can be read" in refusal(path)
+    assert "must be a readable checkpoint" in refusal(path)
 
 
 @pytest.mark.parametrize("tensors", [{"model/a": torch.zeros(2)}, {"else/a": torch.zeros(2)}], ids=["none", "else"])
@@ -219,4 +219,4 @@ def test_a_file_without_a_random_state_or_with_other_tensors_is_refused(path, te
     path.parent.mkdir(parents=True)
     about = {"format": "sca-search/checkpoint", "version": "1", "facts": json.dumps(FACTS)}
     save_file(tensors, path, metadata=about)
-    assert "is no checkpoint that can be read" in refusal(path)
+    assert "must be a readable checkpoint" in refusal(path)
