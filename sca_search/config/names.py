@@ -112,11 +112,9 @@ def metric_scale(metric: str, level: float) -> float:
     return 1.0 if at_most_one(metric) else abs(level) or 1.0
 
 
-def check_name(given: str, names: dict[str, tuple[str, ...]]) -> str:
+def check_name(name: str, names: dict[str, tuple[str, ...]]) -> str:
     """Return a known name or a reference to a function unchanged; ValueError with the nearest name otherwise."""
-    known = sorted({name for of_kind in names.values() for name in of_kind})
-    if given in known or is_reference(given):
-        return given
-    raise ValueError(
-        f"must be one of {', '.join(known)}, or module:function, got {given!r}{nearest_name(given, known)}"
-    )
+    known = sorted({each for of_kind in names.values() for each in of_kind})
+    if name in known or is_reference(name):
+        return name
+    raise ValueError(f"must be one of {', '.join(known)}, or module:function, got {name!r}{nearest_name(name, known)}")

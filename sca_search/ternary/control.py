@@ -57,7 +57,7 @@ class LayerSchedules:
             alpha = self.candidate.alpha_of(name)
             if isinstance(alpha, Tracked):
                 if self._steps % alpha.every == 0:
-                    self._set_alpha_by_prior(name, alpha.share_at(epoch, self.candidate.epochs))
+                    self._set_alpha_by_prior(name, alpha.sparsity_fraction(epoch, self.candidate.epochs))
             elif isinstance(alpha, FromPrior):
                 # The prior applies to the weights when the regularizer sets in, not to those before.
                 if weight.wdr_strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
@@ -65,21 +65,21 @@ class LayerSchedules:
             else:
                 weight.alpha = alpha.at(epoch, self.candidate.epochs)
 
-    def _set_alpha_by_prior(self, layer: str, share: float = 1.0) -> None:
-        asked = share * self.candidate.asked_of(layer)
+    def _set_alpha_by_prior(self, layer: str, fraction: float = 1.0) -> None:
+        asked = fraction * self.candidate.asked_of(layer)
         weight = self._weights[layer]
         weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
 
     def _pin(self, epoch: float) -> None:
         """Pin the smallest weights at 0 and the largest at ±1, both in the proportion of the planned sparsity."""
-        share = self.candidate.held_share(epoch)
-        if share == 0.0:
+        fraction = self.candidate.pinned_fraction(epoch)
+        if fraction == 0.0:
             return
         for name, weight in self._weights.items():
             planned = self.candidate.sparsity_of(name)
             latent = self._latents[name]
-            weight.pinned_below = border(latent, share * planned, near=weight.pinned_below)
-            weight.pinned_above = border(latent, 1.0 - share * (1.0 - planned), near=weight.pinned_above)
+            weight.pinned_below = border(latent, fraction * planned, near=weight.pinned_below)
+            weight.pinned_above = border(latent, 1.0 - fraction * (1.0 - planned), near=weight.pinned_above)
 
     def finish(self) -> None:
         """At the end of training: a tracked α must match the final weights, not those some steps ago."""

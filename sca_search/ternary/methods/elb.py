@@ -12,7 +12,7 @@ with ADMM, 2018.
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import share_of
+from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
 from sca_search.ternary.parametrize import nearest_trits
@@ -61,7 +61,7 @@ class Elb(Quantized):
 
     def update(self, epoch: float) -> None:
         super().update(epoch)
-        due = int(share_of(epoch, self.candidate.epochs) * _UPDATES)
+        due = int(elapsed_fraction(epoch, self.candidate.epochs) * _UPDATES)
         if due > self._updates:
             self._updates = due
             for name, quantizer in self.quantizers().items():
@@ -71,4 +71,4 @@ class Elb(Quantized):
     def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
         super().resume(unit, alphas, steps)
         per_epoch = len(self.task.data.train.batches(self.task.batch))
-        self._updates = int(share_of((steps - 1) / per_epoch, self.candidate.epochs) * _UPDATES)
+        self._updates = int(elapsed_fraction((steps - 1) / per_epoch, self.candidate.epochs) * _UPDATES)

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import share_of
+from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, trits_beyond
 
@@ -56,7 +56,7 @@ class Inq(Quantized):
     quantizer = Incremental
 
     def update(self, epoch: float) -> None:
-        share = share_of(epoch, self.candidate.epochs)
+        share = elapsed_fraction(epoch, self.candidate.epochs)
         step = min(int(share * len(_PORTIONS)), len(_PORTIONS) - 1)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, Incremental)
