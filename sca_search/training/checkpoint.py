@@ -23,7 +23,6 @@ from sca_search.system.files import save_tensors
 
 FORMAT = "sca-search/checkpoint"
 VERSION = "2"
-_WITHOUT_DIGEST = "1"
 _GROUPS = ("model", "memory", "random")
 # The errors that an invalid or damaged file may raise.
 _UNREADABLE = (
@@ -50,7 +49,7 @@ class Checkpoint:
     model: dict[str, Tensor]
     memory: dict[str, Tensor]  # the optimizer's state
     random: Tensor  # torch's generator, as bytes
-    snapshots: list[dict[str, Any]] = field(default_factory=list)  # absent in older files
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -100,15 +99,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
             model=groups["model"],
             memory=groups["memory"],
             random=groups["random"]["torch"],
-            snapshots=[dict(each) for each in facts.get("snapshots", [])],
+            snapshots=[dict(each) for each in facts["snapshots"]],
         )
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: must be a readable checkpoint, got: {error}") from error
 
 
 def _require_whole(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    version = metadata.get("version")
-    if metadata.get("format") != FORMAT or version not in {VERSION, _WITHOUT_DIGEST}:
+    if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(f"{path}: must be a checkpoint of version {VERSION}, got {metadata.get('format')!r}")
-    if version == VERSION and metadata.get("digest") != _digest(tensors, metadata.get("facts", "")):
+    if metadata.get("digest") != _digest(tensors, metadata.get("facts", "")):
         raise CheckpointError(f"{path}: is damaged: its digest does not match its content")

@@ -56,8 +56,8 @@ class BayesBinn(Quantized):
         return self.latents().values()
 
     def update(self, epoch: float) -> None:
-        share = torch.tensor(elapsed_fraction(epoch, self.candidate.epochs))
-        self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * share)))
+        elapsed = torch.tensor(elapsed_fraction(epoch, self.candidate.epochs))
+        self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * elapsed)))
 
     @torch.no_grad()
     def after_backward(self) -> None:

@@ -56,8 +56,8 @@ class Inq(Quantized):
     quantizer = Incremental
 
     def update(self, epoch: float) -> None:
-        share = elapsed_fraction(epoch, self.candidate.epochs)
-        step = min(int(share * len(_PORTIONS)), len(_PORTIONS) - 1)
+        elapsed = elapsed_fraction(epoch, self.candidate.epochs)
+        step = min(int(elapsed * len(_PORTIONS)), len(_PORTIONS) - 1)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, Incremental)
             quantizer.fix(self.latents()[name], _PORTIONS[step])
