@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from sca_search.config.candidate import START_SPREAD, Candidate, Form
 from sca_search.config.load import resolve
 from sca_search.config.schedule import Constant, Ramp
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, ModelError
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, export_network, parse_formats
 from sca_search.export.graph.network import Images, Network
@@ -291,14 +292,9 @@ def export_baked(
     batch = Images(len(numbers), lambda: iter([numbers]))
     was_training = model.training
     try:
-        network = Network(
-            model=model.cpu().eval(),
-            input_shape=tuple(inputs.shape[1:]),
-            class_names=tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs)))),
-            ternary_layers=layers,
-            images=batch,
-            training=batch,
-        )
+        model.cpu().eval()
+        classes = tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs))))
+        network = Network(model, InputSpec(tuple(inputs.shape[1:]), classes), layers, images=batch, training=batch)
         return export_network(Path(out), network, chosen)
     finally:
         model.train(was_training)
