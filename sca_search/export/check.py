@@ -1,22 +1,21 @@
-"""An export's C source on other machines: its self-test, and its size on a small one."""
+"""An export's C source on other machines: its self-test, and its size on a microcontroller."""
 
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.cross import SectionBytes, TargetCheck, bare_metal_bytes, check_target, require_cross_compiler
 from sca_search.export.c.source import write_c
-from sca_search.export.layout import FACTS_FILE, PACKED, C
-from sca_search.export.metadata import read_facts
+from sca_search.export.layout import PACKED, C
+from sca_search.export.metadata import require_c
 from sca_search.export.packed.format import read_packed
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What ran, what was only compiled, and how large the model is on a microcontroller."""
+    """What ran, what was only compiled, and the size of the model on a microcontroller."""
 
     checks: tuple[TargetCheck, ...]
     sizes: dict[str, SectionBytes]  # by how the weights are stored
@@ -29,12 +28,8 @@ class CheckReport:
 def check_folder(
     folder: Path, targets: tuple[str, ...], say: Callable[[str], None] = lambda _line: None
 ) -> CheckReport:
-    """Compiles the self-test of an export folder for each target, and runs it where that can be done here."""
-    if not folder.is_dir():
-        raise ExportError(f"{folder}: there is no such folder")
-    read_facts(folder / FACTS_FILE)
-    if not (folder / C).is_file():
-        raise ExportError(f"{folder}: holds no {C}; sca-search export --format packed,c writes it")
+    """Compiles the self-test of an export folder for each target, and runs it if possible."""
+    require_c(folder)
     require_cross_compiler()
     source = (folder / C).parent
     checks: list[TargetCheck] = []
@@ -46,7 +41,7 @@ def check_folder(
 
 
 def _stored_both_ways(packed: Path) -> dict[str, SectionBytes]:
-    """What a user may choose between; nothing where the model itself is not at hand."""
+    """Both ways to store weights; none if there is no packed model."""
     if not packed.is_file():
         return {}
     graph, vectors = read_packed(packed)

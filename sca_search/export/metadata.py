@@ -1,4 +1,4 @@
-"""What an export folder records about its model, so that it can be verified and described without the run."""
+"""The metadata of an export folder, with which it can be verified and described without the run."""
 
 import json
 import os
@@ -7,74 +7,75 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.graph.network import Network
-from sca_search.export.graph.records import Shape
+from sca_search.export.layout import METADATA_FILE, C
 from sca_search.system.files import write_json_atomic
+
+VERSION = 2
 
 
 @dataclass(frozen=True)
-class Facts:
-    """All but the model itself."""
+class Metadata:
+    """Everything but the model itself."""
 
     version: int
-    input_shape: Shape
-    class_names: tuple[str, ...]
+    input: InputSpec
     ternary_layers: tuple[str, ...]
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
     zeros: dict[str, tuple[int, int]]  # layer -> zeros and weights that the study claims
     half: bool
-    largest_values: dict[str, float] | None = None  # seen by value; the scales of C with integer activations
-    state_file: str | None = None  # where the run has the state, seen from the export folder
+    largest_values: dict[str, float] | None = None  # largest magnitude per value: the scales of integer activations
+    state_file: str | None = None  # the state in the run, relative to the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = "classes"  # what the answers are
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
 
     @classmethod
     def of(
         cls, network: Network, folder: Path, *, half: bool, largest_values: Mapping[str, float] | None = None
-    ) -> "Facts":
-        """What is known of a network that is exported into a folder."""
+    ) -> "Metadata":
+        """Of a network that is exported into a folder."""
         state = network.state_file
         return cls(
-            version=1,
-            input_shape=network.input_shape,
-            class_names=network.class_names,
+            version=VERSION,
+            input=network.input,
             ternary_layers=network.ternary_layers,
-            mean=network.mean,
-            std=network.std,
             zeros=dict(network.claimed_zeros()),
             half=half,
             largest_values=None if largest_values is None else dict(largest_values),
-            # a relative path still leads there when both folders have moved together
+            # a relative path stays valid when both folders are moved together
             state_file=os.path.relpath(state, folder) if state is not None else None,
             about=network.about,
-            kind=network.kind,
-            target_mean=network.target_mean,
-            target_std=network.target_std,
         )
 
 
-_READER = TypeAdapter(Facts)
+_READER = TypeAdapter(Metadata)
 
 
-def write_facts(path: Path, facts: Facts) -> None:
-    write_json_atomic(path, _READER.dump_python(facts, mode="json"))
+def write_metadata(path: Path, metadata: Metadata) -> None:
+    write_json_atomic(path, _READER.dump_python(metadata, mode="json"))
 
 
-def read_facts(path: Path) -> Facts:
-    """ExportError unless the file is there and whole."""
+def read_metadata(folder: Path) -> Metadata:
+    """ExportError unless the folder is an export with valid metadata."""
+    path = folder / METADATA_FILE
+    if not folder.is_dir():
+        raise ExportError(f"{folder}: there is no such folder")
     if not path.is_file():
-        raise ExportError(f"{path.parent}: is not an export folder, it has no {path.name}")
+        raise ExportError(f"{folder}: is not an export folder, it has no {path.name}")
     try:
-        facts = _READER.validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+            raise ExportError(f"{path} must have version {VERSION}, got {str(content['version'])[:80]}; export again")
+        return _READER.validate_python(content)
+    except (OSError, ValueError, RecursionError) as error:
         first = str(error).splitlines()[0]
-        raise ExportError(f"{path} cannot be read as the facts of an export: {first}") from error
-    if facts.version != 1:
-        raise ExportError(f"{path} is of version {facts.version}, version 1 is known")
-    return facts
+        raise ExportError(f"{path} cannot be read as the metadata of an export: {first}") from error
+
+
+def require_c(folder: Path) -> None:
+    """ExportError unless the folder is an export with C source."""
+    read_metadata(folder)
+    if not (folder / C).is_file():
+        raise ExportError(f"{folder}: contains no {C}; sca-search export --format packed,c writes it")

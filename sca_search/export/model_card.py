@@ -1,4 +1,4 @@
-"""The model card, MODEL.md: what the model is, how good, how large, how each file is used, how it is made again."""
+"""The model card, MODEL.md: what the model is, its metric, its size, how to use each file, how to reproduce it."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.config.names import ACCURACY, format_metric, format_spread
+from sca_search.data.input_spec import InputSpec
 from sca_search.export.graph.agreement import TOLERANCE
 from sca_search.export.graph.records import Graph
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
-from sca_search.export.metadata import Facts
+from sca_search.export.metadata import Metadata
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.verify import Verification
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of the ternary weights; `others` are the numbers that are float32 in every case."""
+    """Bytes of the ternary weights; `others` are those of the numbers that are always float32."""
 
     weights: int
-    bound: float  # Σ n · (H(s) + 1 - s) / 8 over the layers: where zeros lie, and a sign for each non-zero
+    bound: float  # Σ n · (H(s) + 1 - s) / 8 over the layers: positions of zeros, and a sign per non-zero
     packed: int  # in the packed format's code
     others: int
 
@@ -51,7 +52,7 @@ def sizes(graph: Graph) -> Sizes:
 def bits_per_weight(sparsity: float) -> float:
     """H(s) + (1 - s): the entropy of a weight that is zero with probability s, its signs even."""
     rest = 1.0 - sparsity
-    entropy = -sum(share * math.log2(share) for share in (sparsity, rest) if share > 0)
+    entropy = -sum(fraction * math.log2(fraction) for fraction in (sparsity, rest) if fraction > 0)
     return entropy + rest
 
 
@@ -66,18 +67,18 @@ def _float_count(graph: Graph) -> int:
     )
 
 
-def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verification) -> str:
+def model_card(folder: Path, metadata: Metadata, graph: Graph, verification: Verification) -> str:
     """The card's text."""
-    about = facts.about
+    about = metadata.about
     title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
     sections = [
-        f"# {title}\n\n{_summary(facts, graph)}",
+        f"# {title}\n\n{_summary(metadata, graph)}",
         f"## {_title(about)}\n\n{_accuracy(about)}" if "accuracy" in about else "",
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
-        f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
-        f"## Verified\n\n{verification_text(verification, has_classes=facts.kind == 'classes')}",
-        f"## How to make it again\n\n{_repeat(about)}" if "study" in about else "",
+        f"## How to use it\n\n{_input(metadata.input)}\n\n{_usage(folder, metadata.input)}",
+        f"## Verified\n\n{verification_text(verification, has_classes=metadata.input.kind == 'classes')}",
+        f"## How to reproduce it\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -94,8 +95,8 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
     rows = [[check.file, check.what, check.found, VERDICTS[check.holds]] for check in verification.checks]
     classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
-        f"{verdict}. Compared with {verification.described}. How far answers a are apart from the reference b is "
-        f"max|a-b| / max|b|; it may be {TOLERANCE:g}{classes}.\n\n"
+        f"{verdict}. Compared with {verification.described}. The difference of answers a from the reference b is "
+        f"max|a-b| / max|b|; the limit is {TOLERANCE:g}{classes}.\n\n"
         f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
     )
 
@@ -103,25 +104,25 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
 VERDICTS = {True: "yes", False: "NO", None: "not checked"}
 
 
-def _summary(facts: Facts, graph: Graph) -> str:
+def _summary(metadata: Metadata, graph: Graph) -> str:
     weights = sum(layer.weight.size for layer in graph.ternary_layers)
     text = (
-        f"{_what(facts)}, "
+        f"{_what(metadata.input)}, "
         f"with {weights:,} weights that are only -1, 0 and +1, {graph.sparsity:.3%} of them 0. Found by sca-search."
     )
-    return text + (f"\n\nGoal of the study: {facts.about['goal']}." if "goal" in facts.about else "")
+    return text + (f"\n\nGoal of the study: {metadata.about['goal']}." if "goal" in metadata.about else "")
 
 
 _ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values"}
 
 
-def _what(facts: Facts) -> str:
-    is_image = len(facts.input_shape) == 3
-    if facts.kind == "classes":
+def _what(spec: InputSpec) -> str:
+    is_image = spec.is_image
+    if spec.kind == "classes":
         name = "An image classifier" if is_image else "A classifier"
     else:
         name = "A network for images" if is_image else "A network"
-    return f"{name}, {_spelled(facts.input_shape)} to {len(facts.class_names)} {_ANSWERS[facts.kind]}"
+    return f"{name}, {_spelled(spec.input_shape)} to {len(spec.classes)} {_ANSWERS[spec.kind]}"
 
 
 def _title(about: Any) -> str:
@@ -142,7 +143,7 @@ def _accuracy(about: Any) -> str:
             "(mean and standard deviation; what to expect of another training)"
         )
     else:
-        lines.append("- One seed: no spread is known; best of many trials, the figure flatters itself")
+        lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
     if about.get("test_accuracy") is not None:
         lines.append(f"- Test: {value('test_accuracy')} on {about['test_images']} {examples}, read once")
     if about.get("dense_accuracy") is not None:
@@ -166,9 +167,9 @@ def _sizes(folder: Path, graph: Graph) -> str:
     kinds = [
         ("float32", size.fp32),
         ("int8", size.int8),
-        ("2 bits a weight", size.two_bit),
+        ("2 bits per weight", size.two_bit),
         ("packed", size.packed),
-        ("least possible, H(s) + 1 - s bits a weight", math.ceil(size.bound)),
+        ("lower bound, H(s) + 1 - s bits per weight", math.ceil(size.bound)),
     ]
     rows = [[name, f"{count:,}", f"{count + size.others:,}"] for name, count in kinds]
     table = markdown_table(["stored as", "ternary weights, bytes", "with all other numbers, bytes"], rows)
@@ -177,38 +178,41 @@ def _sizes(folder: Path, graph: Graph) -> str:
     return f"{table}\n\n{listed}"
 
 
-def _input(facts: Facts) -> str:
-    mean, std = facts.mean or (0.0,) * facts.input_shape[0], facts.std or (1.0,) * facts.input_shape[0]
-    is_image = len(facts.input_shape) == 3
+def _input(spec: InputSpec) -> str:
+    mean, std = (
+        spec.mean or (0.0,) * spec.input_shape[0],
+        spec.std or (1.0,) * spec.input_shape[0],
+    )
+    is_image = spec.is_image
     what, one, axes = (
         ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
     )
     return (
-        f"{what} are float32, {_spelled(facts.input_shape)} ({axes}), as the data set gives them; "
+        f"{what} are float32, {_spelled(spec.input_shape)} ({axes}), as the data set gives them; "
         f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
-        f"{_numbers(std)} by channel. {_answer(facts)}"
+        f"{_numbers(std)} per channel. {_answer(spec)}"
     )
 
 
-def _answer(facts: Facts) -> str:
-    names = f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}"
-    if facts.kind == "classes":
+def _answer(spec: InputSpec) -> str:
+    names = f"{', '.join(map(_code, spec.classes[:12]))}{' …' if len(spec.classes) > 12 else ''}"
+    if spec.kind == "classes":
         return f"The answer is a logit for each of the classes {names}."
-    if facts.kind == "multi-label":
-        return f"The answer is a logit for each of the labels {names}: above 0 where it is there."
+    if spec.kind == "multi-label":
+        return f"The answer is a logit for each of the labels {names}: above 0 if the label applies."
     text = f"The answer is a number for each of {names}, in the units of the data set."
-    if not facts.target_std:
+    if not spec.target_std:
         return text
-    mean, std = _numbers(facts.target_mean), _numbers(facts.target_std)
+    mean, std = _numbers(spec.target_mean), _numbers(spec.target_std)
     return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
 
 
-def _usage(folder: Path, facts: Facts) -> str:
-    size = ", ".join(map(str, facts.input_shape))
+def _usage(folder: Path, spec: InputSpec) -> str:
+    size = ", ".join(map(str, spec.input_shape))
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
-        if facts.kind == "classes"
+        if spec.kind == "classes"
         else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
@@ -221,7 +225,7 @@ def _usage(folder: Path, facts: Facts) -> str:
         "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",
         PROGRAM: "A .pt2 may run code when it is loaded: load only one that you wrote or trust.\n\n"
         f'```python\nimport torch\n\nmodel = torch.export.load("{PROGRAM}").module()\n```',
-        STATE: "The state dict of the network's own class, trits as int8; it wants normalised inputs.\n\n"
+        STATE: "The state dict of the network's own class, trits as int8; it takes normalised inputs.\n\n"
         f'```python\nfrom safetensors.torch import load_file\n\nnetwork.load_state_dict(load_file("{STATE}"))\n```',
     }
     return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())

@@ -48,7 +48,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     # the very weights of the study's own file
     state, _, about = load_plain(study / "chosen.safetensors")
     assert np.array_equal(graph.ternary_layers[0].weight, state[f"{graph.ternary_layers[0].name}.weight"].numpy())
-    assert np.allclose(graph.mean, about["mean"])
+    assert np.allclose(graph.mean, about.mean)
     assert tomllib.loads(Path("out/study.toml").read_text())["data"]["name"] == "digits"
     card = Path("out/MODEL.md").read_text()
     for words in ("Over 2 seeds", f"Test: {summary['test_accuracy']:.2%} on 450 images", "sca-search export RUN"):

@@ -23,8 +23,8 @@ from sca_search.export.graph.reference import evaluate
 from sca_search.export.integer.model import IntegerModel, integer_model, quantized_weight
 from sca_search.export.integer.reference import average, evaluate_integer, every_integer, largest_values
 from sca_search.export.integer.requantize import Scaling, logit_requantization, requantization, requantize
-from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
-from sca_search.export.metadata import read_facts
+from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, C
+from sca_search.export.metadata import read_metadata
 from sca_search.export.verify_folder import verify_folder
 from tests.export.test_c_source import make, run
 from tests.export.test_export_verify import small_network
@@ -290,10 +290,10 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
     found = {(check.file, check.what): check.found for check in done.verification.checks}
     assert found[C, "all 40 validation images"] == "equal bit for bit"
     assert found[C, "4 test vectors"] == "equal bit for bit"
-    assert "the same class for" in found[C, "beside float activations"]
-    assert "with float activations" in found[C, "beside float activations"]
+    assert "the same class for" in found[C, "compared with float activations"]
+    assert "with float activations" in found[C, "compared with float activations"]
     assert INTEGER_VECTORS_FILE in done.files
-    assert read_facts(folder / FACTS_FILE).largest_values is not None
+    assert read_metadata(folder).largest_values is not None
 
     again = verify_folder(folder, 5.0)
     assert again.holds, again
@@ -306,9 +306,9 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
 @pytest.mark.e2e
 def test_int8_needs_c_training_images_and_no_tuning(tmp_path: Path) -> None:
     network = small_network()
-    with pytest.raises(ExportError, match="takes its scales from training images, and there are none"):
+    with pytest.raises(ExportError, match="calibrates its scales on training images, and there are none"):
         export_network(tmp_path / "a", network, ExportOptions(activations="int8"))
-    with pytest.raises(ExportError, match="--format must name it"):
+    with pytest.raises(ExportError, match="--format must include c"):
         export_network(tmp_path / "a", network, ExportOptions(("packed",), activations="int8"))
     with pytest.raises(ExportError, match="--tune times the kernels of float activations"):
         export_network(tmp_path / "a", network, ExportOptions(activations="int8", tune=True))

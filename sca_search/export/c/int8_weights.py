@@ -13,7 +13,7 @@ from sca_search.export.c.choose_kernel import (
     COptions,
     choose_integer_tiles,
 )
-from sca_search.export.c.emit import MOST_CHARACTERS, Call, Literal, integers, struct
+from sca_search.export.c.emit import MOST_CHARACTERS, Call, Literal, array, integers, struct
 from sca_search.export.c.int8_tiles import IntegerTiles
 from sca_search.export.c.tiles import CELLS, combinations
 from sca_search.export.graph.fuse import is_convolution
@@ -28,27 +28,27 @@ _BYTES_PER_TAP = 2
 def requantize_lines(name: str, to: Requantization) -> str:
     """The definition of an array of `struct requantize`."""
     lowest, highest = to.sum_limits
-    rows = [
-        "    {" + ", ".join(map(str, numbers)) + "},"
-        for numbers in zip(to.factor, to.bias, to.other, lowest, highest, to.shift, strict=True)
-    ]
-    return f"static const struct requantize {name}[{len(rows)}] = {{\n" + "\n".join(rows) + "\n};"
+    columns = (to.factor, to.bias, to.other, lowest, highest, to.shift)
+    rows = [f"{{{', '.join(map(str, numbers))}}}" for numbers in zip(*columns, strict=True)]
+    return array("struct requantize", f"{name}[{len(rows)}]", rows, per_line=1)
 
 
-def integer_weight_call(step: IntegerStep, name: str, given: Shape, live: Living | None, options: COptions) -> Call:
+def integer_weight_call(
+    step: IntegerStep, name: str, input_shape: Shape, live: Living | None, options: COptions
+) -> Call:
     """A layer with weights; `live` of those that are ternary."""
-    record = step.step.record
+    record = step.record
     assert isinstance(record, WeightRecord)
     if not is_convolution(record):
         return _ternary_linear(step, record, name, live, options) if live else _linear(step, name)
     assert isinstance(record, Convolution)
     if live:
-        return _ternary_convolution(step, record, name, given, live, options)
-    return _convolution(step, record, name, given)
+        return _ternary_convolution(step, record, name, input_shape, live, options)
+    return _convolution(step, record, name, input_shape)
 
 
 def _ternary_convolution(
-    step: IntegerStep, record: Convolution, name: str, given: Shape, live: Living, options: COptions
+    step: IntegerStep, record: Convolution, name: str, input_shape: Shape, live: Living, options: COptions
 ) -> Call:
     part = w.LivePart.of(record, live)
     tiles = _tiles(record, part.weight[:, part.channels], options)
@@ -56,7 +56,7 @@ def _ternary_convolution(
     channel_lines, channel_name = w.indices(f"{name}_channels", part.channels)
     planes = tiles.planes(1) if tiles.kernel_x > 1 else combinations(tiles.combined)
     columns = f"{tiles.combined} columns in {planes} planes of {tiles.plane_cells} cells"
-    constants, fields = _convolution_struct(step, name, given, tiles)
+    constants, fields = _convolution_struct(step, name, input_shape, tiles)
     fields |= {"channels": channel_name, "outputs": output_name}
     planes_bytes = _aligned(tiles.planes_bytes)
     return Call(
@@ -90,12 +90,12 @@ def _tiles(record: Convolution, weight: Trits, options: COptions) -> IntegerTile
 
 
 def _convolution_struct(
-    step: IntegerStep, name: str, given: Shape, tiles: IntegerTiles
+    step: IntegerStep, name: str, input_shape: Shape, tiles: IntegerTiles
 ) -> tuple[tuple[str, ...], w.Fields]:
     """Constants that a `struct integer_convolution` refers to, and its fields."""
     record, to = tiles.record, step.requantizations[0]
     fields: w.Fields = {
-        **w.map_fields(record, given),
+        **w.map_fields(record, input_shape),
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
         "dilation_x": record.dilation[1],
@@ -115,7 +115,7 @@ def _convolution_struct(
     return (requantize_lines(f"{name}_finish", to), integers(f"{name}_rows", tiles.kernel_cells)), fields
 
 
-def _convolution(step: IntegerStep, record: Convolution, name: str, given: Shape) -> Call:
+def _convolution(step: IntegerStep, record: Convolution, name: str, input_shape: Shape) -> Call:
     assert step.weight is not None
     taps = math.prod(record.weight.shape[2:])
     group_outputs = len(record.weight) // record.groups
@@ -126,7 +126,7 @@ def _convolution(step: IntegerStep, record: Convolution, name: str, given: Shape
     if _chunk_bytes(taps, at_once) > MOST_CHARACTERS or not tiles.fits:
         raise ExportError(f"{record.name}: a Convolution of {taps} weights per kernel is too large for integer kernels")
     weights = Literal(f"{name}_weights", _dense_chunks(tiles, at_once))
-    constants, fields = _convolution_struct(step, name, given, tiles)
+    constants, fields = _convolution_struct(step, name, input_shape, tiles)
     columns = range(tiles.block * tiles.kernel_x)
     offsets = [column * tiles.plane_cells + row for column in columns for row in tiles.kernel_cells]
     dense = {
@@ -191,8 +191,8 @@ def _finish(step: IntegerStep, name: str, places: str, count: int) -> tuple[str,
     if not step.is_logits:
         statement = f"requantize_sums({name}_finish, {to.lowest}, {to.highest}, {places}, {{work}}, {count}, {{out}});"
         return requantize_lines(f"{name}_finish", to), statement, "requantize_sums"
-    numbers = [f"    {{INT64_C({f}), INT64_C({b})}}," for f, b in zip(to.factor, to.bias, strict=True)]
-    lines = f"static const struct logit {name}_finish[{count}] = {{\n" + "\n".join(numbers) + "\n};"
+    numbers = [f"{{INT64_C({f}), INT64_C({b})}}" for f, b in zip(to.factor, to.bias, strict=True)]
+    lines = array("struct logit", f"{name}_finish[{count}]", numbers, per_line=1)
     statement = (
         f"requantize_logits({name}_finish, {to.shift[0]}, {to.lowest}, {to.highest}, {{unit}}, {{work}}, {count},"
         " {logits});"

@@ -1,4 +1,4 @@
-"""Whether two ways to run a model agree: logits, classes, and the time allowed for finding out."""
+"""Whether two implementations of a model agree: logits, classes, and a time limit for comparing them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from sca_search.export.graph.records import Floats
 
 Run = Callable[[Floats], NDArray[np.floating]]
-"""Images as a user gives them -> logits."""
+"""Images before normalisation -> logits."""
 
 TOLERANCE = 1e-5
-"""How far logits may differ, relative to the largest of them: float32 sums in another order stay below."""
+"""Allowed difference of logits, relative to the largest: float32 sums in another order stay below."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Agreement:
 
     images: int
     difference: float  # max|a - b| / max|b|
-    other_class: int  # images whose largest logit is another one, and no tie explains it
-    ties: int  # images whose largest logits lie so close that either may win
-    has_classes: bool = True  # else the answers are of no classes, and only their values are compared
+    other_class: int  # images with another predicted class that no tie explains
+    ties: int  # images whose largest logits are so close that either may win
+    has_classes: bool = True  # otherwise only values are compared
 
     @property
     def holds(self) -> bool:
@@ -71,20 +71,20 @@ def compare(
         for name in waiting:
             answers[name].append(clocks[name](images))
     return {
-        name: agreement(np.concatenate(given), np.concatenate(expected[: len(given)]), has_classes=has_classes)
-        for name, given in answers.items()
-        if given
+        name: agreement(np.concatenate(found), np.concatenate(expected[: len(found)]), has_classes=has_classes)
+        for name, found in answers.items()
+        if found
     }
 
 
 def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
-    """The batches in smaller ones, so that a slow format stops soon after its time is up."""
+    """The batches split into smaller ones, so that a slow format stops soon after its time limit."""
     for batch in batches:
         yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
 
 
 @dataclass(frozen=True)
-class Beside:
+class ClassComparison:
     """The classes of two models on the same images, which need not be equal."""
 
     images: int
@@ -99,36 +99,33 @@ class Beside:
         return f"{text}; accuracy {mine:.2%}, with float activations {other:.2%}"
 
 
-def classes_beside(
+def compare_classes(
     runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
-) -> Beside:
-    """Runs both for at most so many seconds."""
-    clocks = [_Clock(run, seconds) for run in runs]
-    classes: tuple[list[int], list[int]] = [], []
-    for batch in batches:
-        if not all(clock.has_time for clock in clocks):
-            break
-        for clock, found in zip(clocks, classes, strict=True):
-            found.extend(clock(batch).argmax(1).tolist())
-    mine, others = (np.array(each) for each in classes)
+) -> ClassComparison:
+    """Runs each for at most this many seconds."""
+    pairs = [(mine.argmax(1), other.argmax(1)) for mine, other in _timed_pairs(runs, batches, seconds)]
+    mine, others = (np.concatenate(each) for each in zip(*pairs, strict=True))
     known = None if labels is None else labels[: len(mine)]
     correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
-    return Beside(len(mine), int((mine == others).sum()), correct)
+    return ClassComparison(len(mine), int((mine == others).sum()), correct)
 
 
-def values_beside(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
-    """How far the values of two models lie apart that need not be equal, in words."""
-    clocks = [_Clock(run, seconds) for run in runs]
-    apart: list[NDArray[np.floating]] = []
-    largest = 0.0
+def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
+    """The difference of the values of two models, which need not be equal, as a sentence."""
+    pairs = [np.stack(pair).astype(np.float64) for pair in _timed_pairs(runs, batches, seconds)]
+    mine, other = np.concatenate(pairs, axis=1)
+    every = np.abs(mine - other) / (float(np.abs(other).max()) or 1.0)
+    return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
+
+
+def _timed_pairs(
+    runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float
+) -> Iterator[tuple[NDArray[np.floating], NDArray[np.floating]]]:
+    clocks = _Clock(runs[0], seconds), _Clock(runs[1], seconds)
     for batch in batches:
         if not all(clock.has_time for clock in clocks):
-            break
-        mine, other = (clock(batch).astype(np.float64) for clock in clocks)
-        apart.append(np.abs(mine - other))
-        largest = max(largest, float(np.abs(other).max()))
-    every = np.concatenate(apart) / (largest or 1.0)
-    return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
+            return
+        yield clocks[0](batch), clocks[1](batch)
 
 
 class _Clock:
