@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 import pandas as pd
 
-from sca_search.config.candidate import Candidate, default_alpha, sharpened
+from sca_search.config.candidate import START_SPREAD, Candidate, default_alpha, sharpened
 from sca_search.config.names import METHODS, SCA
 from sca_search.config.schedule import Constant, Ramp, Schedule, Steps, Tracked
 from sca_search.config.study import StudySpec
@@ -46,8 +46,6 @@ Values = Mapping[str, Any]
 # ternary and must be strong: below 3 it leaves weights between the peaks. In the sharpened form it was tried as well
 # (0.1 and 1) and never helped.
 STRENGTH = (3.0, 1000.0)
-# Root mean square of Θ that worked well before.
-FIRST_SPREAD = 0.6
 # The paper's λ increases in steps by factors of up to 50.
 STEP = 50.0
 # In networks of more ternary layers than this, layers of a stage share values: each searched number needs trials.
@@ -137,7 +135,7 @@ class Space:
             "sharpness": 3000.0,
             "sharpness_first": 100.0,
             "gradient_sharpness": 1.0,
-            "spread": FIRST_SPREAD,
+            "spread": START_SPREAD,
             "learning_rate": 0.01,
             "latent_learning_rate": 0.02,
             "frozen_learning_rate": 0.005,
@@ -225,7 +223,7 @@ class Space:
             method=spec.search.method,
             form=spec.search.form,
             split=split,
-            spread=values.get("spread", FIRST_SPREAD),
+            spread=values.get("spread", START_SPREAD),
             alpha=alpha,
             exact=spec.plans_sparsity,
             hold_from=values.get("hold_from", 1.0),

@@ -1,25 +1,38 @@
-"""Training: the task, the dense warm start, candidates, losses, metrics and evaluation.
+"""Training: the task, the Lightning loop, losses, metrics, evaluation, checkpoints and sensitivity. Imported lazily."""
 
-Public names are imported on first use: training imports Lightning, which takes seconds and which exports do not need.
-"""
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import Any
+from sca_search.system.lazy_names import lazy_names
 
-_MODULES = {
-    "FitPlan": "fit",
-    "Score": "evaluate",
-    "StopRequestedError": "fit",
-    "Task": "task",
-    "WarmStart": "task",
-    "train_candidate": "train",
-    "train_dense": "train",
-}
+if TYPE_CHECKING:
+    from sca_search.training.evaluate import score
+    from sca_search.training.losses import loss_of
+    from sca_search.training.metrics import metric_of
+    from sca_search.training.sensitivity import measure_sensitivity
+    from sca_search.training.task import Task, WarmStart
+    from sca_search.training.train import train_candidate, train_dense
 
-__all__ = ["FitPlan", "Score", "StopRequestedError", "Task", "WarmStart", "train_candidate", "train_dense"]
+__all__ = [
+    "Task",
+    "WarmStart",
+    "loss_of",
+    "measure_sensitivity",
+    "metric_of",
+    "score",
+    "train_candidate",
+    "train_dense",
+]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Task": "task",
+        "WarmStart": "task",
+        "loss_of": "losses",
+        "measure_sensitivity": "sensitivity",
+        "metric_of": "metrics",
+        "score": "evaluate",
+        "train_candidate": "train",
+        "train_dense": "train",
+    },
+)
