@@ -27,8 +27,8 @@ def export_baked(
 ) -> Exported:
     """Writes a baked network as files to use elsewhere, and verifies them.
 
-    `inputs`, a batch as the network takes it, gives the input's shape, is what the files' answers are compared on, and
-    what the scales of integer activations are taken from. `names` are those of the outputs; `options` are those of the
+    `inputs`, a batch as the network takes it, determines the shape of the input; the files are compared on it, and the
+    scales of integer activations are calibrated on it. `names` are those of the outputs; `options` are those of the
     command: half, int2, tune, stored, activations, seconds.
     """
     if ternary_weights(model):
@@ -38,20 +38,20 @@ def export_baked(
         raise ExportError("export_baked: the network has no ternary layer")
     chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
     numbers = inputs.detach().cpu().numpy().astype(np.float32)
-    given = Images(len(numbers), lambda: iter([numbers]))
+    images = Images(len(numbers), lambda: iter([numbers]))
     was_training = model.training
     try:
         model.cpu().eval()
         classes = tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs))))
-        network = Network(model, InputSpec(tuple(inputs.shape[1:]), classes), layers, images=given, training=given)
+        network = Network(model, InputSpec(tuple(inputs.shape[1:]), classes), layers, images=images, training=images)
         return export_network(Path(out), network, chosen)
     finally:
         model.train(was_training)
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> int:
-    answer = model(inputs[:1].cpu())
-    if not isinstance(answer, Tensor) or answer.ndim != 2:
-        given = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-        raise ExportError(f"export_baked: the network must answer an input with a row of numbers, it gave {given}")
-    return int(answer.shape[1])
+    output = model(inputs[:1].cpu())
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        actual = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ExportError(f"export_baked: the network must give one row of numbers per input, got {actual}")
+    return int(output.shape[1])
