@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sca_search.ternary.sparing import least_loss_within
 
 from benchmarks.report import RESULTS, provenance, table, write_section
 from benchmarks.size import random_network
@@ -34,9 +33,9 @@ from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, latency_limit
-from sca_search.study.run import run_study
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task, prepare_costs
-from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, weighting_of
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, least_loss_within, weighting_of
 from sca_search.training.sensitivity import GRID
 
 NETWORKS = ("ResNet-20", "LeNet")

@@ -30,10 +30,10 @@ from sca_search.data.dataset import assemble
 from sca_search.models.prepare import prepared
 from sca_search.runs.folder import new_run
 from sca_search.study.events import Event, TrialEnded
-from sca_search.study.run import run_study
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
-from sca_search.training.evaluate import EVALUATION_BATCH, answers
+from sca_search.training.evaluate import EVALUATION_BATCH, logits_of
 from sca_search.training.task import BY_NAME, Task, WarmStart
 from sca_search.training.train import train_candidate
 
@@ -104,7 +104,7 @@ def trial_of(spec: StudySpec, images: int) -> tuple[Task, Candidate, WarmStart]:
     data = assemble("images", tuple("0123456789"), train, val, lambda: val)
     task = Task(data, network.make_model, network.choices, spec.train.batch)
     model = task.make_model()
-    logits = answers(model, train.batches(EVALUATION_BATCH))
+    logits = logits_of(model, train.batches(EVALUATION_BATCH))
     space = Space(spec, task.layer_shapes)
     start = WarmStart(model.state_dict(), task.validate(model), logits)
     candidate = space.candidate(space.first_guess(), 0.9, seed=0)

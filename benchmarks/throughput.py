@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from benchmarks.interleave import TimedTask, interleaved
 from benchmarks.report import RESULTS, provenance, write_section
 from benchmarks.throughput_report import VARIANTS, speeds_of, text_of
-from sca_search.config.candidate import Candidate
+from sca_search.config.candidate import Candidate, Form
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
 from sca_search.data import Split
@@ -37,7 +37,6 @@ from sca_search.data.dataset import assemble
 from sca_search.models.prepare import PreparedNetwork, prepared
 from sca_search.study.space import Space
 from sca_search.ternary.methods.sca import Sca
-from sca_search.ternary.parametrize import Form
 from sca_search.training.fit import FitPlan, fit, layout
 from sca_search.training.task import BY_NAME, Task
 

@@ -1,20 +1,20 @@
-"""Every error that a user can meet, as one tree.
+"""The hierarchy of errors.
 
     ScaError                 anything this package raises on purpose
-    ├── InputError           the user's mistake: one sentence, exit code 2, nothing written
+    ├── InputError           invalid input: one sentence, exit code 2, nothing written
     │   ├── SpecError        a study file or a flag
     │   ├── DataError        a data set: unknown, unreachable, malformed
-    │   ├── ModelError       a network: unknown, or without a layer to make ternary
+    │   ├── ModelError       a network: unknown, or without a layer to ternarize
     │   ├── RunError         a run folder: missing, damaged, or of another study
-    │   │   ├── TakenError       another process works on it
-    │   │   └── CheckpointError  a training that was interrupted cannot go on from what it left; it starts again
-    │   └── ExportError      a network that a format cannot express, or an exported file that cannot be trusted
-    ├── StorageError         the machine's fault: a full disk, a folder that cannot be written; exit code 2
-    ├── DivergenceError      a training that left the finite numbers; ends its trial, not the study
-    ├── LimitError           a training ran out of memory or time; ends its trial, not the study
-    └── CodeError            the user's own code failed in the middle of a study; ends its trial, not the study
+    │   │   ├── TakenError       in use by another process
+    │   │   └── CheckpointError  an interrupted training cannot be resumed; it starts again
+    │   └── ExportError      a network that a format does not support, or an invalid exported file
+    ├── StorageError         a full disk or a folder that is not writable; exit code 2
+    ├── DivergenceError      training diverged (NaN or infinity); ends its trial, not the study
+    ├── LimitError           training ran out of memory or time; ends its trial, not the study
+    └── CodeError            the user's code failed during a study; ends its trial, not the study
 
-A message says where, what, the rule, and what was given.
+A message says where, what, the rule, and the actual value.
 """
 
 import difflib
@@ -26,7 +26,7 @@ class ScaError(Exception):
 
 
 class InputError(ScaError):
-    """Something the user gave cannot be used."""
+    """The user's input is invalid."""
 
 
 class SpecError(InputError):
@@ -38,7 +38,7 @@ class DataError(InputError):
 
 
 class ModelError(InputError):
-    """A network is unknown or has nothing to make ternary."""
+    """A network is unknown or has no layer to ternarize."""
 
 
 class RunError(InputError):
@@ -46,47 +46,47 @@ class RunError(InputError):
 
 
 class TakenError(RunError):
-    """Another process works on a run folder."""
+    """A run folder is in use by another process."""
 
 
 class CheckpointError(RunError):
-    """A training that was interrupted cannot go on from what it left."""
+    """An interrupted training cannot be resumed from its checkpoint."""
 
 
 class ExportError(InputError):
-    """A network cannot be expressed in a format, or an exported file cannot be trusted."""
+    """A format does not support a network, or an exported file is invalid."""
 
 
 class StorageError(ScaError):
-    """The machine could not store what the run produced."""
+    """The run's files could not be written."""
 
 
 DIVERGED = "diverged: "
-"""How the reason of a trial begins whose training left the finite numbers; others failed for want of room or time."""
+"""The prefix of the reason of a trial that diverged; other trials fail by lack of memory or time."""
 
 
 class DivergenceError(ScaError):
-    """A training left the finite numbers."""
+    """Training diverged (NaN or infinity)."""
 
     def __str__(self) -> str:
         return f"{DIVERGED}{super().__str__()}"
 
 
 class LimitError(ScaError):
-    """A training ran out of memory or time."""
+    """Training ran out of memory or time."""
 
 
 class CodeError(ScaError):
-    """A network, a loss, a metric or a data set of the user's raised, or gave something else than it must."""
+    """The user's network, loss, metric or data set raised an error, or returned an invalid value."""
 
 
-def unknown_name(what: str, given: str, known: Iterable[str]) -> str:
-    """A sentence for a name that nobody knows: the known ones, and the nearest if one is near."""
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """A message for an unknown name: the known ones, and the closest if one is close."""
     names = sorted(known)
-    return f"unknown {what} {given!r}: known are {', '.join(names)}{nearest_name(given, names)}"
+    return f"unknown {what} {name!r}: known are {', '.join(names)}{nearest_name(name, names)}"
 
 
-def nearest_name(given: str, known: Iterable[str]) -> str:
-    """A question about the nearest known name, or nothing if none is near."""
-    nearest = difflib.get_close_matches(given, sorted(known), n=1)
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """A suggestion of the closest known name, or nothing if none is close."""
+    nearest = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""

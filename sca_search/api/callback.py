@@ -1,4 +1,4 @@
-"""`TernaryCallback`: anyone's LightningModule and Trainer, nothing else changed."""
+"""`TernaryCallback`: makes any LightningModule ternary while a Trainer trains it."""
 
 import math
 from collections.abc import Sequence
@@ -6,29 +6,29 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sca_search.api.loop import bake, regularizer, sparsity, ternarize
-from sca_search.api.loop_control import Control
+from sca_search.api.loop import Control, bake, regularizer, sparsity, ternarize
+from sca_search.config.candidate import Form
 from sca_search.errors import ModelError
 from sca_search.system.torchvision import patch_torchvision
-from sca_search.ternary.parametrize import Form, ternary_weights
+from sca_search.ternary.parametrize import ternary_weights
 
 patch_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
 
 
 class TernaryCallback(lightning.Callback):
-    """Makes a LightningModule's network ternary while it is trained as ever, with exactly the zeros asked for.
+    """Makes a LightningModule ternary during its usual training, with exactly the requested number of zeros.
 
         trainer = Trainer(max_epochs=20, callbacks=[sca.TernaryCallback(target_sparsity=0.5)])
         trainer.fit(module, loader)
 
-    Latent weights are put in before the module configures its optimizers. The last `frozen_share` of the steps train
+    Latent weights are added before the module configures its optimizers. The last `frozen_fraction` of the steps train
     with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer stay
     dense, in the order of their definition, or of execution where the module has Lightning's `example_input_array`;
-    `skip` and `only` choose by name pattern. In the paper's form, `strength`
+    `skip` and `only` choose by name pattern. In the paper's form, `wdr_strength`
     (λ) times the regularizer is added to the loss; it needs automatic optimization.
 
-    A checkpoint written on the way holds Θ: to go on from it, the trainer needs this callback again.
+    A checkpoint written during training holds Θ: to resume from it, the trainer needs this callback again.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class TernaryCallback(lightning.Callback):
         target_sparsity: float = 0.5,
         *,
         form: Form = "sharpened",
-        strength: float | None = None,
-        frozen_share: float = 0.2,
+        wdr_strength: float | None = None,
+        frozen_fraction: float = 0.2,
         skip: Sequence[str] = (),
         only: Sequence[str] = (),
         keep_first: bool = True,
@@ -46,8 +46,8 @@ class TernaryCallback(lightning.Callback):
         super().__init__()
         self.target_sparsity = target_sparsity
         self.form: Form = form
-        self.strength = strength
-        self.frozen_share = frozen_share
+        self.wdr_strength = wdr_strength
+        self.frozen_fraction = frozen_fraction
         self.choice: dict[str, Any] = {
             "skip": skip,
             "only": only,
@@ -70,21 +70,25 @@ class TernaryCallback(lightning.Callback):
         optimizers = trainer.optimizers
         optimizer = optimizers[0] if len(optimizers) == 1 and not self._loaded else None
         self._control = Control(
-            pl_module, int(steps), optimizer=optimizer, strength=self.strength, frozen_share=self.frozen_share
+            pl_module,
+            int(steps),
+            optimizer=optimizer,
+            wdr_strength=self.wdr_strength,
+            frozen_fraction=self.frozen_fraction,
         )
         if self._loaded:
-            self._control.go_on(0, self._loaded["scale"], self._loaded["is_fixed"])
+            self._control.resume(0, self._loaded["scale"], self._loaded["is_fixed"])
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         assert self._control is not None
         self._control.move_to(trainer.global_step / self._control.steps)
 
     def on_before_backward(self, trainer: Any, pl_module: nn.Module, loss: Tensor) -> None:  # noqa: ARG002
-        if self.strength is not None:
-            # The loss is on its way to `backward`: the pull's own gradient is added beside it.
-            pull = regularizer(pl_module)
-            if pull.requires_grad:
-                (pull / trainer.accumulate_grad_batches).backward()
+        if self.wdr_strength is not None:
+            # Lightning calls `backward` on the loss alone, so the regularizer's gradient is added here.
+            penalty = regularizer(pl_module)
+            if penalty.requires_grad:
+                (penalty / trainer.accumulate_grad_batches).backward()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:  # noqa: ARG002
         if ternary_weights(pl_module):

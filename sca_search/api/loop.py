@@ -1,41 +1,52 @@
-"""The method for anyone's own training loop.
+"""The method for the user's own training loop, and the export of its result.
 
-    sca.ternarize(model, target_sparsity=0.5)       # then make the optimizer: layers have new parameters
+    sca.ternarize(model, target_sparsity=0.5)       # then create the optimizer: layers have new parameters
     control = sca.Control(model, steps=epochs * len(loader), optimizer=optimizer)
-    for images, labels in loader:                   # as ever, with one more line and one more term
+    for images, labels in loader:                   # the usual loop, with one more line and one more term
         control.step()
         loss = criterion(model(images), labels) + sca.regularizer(model)
-    sca.bake(model)                                 # plain weights in {-1, 0, +1}, zeros exactly as asked for
+    sca.bake(model)                                 # plain weights in {-1, 0, +1} with exactly the target sparsity
 
-In the paper's form α stands still, and λ may too: without a control, λ · `regularizer` is the whole method.
+In the paper's form α is constant, and λ may be, too: without a control, λ · `regularizer` is the whole method.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sca_search.errors import ModelError
+from sca_search.config.candidate import START_SPREAD, Candidate, Form
+from sca_search.config.load import resolve
+from sca_search.config.schedule import Constant, Ramp
+from sca_search.data.input_spec import InputSpec
+from sca_search.errors import ExportError, ModelError
+from sca_search.export.folder import FORMATS, Exported, ExportOptions, export_network, parse_formats
+from sca_search.export.graph.network import Images, Network
 from sca_search.models.attention import open_attention
 from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
 from sca_search.models.scales import put_output_scales
+from sca_search.study.space import Space
+from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.exact import Floor, exact_trits
 from sca_search.ternary.parametrize import (
-    Form,
-    ZeroCount,
+    bake_trits,
     latents,
+    nearest_trits_of,
+    parametrize_layers,
     soft_weights,
     ternary_weights,
     total,
     wdr,
     zero_counts,
 )
-from sca_search.ternary.parametrize import bake as bake_trits
-from sca_search.ternary.parametrize import ternarize as parametrize_layers
 from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
 
-SPREAD = 0.6  # root mean square of Θ: what studies try first
+# Adam moves a parameter by about its learning rate per step: that of Θ, relative to its size, in a study's first trial.
+_RELATIVE_STEP = 0.02 / START_SPREAD
 
 
 def ternarize(
@@ -49,12 +60,12 @@ def ternarize(
     keep_last: bool = True,
     example: Tensor | None = None,
 ) -> nn.Module:
-    """Gives the network's layers latent weights Θ, in place; their share of zeros is to be `target_sparsity`.
+    """Give the network's layers latents Θ, in place, for weights with a sparsity of `target_sparsity` at the end.
 
-    First and last layer stay dense unless told otherwise. With an `example`, a batch of inputs, they are found by
-    running the network once; without, by the order in which its modules were defined. `skip` and `only` are patterns
-    of layer names. Layers that no normalisation is known to follow get a learned output scale; nn.MultiheadAttention is
-    replaced by an equal module of linear layers.
+    First and last layer stay dense by default. With an `example`, a batch of inputs, they are found by running the
+    network once; otherwise by the order in which its modules were defined. `skip` and `only` are patterns of layer
+    names. Layers that no normalisation is known to follow get a learned output scale; nn.MultiheadAttention is replaced
+    by an equivalent module of linear layers.
     """
     if not 0.0 <= target_sparsity < 1.0:
         raise ModelError(f"ternarize: target_sparsity must be at least 0 and below 1, got {target_sparsity}")
@@ -65,12 +76,12 @@ def ternarize(
     choices = choose_layers(layers, keep_first=keep_first, keep_last=keep_last, skip=skip, only=only)
     chosen = [choice.layer for choice in choices if choice.ternary]
     put_output_scales(model, [layer.name for layer in chosen if not layer.scale_is_free])
-    parametrize_layers(model, dict.fromkeys((layer.name for layer in chosen), SPREAD), form)
+    parametrize_layers(model, dict.fromkeys((layer.name for layer in chosen), START_SPREAD), form)
     thetas = latents(model)
     for name, weight in ternary_weights(model).items():
-        weight.planned = target_sparsity
+        weight.planned_sparsity = target_sparsity
         weight.alpha = alpha_for_sparsity(thetas[name], target_sparsity)
-        weight.strength = 1.0  # until a control says otherwise, the regularizer is R itself
+        weight.wdr_strength = 1.0  # until a control changes it, the regularizer is R itself
     return model
 
 
@@ -79,31 +90,33 @@ def regularizer(model: nn.Module) -> Tensor:
     weights, thetas = ternary_weights(model), latents(model)
     if not weights:
         raise ModelError("regularizer: the network has no ternary layer; call ternarize first")
-    pulls = [
-        weight.strength * wdr(weight.soft(thetas[name]), weight.alpha_of_soft())
+    terms = [
+        weight.wdr_strength * wdr(weight.soft(thetas[name]), weight.alpha_of_soft())
         for name, weight in weights.items()
-        if weight.strength and not weight.fixed
+        if weight.wdr_strength and not weight.fixed
     ]
-    return torch.stack(pulls).sum() if pulls else next(iter(thetas.values())).new_zeros(())
+    return torch.stack(terms).sum() if terms else next(iter(thetas.values())).new_zeros(())
 
 
 def ternary_layers(model: nn.Module) -> tuple[str, ...]:
-    """The names of the ternary layers: those with latent weights, or of a baked network those with trits alone."""
-    latent = tuple(ternary_weights(model))
-    return latent or tuple(name for name, weight in _plain_weights(model).items() if _is_ternary(weight))
+    """The names of the ternary layers, of a ternarized or baked network."""
+    ternarized = ternary_weights(model)
+    if ternarized:
+        return tuple(ternarized)
+    return tuple(name for name, weight in _plain_weights(model).items() if _is_ternary(weight))
 
 
 def sparsity(model: nn.Module) -> float:
-    """The share of zeros: of a ternarized network as rounding would leave it now, of a baked one as it is."""
+    """The fraction of zeros: of a ternarized network if it were rounded now, or of a baked one."""
     if ternary_weights(model):
-        trits = {name: soft.round() for name, soft in soft_weights(model).items()}
+        trits = nearest_trits_of(model)
     else:
         plain = _plain_weights(model)
         trits = {name: plain[name] for name in ternary_layers(model)}
-    counted: ZeroCount = total(zero_counts(trits))
-    if not counted.weights:
+    count = total(zero_counts(trits))
+    if not count.weights:
         raise ModelError("sparsity: the network has no ternary layer")
-    return counted.sparsity
+    return count.sparsity
 
 
 def _plain_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -115,23 +128,22 @@ def _is_ternary(weight: Tensor) -> bool:
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """Leaves plain, frozen weights in {-1, 0, +1}, in place, with exactly the zeros that `ternarize` was asked for."""
+    """Leave plain, frozen weights in {-1, 0, +1}, in place, with exactly the target sparsity of `ternarize`."""
     if not ternary_weights(model):
         raise ModelError("bake: the network has no ternary layer; call ternarize first")
     return bake_trits(model, _final_trits(model))
 
 
-def fix(model: nn.Module) -> None:
-    """From now on the layers have the trits that `bake` would give; Θ holds them and trains no longer."""
+def _fix(model: nn.Module) -> None:
+    """Set Θ to the trits that `bake` would give, and stop training it."""
     thetas = latents(model)
     with torch.no_grad():
         for name, trits in _final_trits(model).items():
             thetas[name].copy_(trits)
-    mark_fixed(model)
+    _mark_fixed(model)
 
 
-def mark_fixed(model: nn.Module) -> None:
-    """Says that Θ holds trits, for a network that was fixed before and has been loaded again."""
+def _mark_fixed(model: nn.Module) -> None:
     for latent in latents(model).values():
         latent.requires_grad_(False)
         latent.grad = None  # else an optimizer would move it once more
@@ -144,10 +156,153 @@ def _final_trits(model: nn.Module) -> dict[str, Tensor]:
     thetas = {name: latent.detach() for name, latent in latents(model).items()}
     if all(weight.fixed for weight in weights.values()):
         return thetas
-    zeros = zeros_for_sparsity(
-        math.fsum(thetas[name].numel() * (weight.planned or 0.0) for name, weight in weights.items())
-        / sum(theta.numel() for theta in thetas.values()),
-        sum(theta.numel() for theta in thetas.values()),
-    )
+    count = sum(theta.numel() for theta in thetas.values())
+    zeros = math.fsum(thetas[name].numel() * (weight.planned_sparsity or 0.0) for name, weight in weights.items())
     thresholds = {name: weight.threshold for name, weight in weights.items()}
-    return exact_trits(thetas, soft_weights(model), thresholds, zeros, Floor()).trits
+    return exact_trits(thetas, soft_weights(model), thresholds, zeros_for_sparsity(zeros / count, count), Floor()).trits
+
+
+class Control:
+    """Sets α, λ and sharpness during a training of `steps` steps; the last part trains with the trits frozen.
+
+    With `optimizer`, Θ is scaled down and sharpness up by the same factor, so that Adam's steps move Θ by the fraction
+    of its size that worked best in studies, for any learning rate; the forward pass is unchanged. The paper's form has
+    no sharpness and requires a `wdr_strength`, its λ at the end.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: int,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        wdr_strength: float | None = None,
+        frozen_fraction: float = 0.2,
+    ) -> None:
+        weights = ternary_weights(model)
+        if not weights:
+            raise ModelError("Control: the network has no ternary layer; call ternarize first")
+        if steps < 1:
+            raise ModelError(f"Control: steps must be at least 1, got {steps}")
+        if not 0.0 <= frozen_fraction < 1.0:
+            raise ModelError(f"Control: frozen_fraction must be at least 0 and below 1, got {frozen_fraction}")
+        first = next(iter(weights.values()))
+        if (first.form == "paper") != (wdr_strength is not None):
+            raise ModelError(f"Control: wdr_strength (λ) must be given for the paper's form only, got {wdr_strength}")
+        self.model = model
+        self.steps = steps
+        self.done = 0
+        self.ternary_fraction = 1.0 - frozen_fraction
+        self.scale = 1.0
+        self._candidate = _first_candidate(first.form, first.planned_sparsity or 0.0, wdr_strength)
+        self._schedules = LayerSchedules(model, self._candidate)
+        if optimizer is not None and first.form == "sharpened":
+            self._rescale(relative_scale(optimizer))
+
+    def step(self) -> None:
+        """Call before each training step."""
+        self.move_to(self.done / self.steps)
+        self.done += 1
+
+    def move_to(self, fraction: float) -> None:
+        """Set the schedules to their values after a fraction of the training."""
+        if self.is_fixed:
+            return
+        if fraction >= self.ternary_fraction:
+            self._schedules.finish()
+            _fix(self.model)
+        else:
+            self._schedules.update(fraction / self.ternary_fraction)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the trits are final."""
+        return all(weight.fixed for weight in ternary_weights(self.model).values())
+
+    @torch.no_grad()
+    def _rescale(self, scale: float) -> None:
+        """Multiply Θ by a factor and divide sharpness by it."""
+        for latent in latents(self.model).values():
+            latent.mul_(scale)
+        self._schedule_at(scale)
+
+    def _schedule_at(self, scale: float) -> None:
+        self.scale = scale
+        self._schedules = LayerSchedules(self.model, _sharper(self._candidate, 1.0 / scale))
+
+    def resume(self, done: int, scale: float, is_fixed: bool) -> None:
+        """Continue with a network that was loaded from a checkpoint."""
+        self.done = done
+        self._schedule_at(scale)
+        if is_fixed:
+            _mark_fixed(self.model)
+
+
+def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | None) -> Candidate:
+    """The schedules of a study's first trial, for a training of length 1."""
+    space = Space(resolve(None, {"form": form, "target_sparsity": target_sparsity, "epochs": 1}))
+    candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
+    schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
+    return candidate.model_copy(update={"strength": schedule})
+
+
+def _sharper(candidate: Candidate, factor: float) -> Candidate:
+    ramp, widest = candidate.sharpness, candidate.gradient_sharpness
+    if not isinstance(ramp, Ramp):
+        return candidate
+    sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
+    return candidate.model_copy(update={"sharpness": sharpness, "gradient_sharpness": widest and widest * factor})
+
+
+def relative_scale(optimizer: torch.optim.Optimizer) -> float:
+    """The factor for Θ with which a small learning rate moves it far enough.
+
+    Only Adam and similar optimizers move parameters by about their learning rate; for others Θ is unchanged.
+    """
+    groups = optimizer.param_groups
+    if not all("betas" in group for group in groups):
+        return 1.0
+    rate = max(max(group["lr"], group.get("max_lr", 0.0)) for group in groups)
+    return min(1.0, float(rate) / (_RELATIVE_STEP * START_SPREAD))
+
+
+def export_baked(
+    model: nn.Module,
+    out: str | Path,
+    inputs: Tensor,
+    formats: Sequence[str] = FORMATS,
+    *,
+    names: Iterable[str] | None = None,
+    replace: bool = False,
+    **options: Any,
+) -> Exported:
+    """Export a network after `bake`, or after a training with the callback, and verify the files.
+
+    `inputs`, a batch for the network, defines the input shape; the files' outputs are compared on it, and the scales of
+    integer activations are computed from it. `names` are those of the outputs; `options` are those of the command:
+    half, int2, tune, stored, activations, seconds.
+    """
+    if ternary_weights(model):
+        raise ExportError("export_baked: the network still has latents; call bake first")
+    layers = ternary_layers(model)
+    if not layers:
+        raise ExportError("export_baked: the network has no ternary layer")
+    chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
+    numbers = inputs.detach().cpu().numpy().astype(np.float32)
+    batch = Images(len(numbers), lambda: iter([numbers]))
+    was_training = model.training
+    try:
+        model.cpu().eval()
+        classes = tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs))))
+        network = Network(model, InputSpec(tuple(inputs.shape[1:]), classes), layers, images=batch, training=batch)
+        return export_network(Path(out), network, chosen)
+    finally:
+        model.train(was_training)
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> int:
+    output = model(inputs[:1].cpu())
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ExportError(f"export_baked: the network must return a row of numbers per input, got {got}")
+    return int(output.shape[1])

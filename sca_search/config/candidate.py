@@ -10,6 +10,8 @@ from sca_search.config.types import EpochFactors
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]
+# Root mean square of Θ at the start: what a study tries first.
+START_SPREAD = 0.6
 
 
 class Candidate(BaseModel):
@@ -22,16 +24,14 @@ class Candidate(BaseModel):
     form: Form = "sharpened"  # of SCA
     # Planned sparsity per layer; layers that are not named get the overall sparsity.
     split: dict[str, Sparsity] = {}
-    spread: PositiveFloat | None = 0.6  # root mean square of Θ at the start; None: that of the weights
+    spread: PositiveFloat | None = START_SPREAD  # root mean square of Θ at the start; None: that of the weights
     # Fraction of the way from the root mean square of the weights to `spread`, in logarithms.
     rescaling: Fraction = 1.0
     from_dense: bool = True  # start from the dense network, or from a new initialisation
     alpha: AlphaSchedule = FromPrior()
     # Sparsity per layer that the prior is evaluated at, if the prior correction makes it differ from the planned one.
     asked: dict[str, Sparsity] = {}
-    exact: bool = (
-        True  # whether the exact step sets the planned number of zeros; otherwise rounding alone determines it
-    )
+    exact: bool = True  # whether the exact step sets the planned number of zeros, or rounding alone determines it
     # λ in units of the ratio of the two gradients at the start (dimensionless), or λ itself.
     strength: Schedule
     strength_is_lambda: bool = False

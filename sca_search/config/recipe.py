@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sca_search.config.candidate import Candidate
+from sca_search.config.candidate import START_SPREAD, Candidate
 from sca_search.config.schedule import Constant, NonNegativeFloat, Schedule, Steps
 from sca_search.config.types import BoundedFloat, EpochFactors, PositiveFloat, PositiveInt
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from sca_search.config.study import StudySpec
 
 # The spread of Θ at which both basins hold many weights, for α between 0.01 and 1.
-_SPREAD = 0.6
 # λ is not raised above this: on MNIST a hundredth of it already leaves next to nothing between the basins.
 _MAX_LAMBDA = 0.1
 
@@ -86,7 +85,7 @@ def scale_recipe(spec: "StudySpec") -> ScaledRecipe:
         step_fraction=steps,
         strength=_scaled_lambda(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
         learning_rate_steps=_scaled_steps(recipe.learning_rate_steps, epochs),
-        spread=recipe.spread if recipe.spread is not None or steps == 1.0 else _SPREAD,
+        spread=recipe.spread if recipe.spread is not None or steps == 1.0 else START_SPREAD,
         rescaling=1.0 if recipe.spread is not None else 1.0 - steps,
     )
 
@@ -134,9 +133,8 @@ def describe_scaling(spec: "StudySpec") -> str:
         papers += f" and {recipe.strength_lambda * math.prod(by for _, by in recipe.lambda_steps):g}"
     start = f"{recipe.spread} in every layer"
     if recipe.spread is None:
-        start = (
-            f"w^{scaled.step_fraction:.2g} · {_SPREAD:g}^{scaled.rescaling:.2g}, w being that of the layer's weights"
-        )
+        power = f"w^{scaled.step_fraction:.2g} · {START_SPREAD:g}^{scaled.rescaling:.2g}"
+        start = f"{power}, w being that of the layer's weights"
     return (
         f"recipe shortened to {scaled.step_fraction:.2%} of its steps, {spec.train.epochs} of {recipe.epochs} epochs: "
         f"steps of rates and λ come at the same fractions of training, λ is {strength} instead of {papers}, and Θ "

@@ -20,7 +20,7 @@ from sca_search.runs.trials import measured, read_csv
 from sca_search.study.setup import warm_start
 from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
-from sca_search.training.evaluate import EVALUATION_BATCH, answers
+from sca_search.training.evaluate import EVALUATION_BATCH, logits_of
 from sca_search.training.task import Task
 from sca_search.training.train import until_stopped
 
@@ -108,7 +108,7 @@ def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
 
 def top_accuracies(network: nn.Module, split: AnySplit, stop: StopToken = NEVER) -> tuple[float, float]:
     """Top-1 and top-5 accuracy."""
-    outputs = answers(network, until_stopped(split.batches(EVALUATION_BATCH), stop))
+    outputs = logits_of(network, until_stopped(split.batches(EVALUATION_BATCH), stop))
     labels = torch.cat([targets for _, targets, *_ in split.batches(EVALUATION_BATCH)])
     best = outputs.topk(min(5, outputs.shape[1])).indices == labels.unsqueeze(1)
     return float(best[:, 0].float().mean()), float(best.any(dim=1).float().mean())

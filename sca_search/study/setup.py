@@ -32,7 +32,7 @@ from sca_search.system.files import save_tensors, write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
-from sca_search.ternary.parametrize import latents, ternarize
+from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.ternary.prior import alpha_for_sparsity
 from sca_search.ternary.prior_correction import Observation
 from sca_search.ternary.prior_file import read_prior, write_prior
@@ -271,7 +271,7 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
         return
     model = task.model_with(start.state)
     spread = Space(spec).first_guess()["spread"]
-    ternarize(model, task.spreads(spread))
+    parametrize_layers(model, task.spreads(spread))
     alphas = {
         name: [alpha_for_sparsity(latent, sparsity) for sparsity in _SPARSITIES]
         for name, latent in latents(model).items()
@@ -288,5 +288,5 @@ def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     torch.manual_seed(spec.seed)
     model = task.make_model()
     spread = Space(spec).first_guess()["spread"]
-    ternarize(model, task.spreads(spread))
+    parametrize_layers(model, task.spreads(spread))
     return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}

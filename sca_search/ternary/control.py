@@ -1,4 +1,4 @@
-"""Steers a ternarized network along a candidate's schedules: α, λ and sharpness of each layer at each moment."""
+"""Sets α, λ and sharpness of each layer at every step, by a candidate's schedules."""
 
 import math
 from statistics import fmean
@@ -12,8 +12,8 @@ from sca_search.ternary.parametrize import latents, ternary_weights, threshold_o
 from sca_search.ternary.prior import alpha_for_sparsity, border
 
 
-class SparsityControl:
-    """Sets α, λ and sharpness on each layer's parametrization."""
+class LayerSchedules:
+    """The schedules of all parametrizations of a network."""
 
     def __init__(self, model: nn.Module, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -27,29 +27,29 @@ class SparsityControl:
         self.update(0.0)
 
     @property
-    def strength(self) -> float:
+    def wdr_strength(self) -> float:
         """λ, the mean over the layers."""
-        return fmean(weight.strength for weight in self._weights.values())
+        return fmean(weight.wdr_strength for weight in self._weights.values())
 
     @property
     def sharpness(self) -> float:
         """β, the mean over the layers."""
         return fmean(weight.sharpness for weight in self._weights.values())
 
-    def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:
-        """As a training left it after some steps: α of the prior belongs to the weights that it began with."""
+    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
+        """Restore the state after some steps: α of the prior depends on the weights at the start."""
         self.unit = unit
         self._steps = 1 + steps  # one before the first
         for name, weight in self._weights.items():
             weight.alpha = alphas[name]
 
     def update(self, epoch: float) -> None:
-        """Moves every layer to where its schedules are at a (fractional) epoch."""
+        """Set every layer to its schedules at a (fractional) epoch."""
         for name, weight in self._weights.items():
-            weight.strength = self.unit * self.candidate.strength_of(name, epoch)
+            weight.wdr_strength = self.unit * self.candidate.strength_of(name, epoch)
             weight.sharpness = self.candidate.sharpness_of(name, epoch)
         self._update_alpha(epoch)
-        self._hold(epoch)
+        self._pin(epoch)
         self._steps += 1
 
     def _update_alpha(self, epoch: float) -> None:
@@ -59,45 +59,45 @@ class SparsityControl:
                 if self._steps % alpha.every == 0:
                     self._set_alpha_by_prior(name, alpha.sparsity_fraction(epoch, self.candidate.epochs))
             elif isinstance(alpha, FromPrior):
-                # The prior speaks of the weights that the pull finds when it begins, not of those before.
-                if weight.strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
+                # The prior applies to the weights when the regularizer sets in, not to those before.
+                if weight.wdr_strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
                     self._set_alpha_by_prior(name)
             else:
                 weight.alpha = alpha.at(epoch, self.candidate.epochs)
 
-    def _set_alpha_by_prior(self, layer: str, share: float = 1.0) -> None:
-        asked = share * self.candidate.asked_of(layer)
+    def _set_alpha_by_prior(self, layer: str, fraction: float = 1.0) -> None:
+        asked = fraction * self.candidate.asked_of(layer)
         weight = self._weights[layer]
         weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
 
-    def _hold(self, epoch: float) -> None:
-        """Holds the smallest weights at 0 and the largest at ±1, both in the proportion that the plan has them."""
-        share = self.candidate.pinned_fraction(epoch)
-        if share == 0.0:
+    def _pin(self, epoch: float) -> None:
+        """Pin the smallest weights at 0 and the largest at ±1, both in the proportion of the planned sparsity."""
+        fraction = self.candidate.pinned_fraction(epoch)
+        if fraction == 0.0:
             return
         for name, weight in self._weights.items():
             planned = self.candidate.sparsity_of(name)
             latent = self._latents[name]
-            weight.held_below = border(latent, share * planned, near=weight.held_below)
-            weight.held_above = border(latent, 1.0 - share * (1.0 - planned), near=weight.held_above)
+            weight.pinned_below = border(latent, fraction * planned, near=weight.pinned_below)
+            weight.pinned_above = border(latent, 1.0 - fraction * (1.0 - planned), near=weight.pinned_above)
 
     def finish(self) -> None:
-        """The end of training: a tracked α must match the last weights, not those some steps ago."""
+        """At the end of training: a tracked α must match the final weights, not those some steps ago."""
         self.update(float(self.candidate.epochs))
         for layer in self._weights:
             if isinstance(self.candidate.alpha_of(layer), Tracked):
                 self._set_alpha_by_prior(layer)
 
     def penalty(self) -> Tensor | float:
-        """Σ λ R over the layers, from the forward pass that has just run."""
-        pulls: list[Tensor] = []
+        """Σ λ R over the layers, from the last forward pass."""
+        terms: list[Tensor] = []
         for weight in self._weights.values():
-            if weight.strength:
-                pulls.append(weight.strength * weight.wdr())
+            if weight.wdr_strength:
+                terms.append(weight.wdr_strength * weight.wdr())
             else:
-                weight.take_soft()  # kept for nothing, and it holds the graph of this step
-        return torch.stack(pulls).sum() if pulls else 0.0
+                weight.take_soft()  # not needed, and it would keep the graph of this step alive
+        return torch.stack(terms).sum() if terms else 0.0
 
     def alphas(self) -> dict[str, float]:
-        """α a layer, now."""
+        """The current α per layer."""
         return {name: weight.alpha for name, weight in self._weights.items()}

@@ -1,7 +1,7 @@
-"""The exact step: trits with a given number of zeros, moving as few weights as possible.
+"""The exact step: trits with a given number of zeros, adjusting as few weights as possible.
 
-Rounding leaves a layer near its planned sparsity, not at it. The weights nearest to the border, |W| = ½, cross it
-until the count is right, overall: which layer they lie in does not matter to the target, only how little it costs.
+Rounding leaves a layer near its planned sparsity, not at it. The weights closest to the border, |W| = ½, cross it
+until the total count is exact, in whichever layers they are.
 """
 
 import math
@@ -17,7 +17,7 @@ from sca_search.ternary.parametrize import nearest_trits
 
 @dataclass(frozen=True)
 class Floor:
-    """Non-zeros that a layer, and each of its output channels, keeps as long as the count allows."""
+    """Minimum non-zeros of a layer and of each of its output channels, as far as the total count allows."""
 
     per_layer: int = 1
     per_channel: int = 0
@@ -25,15 +25,15 @@ class Floor:
 
 @dataclass(frozen=True)
 class ExactTrits:
-    """The trits, how many weights crossed the border for them, and the layers left without a non-zero."""
+    """The trits, how many weights crossed the border for them, and the layers without a non-zero."""
 
     trits: dict[str, Tensor]
-    moved: int
+    adjusted: int
     dead_layers: tuple[str, ...]
 
     @property
-    def moved_share(self) -> float:
-        return self.moved / max(1, sum(layer.numel() for layer in self.trits.values()))
+    def adjusted_fraction(self) -> float:
+        return self.adjusted / max(1, sum(layer.numel() for layer in self.trits.values()))
 
 
 def exact_trits(
@@ -44,28 +44,28 @@ def exact_trits(
     floor: Floor,
     transposed: Mapping[str, int] = MappingProxyType({}),
 ) -> ExactTrits:
-    """Trits of which exactly `zeros` are 0. `transposed` names transposed convolutions, with their groups.
+    """Trits of which exactly `zeros` are 0. `transposed`: the transposed convolutions, with their groups.
 
-    `softs` says what rounding would do; `latents` less their layer's threshold say how far each weight is from
-    the border, since a sharpened W is saturated nearly everywhere and cannot rank them.
+    `softs` determine what rounding would give; `latents` minus their layer's threshold determine how far each weight
+    is from the border, since a sharpened W is saturated nearly everywhere and cannot rank them.
     """
     names = list(latents)
     rounds_to_zero = torch.cat([(softs[name].round() == 0).flatten() for name in names])
     margin = torch.cat([_margin(latents[name], thresholds[name]) for name in names])
     magnitudes = {name: latents[name].abs() for name in names}
-    kept = _protected(magnitudes, transposed, floor, rounds_to_zero.numel() - zeros)
-    is_zero = _with_count(rounds_to_zero & ~kept, margin, kept, zeros)
-    moved = int((is_zero != rounds_to_zero).sum())
+    protected = _protected(magnitudes, transposed, floor, rounds_to_zero.numel() - zeros)
+    is_zero = _with_count(rounds_to_zero & ~protected, margin, protected, zeros)
+    adjusted = int((is_zero != rounds_to_zero).sum())
     sizes = [latents[name].numel() for name in names]
     trits = {
         name: torch.where(layer_zero.view_as(latents[name]), 0.0, _sign(latents[name]))
         for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
-    return ExactTrits(trits, moved, _dead(trits))
+    return ExactTrits(trits, adjusted, _dead(trits))
 
 
 def rounded_trits(softs: Mapping[str, Tensor]) -> ExactTrits:
-    """Trits by rounding alone: whatever number of zeros that gives."""
+    """Trits by rounding alone, with whatever number of zeros results."""
     trits = {name: nearest_trits(soft) for name, soft in softs.items()}
     return ExactTrits(trits, 0, _dead(trits))
 
@@ -79,21 +79,21 @@ def _margin(latent: Tensor, threshold: float) -> Tensor:
     magnitude = latent.abs().flatten()
     if math.isfinite(threshold):
         return magnitude - threshold
-    # α = 2 has an infinite basin: behind all others, and among its own the largest is nearest.
+    # α = 2 has an infinite basin: farther than all others, and the largest magnitude is the closest.
     return -1e30 / (1 + magnitude)
 
 
 def _sign(latent: Tensor) -> Tensor:
-    """±1, never 0: a weight at exactly 0 that must not be a zero becomes +1."""
+    """±1, never 0: a weight of exactly 0 that must not be a zero becomes +1."""
     return torch.where(latent < 0, -1.0, 1.0)
 
 
-def _with_count(is_zero: Tensor, margin: Tensor, kept: Tensor, zeros: int) -> Tensor:
-    """`is_zero` changed in the weights nearest to the border until `zeros` of them are set; never in `kept` ones."""
+def _with_count(is_zero: Tensor, margin: Tensor, protected: Tensor, zeros: int) -> Tensor:
+    """`is_zero`, changed for the unprotected weights closest to the border until `zeros` of them are set."""
     missing = zeros - int(is_zero.sum())
     result = is_zero.clone()
     if missing > 0:
-        eligible = torch.where(is_zero | kept, torch.inf, margin)
+        eligible = torch.where(is_zero | protected, torch.inf, margin)
         result[eligible.topk(missing, largest=False).indices] = True
     elif missing < 0:
         eligible = torch.where(is_zero, margin, -torch.inf)
@@ -102,9 +102,9 @@ def _with_count(is_zero: Tensor, margin: Tensor, kept: Tensor, zeros: int) -> Te
 
 
 def _protected(magnitudes: Mapping[str, Tensor], transposed: Mapping[str, int], floor: Floor, budget: int) -> Tensor:
-    """Marks the largest weights of each channel, topped up to each layer's floor.
+    """Flat mask of the largest weights of each channel, and as many more as each layer's floor requires.
 
-    At most `budget` of them, the number of non-zeros there are: where they do not all fit, layers come first.
+    At most `budget`, the number of non-zeros: where they do not all fit, layers take precedence over channels.
     """
     flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
     marked = [_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()]
@@ -121,7 +121,7 @@ def _protected(magnitudes: Mapping[str, Tensor], transposed: Mapping[str, int], 
 
 
 def _with_channels(layer: Tensor, floor: Floor, transposed_groups: int) -> Tensor:
-    """Flat mask of what a layer keeps: its channels' largest count towards its own floor."""
+    """Flat mask of a layer's protected weights: the largest of its channels count towards the layer's floor."""
     channels = _largest_of_outputs(layer, floor.per_channel, transposed_groups)
     first_channels = torch.where(channels, torch.inf, layer.flatten()).view(1, -1)
     return channels | _largest(first_channels, floor.per_layer)
@@ -130,7 +130,7 @@ def _with_channels(layer: Tensor, floor: Floor, transposed_groups: int) -> Tenso
 def _largest_of_outputs(layer: Tensor, count: int, transposed_groups: int) -> Tensor:
     """Flat mask of the `count` largest of each output channel.
 
-    A transposed convolution has its outputs behind its inputs: (groups · inputs of one, outputs of one, kernel).
+    A transposed convolution has its outputs after its inputs: (groups · inputs of one, outputs of one, kernel).
     """
     if not transposed_groups:
         return _largest(layer.flatten(1), count)

@@ -1,44 +1,44 @@
-"""The method: latent weights Θ, the soft weight W they give, the regularizer, rounding and counting.
+"""The method: latents Θ, the soft weight W, the regularizer, rounding and counting zeros.
 
 | here            | the paper                                                                          |
 | --------------- | ---------------------------------------------------------------------------------- |
-| `latent`        | Θ, what the optimizer trains                                                       |
+| `latent`        | Θ, the parameter that is trained                                                   |
 | soft weight     | W = tanh(Θ), eq. 2 and 3                                                           |
 | `alpha`         | α, the shape controller: its zero basin is tanh²θ < α/2 (Propositions 1 to 3)       |
-| `strength`      | λ, the weight of the regularizer in the objective, eq. 5                           |
+| `wdr_strength`  | λ, the factor of the regularizer in the loss, eq. 5                                |
 | `wdr`           | R = Σ (α − W²) · W², eq. 4: a sum, not a mean, so λ shrinks as networks grow        |
 | `trits`         | round(W) ∈ {-1, 0, +1}, eq. 6 and 7                                                |
 
-The sharpened form (ours) lets the forward pass turn into the rounded network by itself:
+In the sharpened form (ours), the forward pass approaches the rounded network:
 
     W = ½ [tanh(β(θ − t)) + tanh(β(θ + t))],   t = atanh √(α/2)
 
-t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ. A sharp W has no
-gradient left but at the border, so the gradient may be taken at a lower sharpness than the forward pass: above it, it
-is an estimate and no longer the gradient of W.
+t is the border of the zero basin that α sets in the paper; with β = 1 and t = 0 this *is* W = tanh θ. A sharp W has a
+gradient only at the border, so the gradient may use a lower sharpness than the forward pass: it is then an estimate and
+no longer the gradient of W.
 
-The straight-through form is the field's baseline, for comparison: the forward pass rounds at t, and the gradient passes
-as if it had not. It is where the sharpened form ends with β = ∞ ahead and 0 behind.
+The straight-through form is a baseline for comparison: the forward pass rounds at t, and the gradient ignores it. It is
+the limit of the sharpened form with β = ∞ in the forward and 0 in the backward pass.
 
-The form without tanh is the paper's ablation: W = Θ. The regularizer has no lower bound then, and drives weights away
-from all three trits. Rounded, they become the nearest ones.
+The form without tanh is the paper's ablation: W = Θ. The regularizer then has no lower bound, and drives weights away
+from all three trits. Rounding gives the nearest trit.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
+from sca_search.config.candidate import Form
 from sca_search.models.scales import absorb_scale
 
-Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
-# |W| is below 1 in the paper: larger weights begin here, where the gradient of tanh is still a five-hundredth.
+# |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
 
 
@@ -55,13 +55,13 @@ def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) 
 
 
 def widened(latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
-    """W at one sharpness with the gradient that it has at another, lower one: the basins' pull reaches farther."""
+    """W at one sharpness with the gradient of another, lower one, which reaches weights farther from the border."""
     soft: Tensor = _Widened.apply(latent, sharpness, gradient_sharpness, threshold)  # type: ignore[no-untyped-call]
     return soft
 
 
 class _Widened(torch.autograd.Function):
-    """Each sharpness in the pass that needs it, in place: a third less time than both in the forward pass."""
+    """Computes each sharpness in its own pass, in place: a third less time than both in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
@@ -82,7 +82,7 @@ class _Widened(torch.autograd.Function):
 
 
 def _logistics(latent: Tensor, sharpness: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """σ₊ = σ(2β(θ − t)) and σ₋ = σ(−2β(θ + t)), whose difference is W; no graph may need what is overwritten here."""
+    """σ₊ = σ(2β(θ − t)) and σ₋ = σ(−2β(θ + t)), whose difference is W; in place, so not differentiable."""
     shift = 2.0 * sharpness * threshold
     scaled = latent * (2.0 * sharpness)
     upper = (scaled - shift).sigmoid_()
@@ -90,21 +90,21 @@ def _logistics(latent: Tensor, sharpness: float, threshold: float) -> tuple[Tens
 
 
 def straight_through(latent: Tensor, threshold: float) -> Tensor:
-    """Trits of Θ at a threshold; ∂W/∂θ is taken to be 1, which is an estimate and not the gradient of this."""
-    return latent + (beyond(latent.detach(), threshold) - latent).detach()
+    """Trits of Θ at a threshold, with 1 as the estimate of ∂W/∂θ."""
+    return latent + (trits_at(latent.detach(), threshold) - latent).detach()
 
 
-def beyond(latent: Tensor, threshold: float) -> Tensor:
-    """Signs of what is larger than a threshold, 0 for the rest; `torch.where` would take ten times as long."""
+def trits_at(latent: Tensor, threshold: float) -> Tensor:
+    """The sign where |Θ| exceeds a threshold, else 0; `torch.where` would take ten times as long."""
     return F.hardshrink(latent, threshold).sign_()
 
 
-def held(latent: Tensor, soft: Tensor, below: float, above: float) -> Tensor:
-    """W with what is smaller than `below` at 0 and what is larger than `above` at ±1, both without a gradient.
+def pinned(latent: Tensor, soft: Tensor, below: float, above: float) -> Tensor:
+    """W with magnitudes of Θ less than `below` pinned at 0 and more than `above` at ±1, both without a gradient.
 
-    As a product and a sum that are exact, for the same reason: W·1 + 0 where W is free, W·0 + trit where it is not.
+    As an exact product and sum, which is as fast: W·1 + 0 where W is free, W·0 + trit where it is pinned.
     """
-    trits = beyond(latent, above)
+    trits = trits_at(latent, above)
     free = latent.abs().ge_(below)
     free.addcmul_(free, trits.abs(), value=-1.0)
     return torch.addcmul(trits, soft, free)
@@ -127,15 +127,15 @@ def wdr(soft: Tensor, alpha: float) -> Tensor:
 
 
 def nearest_trits(soft: Tensor) -> Tensor:
-    """round(W), eq. 6 and 7; only a W without tanh can lie beyond ±1."""
+    """round(W), eq. 6 and 7; only W without tanh can exceed ±1."""
     return soft.round().clamp(-1, 1)
 
 
 def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
-    """Θ for a trained dense weight: rescaled to a root mean square of `spread`, so that |Θ| reaches both basins.
+    """Θ for a trained dense weight: rescaled to a root mean square of `spread`, so that |Θ| covers both basins.
 
-    The scale is free: a normalisation follows, or a scale of the layer's own takes over what is lost. Without a spread
-    tanh Θ is the weight itself, as far as it can be.
+    The scale is free: a normalisation follows, or the layer's output scale absorbs it. Without a spread tanh Θ is the
+    weight itself, as far as possible.
     """
     if spread is None:
         return weight.clamp(-_LARGEST, _LARGEST).atanh()
@@ -144,7 +144,7 @@ def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
 
 
 def lost_scale(weight: Tensor, spread: float | None) -> float:
-    """What Θ must be multiplied by to be the dense weight again; 1 where that is all zeros, or was not rescaled."""
+    """The factor from Θ to the dense weight; 1 where that is all zeros, or was not rescaled."""
     if spread is None:
         return 1.0
     root_mean_square = float(weight.square().mean().sqrt())
@@ -154,8 +154,7 @@ def lost_scale(weight: Tensor, spread: float | None) -> float:
 class TernaryWeight(nn.Module):
     """The parametrization of one layer's weight, for `torch.nn.utils.parametrize`.
 
-    The soft weight of the last training pass is kept until the regularizer takes it, so that its tanh is computed
-    once a step.
+    The soft weight of the last training pass is stored for the regularizer, so that its tanh is computed once per step.
     """
 
     def __init__(self, form: Form = "paper", spread: float | None = 1.0) -> None:
@@ -163,34 +162,33 @@ class TernaryWeight(nn.Module):
         self.form: Form = form
         self.spread = spread
         self.alpha = 0.0
-        self.strength = 0.0
+        self.wdr_strength = 0.0
         self.sharpness = 1.0
-        self.gradient_sharpness = math.inf  # β of the gradient is never above this
-        # Step-by-step freezing: weights below and above these magnitudes are trits already, and have no gradient.
-        self.held_below = 0.0
-        self.held_above = math.inf
+        self.gradient_sharpness = math.inf  # maximum β of the gradient
+        # Gradual pinning: weights below and above these magnitudes are trits already, and have no gradient.
+        self.pinned_below = 0.0
+        self.pinned_above = math.inf
         self.rounding = False
-        # For loops that keep the parametrization to their end: the share of zeros that this layer is to end with, and
-        # whether Θ holds its trits already, for good.
-        self.planned: float | None = None
+        # For the user's own training loop: the layer's sparsity at the end, and whether Θ contains the final trits.
+        self.planned_sparsity: float | None = None
         self.fixed = False
         self._soft: Tensor | None = None
 
     @property
     def threshold(self) -> float:
-        """t of the forward pass: α's basin border, or 0 in the paper's form."""
+        """t of the forward pass: the border of α's basin, or 0 in the paper's form."""
         return 0.0 if self.form in {"paper", "no-tanh"} else threshold_of_alpha(self.alpha)
 
     def soft(self, latent: Tensor) -> Tensor:
-        """W as this layer now computes it from Θ."""
+        """W as this layer currently computes it from Θ."""
         if self.fixed:
             return latent.detach()
         if self.form == "straight-through":
             return straight_through(latent, self.threshold)
         soft = self._soft_of(latent)
-        if self.held_below == 0.0 and self.held_above == math.inf:
+        if self.pinned_below == 0.0 and self.pinned_above == math.inf:
             return soft
-        return held(latent.detach(), soft, self.held_below, self.held_above)
+        return pinned(latent.detach(), soft, self.pinned_below, self.pinned_above)
 
     def _soft_of(self, latent: Tensor) -> Tensor:
         if self.form == "no-tanh":
@@ -213,20 +211,20 @@ class TernaryWeight(nn.Module):
         return latent_of_dense(weight, self.spread)
 
     def take_soft(self) -> Tensor:
-        """W of the training pass that has just run; it can be taken once."""
+        """W of the last training pass; it is returned once."""
         if self._soft is None:
-            raise RuntimeError("the regularizer needs a forward pass with gradients before it")
+            raise RuntimeError("the regularizer requires a forward pass with gradients before it")
         soft, self._soft = self._soft, None
         return soft
 
     def wdr(self) -> Tensor:
-        """This layer's R, from the soft weight of the forward pass that has just run."""
+        """This layer's R, from the soft weight of the last forward pass."""
         return wdr(self.take_soft(), self.alpha_of_soft())
 
     def alpha_of_soft(self) -> float:
-        """The α that puts R's maximum where this form rounds apart.
+        """The α that puts R's maximum at the rounding threshold of this form.
 
-        In the paper's form that is α itself. Sharpened, the basin's border θ = t lies at W = ½ tanh(2βt), and
+        In the paper's form that is α itself. In the sharpened form the border θ = t is at W = ½ tanh(2βt), and
         R's maximum is at W = √(α/2): hence 2 W(t)².
         """
         if self.form in {"paper", "no-tanh"}:
@@ -249,18 +247,18 @@ class ZeroCount:
         return ZeroCount(self.zeros + other.zeros, self.weights + other.weights)
 
 
-def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
-    """Puts the parametrization on the named layers, in place, with a spread of Θ for each."""
+def parametrize_layers(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
+    """Add the parametrization to the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
         layer = model.get_submodule(name)
-        # Registering calls the parametrization once; with gradients on it would keep that soft weight.
+        # Registering calls the parametrization once; with gradients it would store that soft weight.
         with torch.no_grad():
             absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
             parametrize.register_parametrization(layer, "weight", TernaryWeight(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:
-    """The parametrizations of a ternarized network, by layer name."""
+    """The parametrizations of a network, by layer name."""
     return {
         name: module.parametrizations.weight[0]
         for name, module in model.named_modules()
@@ -277,7 +275,7 @@ def latents(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @contextmanager
 def rounded(model: nn.Module) -> Iterator[None]:
-    """Within it, the network computes with the trits that rounding now would give."""
+    """Inside the block, the network computes with its soft weights rounded to trits."""
     before = {weight: weight.rounding for weight in ternary_weights(model).values()}
     for weight in before:
         weight.rounding = True
@@ -290,32 +288,30 @@ def rounded(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def soft_weights(model: nn.Module) -> dict[str, Tensor]:
-    """W of every ternary layer as the forward pass now sees it."""
+    """The current W of every ternary layer."""
     thetas = latents(model)
     return {name: weight.soft(thetas[name]) for name, weight in ternary_weights(model).items()}
 
 
 def zero_counts(trits: Mapping[str, Tensor]) -> dict[str, ZeroCount]:
-    """Zeros a layer."""
+    """Zeros per layer."""
     return {name: ZeroCount(int((layer == 0).sum()), layer.numel()) for name, layer in trits.items()}
 
 
 def total(counts: Mapping[str, ZeroCount]) -> ZeroCount:
-    """Zeros overall."""
+    """Zeros of all layers."""
     return sum(counts.values(), ZeroCount(0, 0))
 
 
-def sparsity(model: nn.Module) -> ZeroCount:
-    """Zeros overall if the network were rounded now."""
-    return total(zero_counts({name: nearest_trits(soft) for name, soft in soft_weights(model).items()}))
+def nearest_trits_of(model: nn.Module) -> dict[str, Tensor]:
+    """The trits of every ternary layer if the network were rounded now."""
+    return {name: nearest_trits(soft) for name, soft in soft_weights(model).items()}
 
 
 @torch.no_grad()
-def bake(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Takes the parametrization off, in place, and leaves plain frozen weights in {-1, 0, 1}."""
-    if trits is None:
-        trits = {name: nearest_trits(soft) for name, soft in soft_weights(model).items()}
-    for name, layer_trits in trits.items():
+def bake_trits(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Replace the parametrization by plain, frozen weights in {-1, 0, 1}, in place; default: the nearest trits."""
+    for name, layer_trits in (nearest_trits_of(model) if trits is None else trits).items():
         layer = model.get_submodule(name)
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
         weight = cast(nn.Parameter, layer.weight)

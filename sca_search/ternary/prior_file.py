@@ -1,4 +1,4 @@
-"""What a study learned of asked and reached sparsity, as a file that another study can start from.
+"""The observations of the prior correction in a file that another study can start from.
 
 {"format": "sca-search/prior", "version": 1, "form": "paper", "layers": {"conv2": [32, 16, 5, 5], …},
  "observations": [{"layer": "conv2", "asked": 0.5, "reached": 0.49, "strength": 10.0}, …]}
@@ -20,26 +20,26 @@ VERSION = 1
 
 
 def write_prior(path: Path, form: str, layers: Sequence[LayerShape], observations: Sequence[Observation]) -> None:
-    """Writes the file."""
+    """Write the observations of a study."""
     head = {
         "format": FORMAT,
         "version": VERSION,
         "form": form,
         "layers": {layer.name: list(layer.shape) for layer in layers},
     }
-    # An observation a line, each by the encoder in C: laid out in Python, those of ten thousand trials take seconds.
+    # One observation per line, each by the C encoder: indented by Python, those of ten thousand trials take seconds.
     encode = json.JSONEncoder(allow_nan=False).encode
     lines = ",\n    ".join(encode(vars(each)) for each in observations)
-    told = f"[\n    {lines}\n  ]" if observations else "[]"
-    write_text_atomic(path, f'{json.dumps(head, indent=2)[:-2]},\n  "observations": {told}\n}}\n')
+    entries = f"[\n    {lines}\n  ]" if observations else "[]"
+    write_text_atomic(path, f'{json.dumps(head, indent=2)[:-2]},\n  "observations": {entries}\n}}\n')
 
 
 def read_prior(path: Path, form: str, layers: Sequence[LayerShape]) -> list[Observation]:
     """The observations of a file that was written for this network and form."""
     content = _content(path)
     if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
-        given = f"{content.get('format')!r}, version {content.get('version')!r}"
-        raise SpecError(f"{path}: a prior must have the format {FORMAT!r}, version {VERSION}, got {given}")
+        found = f"{content.get('format')!r}, version {content.get('version')!r}"
+        raise SpecError(f"{path}: a prior must have the format {FORMAT!r}, version {VERSION}, got {found}")
     if content.get("form") != form:
         raise SpecError(f"{path}: the prior must be of this study's form, {form}, got {content.get('form')!r}")
     ours, theirs = {layer.name: list(layer.shape) for layer in layers}, content.get("layers")
@@ -48,7 +48,7 @@ def read_prior(path: Path, form: str, layers: Sequence[LayerShape]) -> list[Obse
     try:
         return [_observation(entry, ours) for entry in content["observations"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise SpecError(f"{path}: is a damaged prior, an observation cannot be read: {error}") from error
+        raise SpecError(f"{path}: is a damaged prior, an observation is invalid: {error}") from error
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _content(path: Path) -> dict[str, Any]:
 def _observation(entry: dict[str, Any], layers: dict[str, list[int]]) -> Observation:
     values = {name: _number(entry[name]) for name in ("asked", "reached", "strength")}
     if entry["layer"] not in layers:
-        raise ValueError(f"layer {entry['layer']!r} is not in the file's own list")
+        raise ValueError(f"layer {entry['layer']!r} is not in the file's list of layers")
     if not all(0.0 <= values[name] <= 1.0 for name in ("asked", "reached")):
         raise ValueError(f"asked and reached must lie between 0 and 1, got {values}")
     if not (math.isfinite(values["strength"]) and values["strength"] >= 0.0):
@@ -74,10 +74,10 @@ def _observation(entry: dict[str, Any], layers: dict[str, list[int]]) -> Observa
     return Observation(entry["layer"], **values)
 
 
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"a number is wanted, got {given!r}")
-    return float(given)
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"must be a number, got {value!r}")
+    return float(value)
 
 
 def _shown(layers: object) -> str:

@@ -1,10 +1,10 @@
-"""A training that pauses: everything it needs to go on, in one safetensors file.
+"""The state of an unfinished training in one safetensors file.
 
-A digest over all of it tells a file that was cut off, or in which a bit has changed, from one that is whole.
+A digest over the whole content detects files that are truncated or corrupt.
 
-Tensors: the network's state (Θ, float weights, normalisation), the optimizer's memory, the random state. Facts, as JSON
-in the file's metadata: the epoch, λ's unit, α a layer, the history and the weights' distributions so far. No pickle: a
-run folder may come from somebody else.
+Tensors: the network's state (Θ, float weights, normalisation), the optimizer's state, the random state. As JSON in the
+metadata: the epoch, the unit of λ, α per layer, the history and the histograms so far. No pickle: a run folder may be
+untrusted.
 """
 
 import hashlib
@@ -23,9 +23,8 @@ from sca_search.system.files import save_tensors
 
 FORMAT = "sca-search/checkpoint"
 VERSION = "2"
-_WITHOUT_DIGEST = "1"
 _GROUPS = ("model", "memory", "random")
-# What a file that is no checkpoint, or a damaged one, may raise on its way.
+# The errors that an invalid or damaged file may raise.
 _UNREADABLE = (
     OSError,
     SafetensorError,
@@ -35,7 +34,7 @@ _UNREADABLE = (
     AttributeError,
     OverflowError,
     RecursionError,
-    RuntimeError,  # torch's, of shapes and kinds
+    RuntimeError,  # torch, about shapes and types
 )
 
 
@@ -43,18 +42,18 @@ _UNREADABLE = (
 class Checkpoint:
     """A training between two of its epochs."""
 
-    epoch: int  # how many are over
+    epoch: int  # completed epochs
     unit: float  # λ for a strength of 1
     alphas: dict[str, float]
     history: list[dict[str, Any]]
     model: dict[str, Tensor]
-    memory: dict[str, Tensor]  # the optimizer's
+    memory: dict[str, Tensor]  # the optimizer's state
     random: Tensor  # torch's generator, as bytes
-    snapshots: list[dict[str, Any]] = field(default_factory=list)  # older files have none
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes the file; a reader sees the old one or the new one."""
+    """Write the file atomically."""
     groups = {"model": checkpoint.model, "memory": checkpoint.memory, "random": {"torch": checkpoint.random}}
     tensors = {f"{group}/{name}": value for group in _GROUPS for name, value in groups[group].items()}
     facts = {
@@ -65,27 +64,27 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "snapshots": checkpoint.snapshots,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = json.dumps(facts)
-    metadata = {"format": FORMAT, "version": VERSION, "facts": told, "digest": _digest(tensors, told)}
+    text = json.dumps(facts)
+    metadata = {"format": FORMAT, "version": VERSION, "facts": text, "digest": _digest(tensors, text)}
     save_tensors(path, tensors, metadata)
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
-    """Of names, kinds, shapes and bytes."""
-    seen = hashlib.sha256(facts.encode())
+    """Over names, types, shapes and bytes."""
+    digest = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
-        seen.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        seen.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return seen.hexdigest()
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """What `save_checkpoint` wrote."""
+    """Read a file that `save_checkpoint` wrote; CheckpointError if it is invalid."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is not a mapping
         _require_whole(path, metadata, tensors)
         facts = json.loads(metadata["facts"])
         groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
@@ -100,15 +99,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
             model=groups["model"],
             memory=groups["memory"],
             random=groups["random"]["torch"],
-            snapshots=[dict(each) for each in facts.get("snapshots", [])],
+            snapshots=[dict(each) for each in facts["snapshots"]],
         )
     except _UNREADABLE as error:
-        raise CheckpointError(f"{path}: is no checkpoint that can be read: {error}") from error
+        raise CheckpointError(f"{path}: must be a readable checkpoint, got: {error}") from error
 
 
 def _require_whole(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    version = metadata.get("version")
-    if metadata.get("format") != FORMAT or version not in {VERSION, _WITHOUT_DIGEST}:
+    if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(f"{path}: must be a checkpoint of version {VERSION}, got {metadata.get('format')!r}")
-    if version == VERSION and metadata.get("digest") != _digest(tensors, metadata.get("facts", "")):
-        raise CheckpointError(f"{path}: is damaged: what it holds is not what was written")
+    if metadata.get("digest") != _digest(tensors, metadata.get("facts", "")):
+        raise CheckpointError(f"{path}: is damaged: its digest does not match its content")

@@ -1,4 +1,4 @@
-"""A network and a split -> figures: metric, loss; and normalisation statistics, on which both depend."""
+"""Metric and loss of a network on a split, its logits, and its normalisation statistics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.training.losses import PlainLoss, cross_entropy
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
-# Evaluation needs no gradients, so its batches may be larger than training's; this one still fits a small cache.
+# Evaluation needs no gradients, so its batches may be larger than in training; this one still fits a small cache.
 EVALUATION_BATCH = 256
 
 
@@ -20,9 +20,9 @@ EVALUATION_BATCH = 256
 class Score:
     """The study's metric and its loss on a split."""
 
-    accuracy: float  # the metric's value, whatever it is called
+    accuracy: float  # the value of the study's metric
     loss: float
-    error: float | None = None  # the metric's standard error, where it was asked for and does not follow from it
+    error: float | None = None  # the metric's standard error, if requested and not determined by the value
 
 
 @torch.no_grad()
@@ -34,53 +34,51 @@ def score(
     *,
     with_error: bool = False,
 ) -> Score:
-    """Metric and loss of a network in evaluation mode; its mode is put back."""
+    """Metric and loss of a network in evaluation mode; its mode is restored."""
     trim_heap()
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
     with user_code_errors("the network"), oom_as_limit_error():
-        outputs, targets = one_below_another(
-            (model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches
-        )
+        outputs, targets = concatenated((model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches)
     model.train(was_training)
     error = metric.standard_error(outputs, targets) if with_error else None
     return Score(metric(outputs, targets), float(loss(outputs, targets)), error)
 
 
 @torch.no_grad()
-def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
-    """The logits of a network in evaluation mode, a row an image."""
+def logits_of(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
+    """The logits of a network in evaluation mode, one row per input."""
     trim_heap()
     model.eval()
     with user_code_errors("the network"), oom_as_limit_error():
-        (rows,) = one_below_another((model(images),) for images, *_ in batches)
+        (rows,) = concatenated((model(images),) for images, *_ in batches)
     return rows
 
 
-def one_below_another(parts: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
-    """The rows of all parts, a tensor for each place in them.
+def concatenated(parts: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
+    """The parts' tensors concatenated along their rows, one result per position in the tuples.
 
-    Not a list that is joined in the end: small tensors that stay between large ones which go leave holes that the C
-    library does not fill again, hundreds of megabytes of them after a data set.
+    Not `torch.cat` of a list: small tensors that stay allocated between large ones fragment the heap, by hundreds of
+    megabytes after a data set.
     """
-    rooms: list[Tensor] = []
+    buffers: list[Tensor] = []
     count = 0
     for part in parts:
         end = count + len(part[0])
-        rooms = rooms or [rows.new_empty((0, *rows.shape[1:])) for rows in part]
-        if end > len(rooms[0]):
-            rooms = [torch.cat([room[:count], room.new_empty((2 * end - count, *room.shape[1:]))]) for room in rooms]
-        for room, rows in zip(rooms, part, strict=True):
-            room[count:end] = rows
+        buffers = buffers or [rows.new_empty((0, *rows.shape[1:])) for rows in part]
+        if end > len(buffers[0]):
+            buffers = [torch.cat([old[:count], old.new_empty((2 * end - count, *old.shape[1:]))]) for old in buffers]
+        for buffer, rows in zip(buffers, part, strict=True):
+            buffer[count:end] = rows
         count = end
-    return [room[:count].clone() for room in rooms]
+    return [buffer[:count].clone() for buffer in buffers]
 
 
-def remembers_its_beginning(model: nn.Module, steps: int) -> bool:
-    """Whether more than a hundredth of some BatchNorm's running statistics is still what it was made with.
+def has_initial_statistics(model: nn.Module, steps: int) -> bool:
+    """Whether more than a hundredth of some BatchNorm's running statistics is still their initial value.
 
-    Some networks move them by a hundredth a step: after a short training they are all but untouched.
+    Some networks have a momentum of a hundredth: after a short training the statistics are nearly initial.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms if norm.track_running_stats and norm.momentum is not None]
@@ -89,10 +87,10 @@ def remembers_its_beginning(model: nn.Module, steps: int) -> bool:
 
 @torch.no_grad()
 def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None:
-    """Replaces BatchNorm's running statistics by the mean over some batches of the network as it is now.
+    """Replace BatchNorm's running statistics by the mean over some batches, with the current weights.
 
     Rounding changes every layer's output distribution; the statistics of the soft network are wrong for it by up
-    to tens of points of accuracy. Only the normalisations are put in training mode: dropout must stay off.
+    to tens of points of accuracy. Only the normalisations are set to training mode: dropout must stay off.
     """
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]

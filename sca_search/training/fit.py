@@ -111,7 +111,7 @@ class TrainingModule(lightning.LightningModule):
             self.after_epoch(self.plan.first_epoch + self.current_epoch + 1, lambda: read_state(optimizer))
 
     def configure_optimizers(self) -> Any:
-        own = (self.method.latents().values(), self.method.trains_itself()) if self.method else ()
+        own = (self.method.latents().values(), self.method.self_updated()) if self.method else ()
         groups = parameter_groups(self.model, self.plan, *own)
         # Lightning does not clip or unscale gradients of a fused optimizer.
         optimizer = torch.optim.Adam(groups, fused=is_plain(self.trainer))

@@ -1,4 +1,4 @@
-"""What a network is asked for: the targets, or partly the answers of the dense network."""
+"""Losses: on the targets, and partly on a teacher's logits."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from sca_search.errors import CodeError, SpecError
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> loss"""
 TaskLoss = Callable[..., Tensor]
-"""(outputs, targets, a teacher's outputs where the batch has them) -> loss"""
+"""(outputs, targets, and teacher logits where the batch has them) -> loss"""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -34,14 +34,14 @@ _LOSSES: dict[str, PlainLoss] = {
 }
 
 
-def loss_of(given: str | PlainLoss | None, data: DataSet) -> PlainLoss:
-    """The loss of that name, or a user's function, by its name or itself; by default that of the data's kind."""
+def loss_of(loss: str | PlainLoss | None, data: DataSet) -> PlainLoss:
+    """The loss of that name, or the user's function or a reference to it; default: that of the data's kind."""
     known = LOSSES[data.kind]
-    if not isinstance(given, str | None):
-        return _checked(getattr(given, "__name__", type(given).__name__), given, data)
-    if given is not None and is_reference(given):
-        return _checked(given, load_object(given, "the loss"), data)
-    name = given or known[0]
+    if not isinstance(loss, str | None):
+        return _checked(getattr(loss, "__name__", type(loss).__name__), loss, data)
+    if loss is not None and is_reference(loss):
+        return _checked(loss, load_object(loss, "the loss"), data)
+    name = loss or known[0]
     if name not in known:
         raise SpecError(
             f"the loss {name} is not for targets that are {data.kind}, as those of {data.name}: "
@@ -51,7 +51,7 @@ def loss_of(given: str | PlainLoss | None, data: DataSet) -> PlainLoss:
 
 
 def _balanced(data: DataSet) -> PlainLoss:
-    """Cross-entropy in which every class weighs the same, however many examples it has."""
+    """Cross-entropy in which every class has the same total weight."""
     counts = torch.bincount(data.train.labels, minlength=data.num_classes)
     weights = len(data.train) / (data.num_classes * counts.clamp(min=1).float())
 
@@ -62,7 +62,7 @@ def _balanced(data: DataSet) -> PlainLoss:
 
 
 def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
-    """A user's loss, tried once; where it fails later, the failure is told as theirs."""
+    """The user's loss, called once; later failures are reported as errors in the user's code."""
     if not callable(function):
         raise SpecError(f"the loss {reference} must be a function of (outputs, targets), got {function!r}")
 
@@ -72,16 +72,13 @@ def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
         except USER_ERRORS as error:
             raise CodeError(f"the loss {reference} failed with {describe_error(error)}") from error
         if not isinstance(value, Tensor) or value.ndim != 0:
-            came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {_kind(value)}"
-            raise CodeError(f"the loss {reference} must give a tensor with a single number (shape ()), it gave {came}")
+            kind = type(value).__name__
+            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {kind}"
+            raise CodeError(f"the loss {reference} must return a tensor with a single number (shape ()), got {got}")
         return value
 
     _try_loss(loss, reference, data)
     return loss
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 def _try_loss(loss: PlainLoss, reference: str, data: DataSet) -> None:
@@ -92,23 +89,23 @@ def _try_loss(loss: PlainLoss, reference: str, data: DataSet) -> None:
     except CodeError as error:
         raise SpecError(str(error)) from error
     if not value.requires_grad:
-        raise SpecError(f"the loss {reference} must depend on the outputs by torch's operations, it has no gradient")
+        raise SpecError(f"the loss {reference} must be differentiable in the outputs, it has no gradient")
 
 
 def distillation(
-    share: float, temperature: float, loss: PlainLoss = cross_entropy, mismatch: PlainLoss | None = None
+    fraction: float, temperature: float, loss: PlainLoss = cross_entropy, mismatch: PlainLoss | None = None
 ) -> TaskLoss:
-    """(1 − share) · loss + share · mismatch between the network's and the teacher's outputs."""
-    differ = mismatch or softened_kl(temperature)
+    """(1 − fraction) · loss + fraction · mismatch between the network's and the teacher's logits."""
+    teacher_loss = mismatch or softened_kl(temperature)
 
-    def both(outputs: Tensor, targets: Tensor, answers: Tensor) -> Tensor:
-        return (1 - share) * loss(outputs, targets) + share * differ(outputs, answers)
+    def both(outputs: Tensor, targets: Tensor, teacher_logits: Tensor) -> Tensor:
+        return (1 - fraction) * loss(outputs, targets) + fraction * teacher_loss(outputs, teacher_logits)
 
     return both
 
 
 def mismatch_of(kind: str, temperature: float) -> PlainLoss:
-    """How far outputs are from a teacher's: KL of softened classes, cross-entropy of softened labels, squares."""
+    """The distillation loss of a kind of task: KL of softened classes, cross-entropy of softened labels, or MSE."""
     if kind == "classes":
         return softened_kl(temperature)
     return F.mse_loss if kind == "regression" else softened_labels(temperature)
@@ -117,22 +114,22 @@ def mismatch_of(kind: str, temperature: float) -> PlainLoss:
 def softened_kl(temperature: float) -> PlainLoss:
     """T² · KL(teacher ‖ network), both softened by T.
 
-    T² keeps the gradient's size independent of the temperature (Hinton, Vinyals and Dean, 2015).
+    T² makes the gradient's size independent of the temperature (Hinton, Vinyals and Dean, 2015).
     """
 
-    def mismatch(logits: Tensor, answers: Tensor) -> Tensor:
-        theirs = F.log_softmax(answers / temperature, dim=1)
-        ours = F.log_softmax(logits / temperature, dim=1)
-        return temperature**2 * F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
+    def mismatch(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+        teacher = F.log_softmax(teacher_logits / temperature, dim=1)
+        network = F.log_softmax(logits / temperature, dim=1)
+        return temperature**2 * F.kl_div(network, teacher, log_target=True, reduction="batchmean")
 
     return mismatch
 
 
 def softened_labels(temperature: float) -> PlainLoss:
-    """T² · cross-entropy of each label's logit with the teacher's probability of it, both softened by T."""
+    """T² · cross-entropy of each label's logit with the teacher's probability, both softened by T."""
 
-    def mismatch(logits: Tensor, answers: Tensor) -> Tensor:
-        theirs = torch.sigmoid(answers / temperature)
-        return temperature**2 * F.binary_cross_entropy_with_logits(logits / temperature, theirs)
+    def mismatch(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+        teacher = torch.sigmoid(teacher_logits / temperature)
+        return temperature**2 * F.binary_cross_entropy_with_logits(logits / temperature, teacher)
 
     return mismatch

@@ -41,12 +41,12 @@ class Metric:
             number = float(value)  # type: ignore[arg-type]  # raises where it is not a number
         except (TypeError, ValueError, RuntimeError):
             kind = type(value).__name__
-            raise CodeError(f"the metric {self.name} must give one finite number, it gave a {kind}") from None
+            raise CodeError(f"the metric {self.name} must return one finite number, got a {kind}") from None
         if math.isfinite(number):
             return number
         if not bool(torch.isfinite(outputs).all()):
             raise DivergenceError("the network's outputs are not finite")
-        raise CodeError(f"the metric {self.name} must give one finite number, it gave {number}")
+        raise CodeError(f"the metric {self.name} must return one finite number, got {number}")
 
     def standard_error(self, outputs: Tensor, targets: Tensor) -> float | None:
         """The bootstrap standard error: the standard deviation over examples drawn with replacement.

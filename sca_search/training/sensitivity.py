@@ -1,9 +1,9 @@
-"""What rounding one layer costs: from the warm start, one layer at a time, nothing trained.
+"""Layer sensitivity: the increase of the validation loss when only one layer is ternarized, without retraining.
 
 The layer's weights become trits at a sparsity, the others stay dense, BatchNorm statistics are re-estimated on a few
-batches, and the validation loss is compared with the dense network's. It takes a few forward passes a layer and tells
-which layers a split should spare. Of deep networks fewer images and sparsities are looked at, so that it stays a small
-share of a study.
+batches, and the validation loss is compared with that of the dense network. It takes a few forward passes per layer and
+shows which layers should have fewer zeros. For deep networks fewer images and sparsities are measured, so that it stays
+a small fraction of a study.
 """
 
 import math
@@ -21,7 +21,7 @@ from sca_search.training.task import Task, WarmStart
 
 GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 COARSE_GRID = (0.0, 0.8, 0.95, 0.99)
-# Two thousand images tell statistics and losses within a few percent, far below the differences compared.
+# Two thousand images give statistics and losses within a few percent, far below the differences compared.
 _BATCHES = 8
 
 
@@ -29,11 +29,12 @@ def measure_sensitivity(
     task: Task,
     start: WarmStart,
     most_images: float = math.inf,
-    told: Callable[[int, int], None] = lambda _layer, _layers: None,
+    on_layer: Callable[[int, int], None] = lambda _layer, _layers: None,
 ) -> list[LayerCost]:
     """The cost of every ternary layer at every sparsity of the grid, up to the layer's floor.
 
-    About `most_images` pass through the network, but no fewer than a batch each time and four sparsities a layer.
+    About `most_images` are evaluated, but at least one batch each time and four sparsities per layer. `on_layer` is
+    called with the number of layers done and their total.
     """
     layers = task.layer_shapes
     a_batch = 2 * EVALUATION_BATCH  # for the statistics, and for the loss
@@ -41,19 +42,19 @@ def measure_sensitivity(
     batches = max(1, math.floor(min(_BATCHES, most_images / (a_batch * len(layers) * len(grid)))))
     dense = _score(task, task.model_with(start.state), batches)
     costs = []
-    for place, layer in enumerate(layers, start=1):
+    for number, layer in enumerate(layers, start=1):
         for sparsity in (sparsity for sparsity in grid if sparsity <= 1.0 - layer.least_density):
             rounded = _score(task, _with_trits(task.model_with(start.state), layer.name, sparsity), batches)
             cost = LayerCost(layer.name, sparsity, rounded.loss - dense.loss, dense.accuracy - rounded.accuracy)
             costs.append(cost)
-        told(place, len(layers))
+        on_layer(number, len(layers))
     return costs
 
 
 def _score(task: Task, model: nn.Module, batches: int) -> Score:
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
     reestimate_normalisation(model, islice(task.data.training.batches(EVALUATION_BATCH, seed=0), batches))
-    # Of a long split the batches are shuffled: its first ones might be all of one class.
+    # Batches of a long split are shuffled: its first ones might be all of one class.
     seed = 0 if len(task.data.val) > batches * EVALUATION_BATCH else None
     return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), batches))
 
@@ -67,10 +68,10 @@ def _with_trits(model: nn.Module, layer: str, sparsity: float) -> nn.Module:
 
 
 def scaled_trits(weight: Tensor, sparsity: float) -> Tensor:
-    """Trits of a dense weight at a sparsity, times the mean magnitude of what stays.
+    """Trits of a dense weight at a sparsity, times the mean magnitude of the non-zeros.
 
-    Behind a normalisation the factor changes nothing; elsewhere it keeps the layer's output at its size.
+    Before a normalisation the factor changes nothing; elsewhere it preserves the magnitude of the layer's output.
     """
-    kept = weight.abs() > border(weight, sparsity)
-    scale = weight.abs()[kept].mean() if bool(kept.any()) else torch.tensor(0.0)
-    return torch.where(kept, weight.sign() * scale, 0.0)
+    nonzero = weight.abs() > border(weight, sparsity)
+    scale = weight.abs()[nonzero].mean() if bool(nonzero.any()) else torch.tensor(0.0)
+    return torch.where(nonzero, weight.sign() * scale, 0.0)

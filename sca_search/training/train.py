@@ -24,16 +24,16 @@ from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.scales import put_trits
 from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.system.signals import NEVER, StopToken
-from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
+from sca_search.ternary.histogram import Snapshot, is_recorded, snapshot
 from sca_search.ternary.methods import Method, method_class
 from sca_search.ternary.parametrize import total
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.training.evaluate import (
     EVALUATION_BATCH,
     Score,
-    answers,
+    has_initial_statistics,
+    logits_of,
     reestimate_normalisation,
-    remembers_its_beginning,
 )
 from sca_search.training.fit import FitPlan, OptimizerState, StopRequestedError, fit
 from sca_search.training.losses import TaskLoss, distillation, mismatch_of
@@ -100,7 +100,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     batches = task.data.training.batches(task.batch, seed=seed)
 
     def evaluate(epoch: int) -> None:
-        if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
+        if 0 < epoch == epochs and task.make_start is None and has_initial_statistics(model, epochs * len(batches)):
             statistics = task.data.training.batches(EVALUATION_BATCH, seed=0)
             reestimate_normalisation(model, until_stopped(statistics, stop))
         accuracy = task.validate(model).accuracy
@@ -119,7 +119,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     # Where inputs change, the teacher is evaluated at every step, and logits of the unchanged inputs are of no use.
     is_stored = with_teacher and not task.data.changes
     inputs = until_stopped(task.data.train.batches(EVALUATION_BATCH), stop)
-    logits = answers(model, inputs) if is_stored else torch.empty(0)
+    logits = logits_of(model, inputs) if is_stored else torch.empty(0)
     start = WarmStart(model.state_dict(), task.validate(model), logits)
     _require_finite(start.state | {"the dense network's output": start.teacher_logits})
     return start
@@ -262,7 +262,7 @@ class CandidateTraining:
         with _of_this_network(checkpoint):
             steps = saved.epoch * len(self.batches(self.candidate.seed))
             self.model.load_state_dict(saved.model)
-            self.method.go_on(saved.unit, saved.alphas, steps)
+            self.method.resume(saved.unit, saved.alphas, steps)
             self.history = [Epoch(**epoch) for epoch in saved.history]
             self.snapshots = [Snapshot.of(each) for each in saved.snapshots]
             torch.set_rng_state(saved.random)
@@ -286,7 +286,7 @@ class CandidateTraining:
         self.rungs.on_checkpoint()
 
     def after_epoch(self, epoch: int, optimizer_state: Callable[[], OptimizerState]) -> None:
-        if is_kept(epoch, self.candidate.epochs):
+        if is_recorded(epoch, self.candidate.epochs):
             self._record_weights(epoch)
         self._report(self._evaluate(epoch))
         if self.rungs.checkpoint is not None and self._interval.is_over():
@@ -304,7 +304,7 @@ class CandidateTraining:
         """
         with torch.random.fork_rng(devices=[]):  # the evaluation must not change what dropout draws afterwards
             state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
-            levels = self.method.ending().levels
+            levels = self.method.final_weights().levels
             copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
             put_trits(copy, levels)
             reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
@@ -345,22 +345,22 @@ class CandidateTraining:
     def settle(self) -> Settled:
         """Make the trits final, train the float parameters, and evaluate."""
         before = self._evaluate(self.candidate.epochs)
-        ending = self.method.ending()
-        self.method.detach(ending)
-        self._train_float_parameters(before, total(ending.counts).sparsity)
+        weights = self.method.final_weights()
+        self.method.detach(weights)
+        self._train_float_parameters(before, total(weights.counts).sparsity)
         reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.stop))
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(
             model=self.model,
             score=final,
-            counts=ending.counts,
-            moved_share=ending.moved_share,
-            reached=ending.reached,
+            counts=weights.counts,
+            moved_share=weights.adjusted_fraction,
+            reached=weights.achieved,
             sparsity_before=before.sparsity,
             soft_accuracy=before.soft_accuracy,
             rounded_accuracy=before.rounded_accuracy,
-            dead_layers=ending.dead_layers,
+            dead_layers=weights.dead_layers,
             unit=self.method.unit,
             alphas=self.method.alphas(),
             history=tuple(self.history),

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sca_search.api.baked_export import export_baked
 from sca_search.api.callback import TernaryCallback, lightning
-from sca_search.api.loop import sparsity, ternary_layers
+from sca_search.api.loop import export_baked, sparsity, ternary_layers
 from sca_search.data import load_data
 from sca_search.errors import ModelError
 from sca_search.export.open import load
@@ -110,7 +109,7 @@ def test_papers_form_adds_its_pull_to_the_gradient() -> None:
         def on_train_batch_end(self, *_: Any) -> None:
             seen[:] = [torch.tanh(theta.detach()) for theta in latents(module).values()]
 
-    callback = TernaryCallback(0.5, form="paper", strength=10.0, frozen_share=0.0)
+    callback = TernaryCallback(0.5, form="paper", wdr_strength=10.0, frozen_fraction=0.0)
     trainer(callback, Look()).fit(module, loader())
     gaps = torch.cat([(soft - soft.round()).abs().flatten() for soft in seen])
     assert float((gaps < 0.1).float().mean()) > 0.95

@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sca_search.api.baked_export import export_baked
-from sca_search.api.loop import bake, regularizer, sparsity, ternarize
-from sca_search.api.loop_control import Control, relative_scale
+from sca_search.api.loop import Control, bake, export_baked, regularizer, relative_scale, sparsity, ternarize
 from sca_search.data import load_data
 from sca_search.errors import ExportError, ModelError
 from sca_search.ternary.parametrize import latents, ternary_weights
@@ -102,13 +100,13 @@ def test_papers_form_needs_a_strength_and_learns() -> None:
     with pytest.raises(ModelError, match="strength"):
         Control(model, 10)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    assert train(model, Control(model, steps_of(30), strength=1e-3), optimizer, 30) > 0.8
+    assert train(model, Control(model, steps_of(30), wdr_strength=1e-3), optimizer, 30) > 0.8
     assert sparsity(model) == pytest.approx(0.5, abs=0.001)
 
 
 def test_last_part_of_the_training_has_its_trits_frozen() -> None:
     model = ternarize(small_network(), 0.5)
-    control = Control(model, 10, frozen_share=0.3)
+    control = Control(model, 10, frozen_fraction=0.3)
     for step in range(10):
         control.step()
         assert control.is_fixed == (step >= 7)
@@ -152,8 +150,8 @@ def test_scale_looks_at_the_highest_rate_to_come_and_leaves_other_optimizers_alo
         (lambda: sparsity(small_network()), "no ternary layer"),
         (lambda: Control(small_network(), 10), "call ternarize first"),
         (lambda: Control(ternarize(small_network()), 0), "steps must be at least 1, got 0"),
-        (lambda: Control(ternarize(small_network()), 5, frozen_share=1.0), "below 1, got 1.0"),
-        (lambda: Control(ternarize(small_network()), 5, strength=1.0), "belongs to the paper's form"),
+        (lambda: Control(ternarize(small_network()), 5, frozen_fraction=1.0), "below 1, got 1.0"),
+        (lambda: Control(ternarize(small_network()), 5, wdr_strength=1.0), "for the paper's form only"),
     ],
 )
 def test_misuse_is_one_clear_sentence(call: object, words: str) -> None:

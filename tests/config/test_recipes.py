@@ -21,7 +21,7 @@ from sca_search.models.weights import TEACHER_LOGITS, load_weights
 from sca_search.study.setup import make_task
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
-from sca_search.ternary.parametrize import TernaryWeight, latents, soft_weights, ternarize
+from sca_search.ternary.parametrize import TernaryWeight, latents, parametrize_layers, soft_weights
 from sca_search.training.fit import FitPlan, parameter_groups
 from sca_search.training.task import Task
 from sca_search.training.train import train_candidate, train_dense
@@ -202,7 +202,7 @@ def test_theta_starts_between_its_own_scale_and_the_spread(tmp_path: Path) -> No
     spreads = spreads_of(model, recipe_candidate(spec, 0), task)
     expected = {name: math.exp(0.25 * math.log(mean) + 0.75 * math.log(0.6)) for name, mean in own.items()}
     assert spreads == pytest.approx(expected)
-    ternarize(model, spreads)
+    parametrize_layers(model, spreads)
     for name, latent in latents(model).items():
         assert latent.detach().square().mean().sqrt().item() == pytest.approx(expected[name], rel=1e-5)
 
@@ -213,7 +213,7 @@ def test_at_full_length_the_soft_weight_is_the_weight_itself(tmp_path: Path) -> 
     torch.manual_seed(0)
     model = task.make_model()
     before = {name: model.get_submodule(name).weight.detach().clone() for name in task.ternary_layers}
-    ternarize(model, spreads_of(model, recipe_candidate(spec, 0), task))
+    parametrize_layers(model, spreads_of(model, recipe_candidate(spec, 0), task))
     for name, soft in soft_weights(model).items():
         torch.testing.assert_close(soft, before[name])
 
@@ -238,7 +238,7 @@ def test_without_tanh_weights_are_free_and_trits_the_nearest() -> None:
 
 def test_weight_decay_reaches_everything_and_the_last_layer_has_its_own() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
-    ternarize(model, {"0": 0.6})
+    parametrize_layers(model, {"0": 0.6})
     plan = FitPlan(epochs=1, learning_rate=0.1, weight_decay=1e-5, last_layer_weight_decay=1e-3, last_layer="1")
     decays = {id(p): group["weight_decay"] for group in parameter_groups(model, plan) for p in group["params"]}
     assert decays[id(latents(model)["0"])] == 1e-5

@@ -14,7 +14,7 @@ from torch import nn
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import RunError
 from sca_search.export.state_dict import count_zeros, load_plain, save_plain
-from sca_search.ternary.parametrize import ZeroCount, bake, ternarize
+from sca_search.ternary.parametrize import ZeroCount, bake_trits, parametrize_layers
 
 LAYERS = ("0", "2")
 SPEC = InputSpec((1, 2, 3), ("a", "ä", "0"), (0.5,), (0.25,))
@@ -27,8 +27,8 @@ def network():
         nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)
     )
     model[1].running_mean.uniform_()
-    ternarize(model, {"0": 0.6, "2": 0.6})
-    return bake(model)
+    parametrize_layers(model, {"0": 0.6, "2": 0.6})
+    return bake_trits(model)
 
 
 def change_weight(model, name, value):

@@ -21,7 +21,7 @@ from sca_search.models.prepare import prepared, rebuilt
 from sca_search.models.scales import put_output_scales, scaled_layers
 from sca_search.study.setup import make_task
 from sca_search.ternary.exact import Floor
-from sca_search.ternary.parametrize import bake, ternarize
+from sca_search.ternary.parametrize import bake_trits, parametrize_layers
 from sca_search.training.task import Task
 from sca_search.training.train import train_candidate, train_dense
 
@@ -119,9 +119,9 @@ def test_ternarizing_keeps_the_size_of_what_a_layer_gives():
     model = put_output_scales(nn.Sequential(nn.Linear(64, 32)), ["0"])
     given = torch.randn(100, 64)
     before = model(given)
-    ternarize(model, {"0": 0.1})  # so small a spread that tanh Θ is nearly Θ
+    parametrize_layers(model, {"0": 0.1})  # so small a spread that tanh Θ is nearly Θ
     assert torch.allclose(model(given), before, atol=0.02)
-    bake(model, {"0": torch.ones(32, 64)})
+    bake_trits(model, {"0": torch.ones(32, 64)})
     assert sorted(model.state_dict()) == ["0.bias", "0.output_scale", "0.weight"]
     assert model[0].output_scale.requires_grad
 

@@ -13,11 +13,24 @@ from torch.func import functional_call
 
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
-from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.methods.base import strength_unit
-from sca_search.ternary.parametrize import latents, sparsity, ternarize, ternary_weights
+from sca_search.ternary.parametrize import (
+    ZeroCount,
+    latents,
+    nearest_trits_of,
+    parametrize_layers,
+    ternary_weights,
+    total,
+    zero_counts,
+)
 
 SIZES = {"1": 20 * 12, "4": 12 * 10}
+
+
+def sparsity(model: nn.Module) -> ZeroCount:
+    """Zeros if the network were rounded now."""
+    return total(zero_counts(nearest_trits_of(model)))
 
 
 def plain_network():
@@ -37,7 +50,7 @@ def plain_network():
 def network(form="sharpened"):
     """Its two middle layers made ternary."""
     model = plain_network()
-    ternarize(model, dict.fromkeys(SIZES, 0.6), form)
+    parametrize_layers(model, dict.fromkeys(SIZES, 0.6), form)
     return model
 
 
@@ -89,12 +102,12 @@ def one_pass(model, seed=0):
 def test_strength_and_sharpness_follow_their_schedules_within_an_epoch():
     model = network()
     strength = Ramp(first=0.0, last=4.0, start=0.5)
-    control = SparsityControl(model, candidate(strength=strength, sharpness=sharpened(last=200.0, first=2.0, stop=1.0)))
+    control = LayerSchedules(model, candidate(strength=strength, sharpness=sharpened(last=200.0, first=2.0, stop=1.0)))
     seen = []
     for epoch in (0, 2.5, 5, 6.25, 7.5, 10):
         control.update(epoch)
         assert {weight.sharpness for weight in ternary_weights(model).values()} == {control.sharpness}
-        seen.append((control.strength, control.sharpness))
+        seen.append((control.wdr_strength, control.sharpness))
     # β from 2 to 200 by equal factors: 2 · 100^(epoch / 10)
     expected = [(0, 2), (0, 2 * 100**0.25), (0, 20), (1, 2 * 100**0.625), (2, 2 * 100**0.75), (4, 200)]
     np.testing.assert_allclose(seen, expected, rtol=1e-12)
@@ -103,37 +116,37 @@ def test_strength_and_sharpness_follow_their_schedules_within_an_epoch():
 def test_the_gradients_sharpness_is_the_candidates_and_without_one_never_cut():
     for given, told in ((None, math.inf), (1.5, 1.5)):
         model = network()
-        SparsityControl(model, candidate(gradient_sharpness=given))
+        LayerSchedules(model, candidate(gradient_sharpness=given))
         assert {weight.gradient_sharpness for weight in ternary_weights(model).values()} == {told}
 
 
 def test_strength_is_counted_in_its_unit():
-    control = SparsityControl(network(), candidate(strength=Steps(value=3.0, factors=((4, 10.0),))))
+    control = LayerSchedules(network(), candidate(strength=Steps(value=3.0, factors=((4, 10.0),))))
     control.unit = 0.25
     control.update(3.99)
-    assert control.strength == 0.75
+    assert control.wdr_strength == 0.75
     control.update(4)
-    assert control.strength == 7.5
+    assert control.wdr_strength == 7.5
 
 
 def test_papers_form_stays_soft_whatever_the_sharpness():
     model = network("paper")
-    control = SparsityControl(model, candidate(form="paper", sharpness=sharpened()))
+    control = LayerSchedules(model, candidate(form="paper", sharpness=sharpened()))
     control.update(10)
     assert control.sharpness == 1.0
     assert {weight.sharpness for weight in ternary_weights(model).values()} == {1.0}
 
 
 def test_control_is_at_its_schedules_start_when_made():
-    control = SparsityControl(network(), candidate(strength=Ramp(first=0.5, last=1), sharpness=sharpened(first=3.0)))
-    assert (control.strength, control.sharpness) == (0.5, 3.0)
+    control = LayerSchedules(network(), candidate(strength=Ramp(first=0.5, last=1), sharpness=sharpened(first=3.0)))
+    assert (control.wdr_strength, control.sharpness) == (0.5, 3.0)
 
 
 def test_finish_goes_to_the_schedules_end():
     model = network()
-    control = SparsityControl(model, candidate(strength=Ramp(first=0, last=2), sharpness=sharpened(last=50.0)))
+    control = LayerSchedules(model, candidate(strength=Ramp(first=0, last=2), sharpness=sharpened(last=50.0)))
     control.finish()
-    assert (control.strength, control.sharpness) == (2.0, 50.0)
+    assert (control.wdr_strength, control.sharpness) == (2.0, 50.0)
     assert {weight.sharpness for weight in ternary_weights(model).values()} == {50.0}
 
 
@@ -143,7 +156,7 @@ def test_finish_goes_to_the_schedules_end():
 def test_prior_puts_alpha_at_the_quantile_and_leaves_it_there():
     model = network("paper")
     expected = {name: numpy_alpha(theta, 0.6) for name, theta in numpy_latents(model).items()}
-    control = SparsityControl(model, candidate(form="paper"))
+    control = LayerSchedules(model, candidate(form="paper"))
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
     kept = control.alphas()
     for epoch in range(1, 6):
@@ -159,7 +172,7 @@ def test_alpha_of_a_late_pull_is_set_when_the_pull_begins(late):
     """Until then Θ is free to move, and the prior speaks of where it is when it is pulled. No pull: nothing to set."""
     model = network("paper")
     first = {name: numpy_alpha(theta, 0.6) for name, theta in numpy_latents(model).items()}
-    control = SparsityControl(model, candidate(form="paper", strength=late))
+    control = LayerSchedules(model, candidate(form="paper", strength=late))
     found = first
     for step, epoch in enumerate((2.5, 5, 5.1, 7.5, 10)):
         disturb(model, step)
@@ -175,7 +188,7 @@ def test_only_the_layer_whose_pull_is_late_waits_with_its_alpha():
     model = network("paper")
     early = numpy_alpha(numpy_latents(model)["1"], 0.6)
     plan = candidate(form="paper", strength=0.5, layer_strength={"4": Ramp(first=0, last=1, start=0.5)})
-    control = SparsityControl(model, plan)
+    control = LayerSchedules(model, plan)
     disturb(model, 1)
     control.update(5)
     late = numpy_alpha(numpy_latents(model)["4"], 0.6)
@@ -188,7 +201,7 @@ def test_prior_is_asked_for_what_the_candidate_asks():
     """Where earlier trials say that asking for more reaches the plan."""
     model = network("paper")
     thetas = numpy_latents(model)
-    control = SparsityControl(model, candidate(form="paper", asked={"4": 0.75}, split={"4": 0.7}))
+    control = LayerSchedules(model, candidate(form="paper", asked={"4": 0.75}, split={"4": 0.7}))
     expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.75)}
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
 
@@ -196,7 +209,7 @@ def test_prior_is_asked_for_what_the_candidate_asks():
 def test_tracked_sparsity_rises_to_its_plan_by_hand():
     """A rise over 8 of 10 epochs: 1 - (1 - epoch/8)³ of the planned 0.6."""
     model = network()
-    control = SparsityControl(model, candidate(alpha=Tracked(rise=0.8), sharpness=2000.0))
+    control = LayerSchedules(model, candidate(alpha=Tracked(rise=0.8), sharpness=2000.0))
     assert control.alphas() == {"1": 0.0, "4": 0.0}
     for epoch, share in ((2, 37 / 64), (4, 7 / 8), (6, 63 / 64), (8, 1), (10, 1)):
         disturb(model, epoch)
@@ -208,7 +221,7 @@ def test_tracked_sparsity_rises_to_its_plan_by_hand():
 
 def test_finish_has_the_whole_plan_however_long_the_rise():
     model = network()
-    control = SparsityControl(model, candidate(alpha=Tracked(rise=1.0, every=1000), sharpness=2000.0))
+    control = LayerSchedules(model, candidate(alpha=Tracked(rise=1.0, every=1000), sharpness=2000.0))
     control.finish()
     assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
 
@@ -216,16 +229,16 @@ def test_finish_has_the_whole_plan_however_long_the_rise():
 def test_control_goes_on_as_a_training_left_it():
     """α of the prior belongs to the weights that the training began with, not to those it goes on from."""
     model = network("paper")
-    control = SparsityControl(model, candidate(form="paper"))
+    control = LayerSchedules(model, candidate(form="paper"))
     control.unit = 0.25
     alphas, unit = control.alphas(), control.unit
     disturb(model, 1)
-    again = SparsityControl(model, candidate(form="paper"))
+    again = LayerSchedules(model, candidate(form="paper"))
     assert again.alphas() != alphas
-    again.go_on(unit, alphas, steps=0)
+    again.resume(unit, alphas, steps=0)
     again.update(3)
     assert again.alphas() == alphas
-    assert again.strength == 0.25 * 0.5
+    assert again.wdr_strength == 0.25 * 0.5
 
 
 # Holding
@@ -234,9 +247,9 @@ def test_control_goes_on_as_a_training_left_it():
 def test_weights_are_held_in_the_plans_proportion():
     """Half-way from 0.5 to the end, 1 - ½³ = 7/8: so many of the planned zeros, and so many of the others."""
     model = network("paper")
-    control = SparsityControl(model, candidate(form="paper", hold_from=0.5, split={"4": 0.9}))
+    control = LayerSchedules(model, candidate(form="paper", hold_from=0.5, split={"4": 0.9}))
     control.update(5)
-    assert {(w.held_below, w.held_above) for w in ternary_weights(model).values()} == {(0.0, math.inf)}
+    assert {(w.pinned_below, w.pinned_above) for w in ternary_weights(model).values()} == {(0.0, math.inf)}
     control.update(7.5)
     one_pass(model)
     for name, share, size in (("1", 0.6, 240), ("4", 0.9, 120)):
@@ -247,7 +260,7 @@ def test_weights_are_held_in_the_plans_proportion():
 
 def test_at_the_end_every_weight_is_held():
     model = network("paper")
-    SparsityControl(model, candidate(form="paper", hold_from=0.5)).finish()
+    LayerSchedules(model, candidate(form="paper", hold_from=0.5)).finish()
     assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
     for name, theta in numpy_latents(model).items():
         ordered = np.sort(np.abs(theta).ravel())
@@ -261,7 +274,7 @@ def test_at_the_end_every_weight_is_held():
 def test_tracked_alpha_keeps_the_planned_zeros_at_every_look(share):
     """Sharp enough, rounding leaves in each layer exactly the zeros that the plan has there."""
     model = network()
-    control = SparsityControl(model, candidate(sparsity=share, alpha=Tracked(), sharpness=2000.0))
+    control = LayerSchedules(model, candidate(sparsity=share, alpha=Tracked(), sharpness=2000.0))
     planned = sum(math.floor(share * size + 0.5) for size in SIZES.values())
     for step in range(8):
         disturb(model, step)
@@ -276,7 +289,7 @@ def test_tracked_alpha_keeps_the_planned_zeros_at_every_look(share):
 
 def test_tracked_alpha_moves_only_every_so_many_steps():
     model = network()
-    control = SparsityControl(model, candidate(alpha=Tracked(every=3)))
+    control = LayerSchedules(model, candidate(alpha=Tracked(every=3)))
     changed = []
     for step in range(1, 10):
         before = control.alphas()
@@ -289,7 +302,7 @@ def test_tracked_alpha_moves_only_every_so_many_steps():
 
 def test_finish_looks_at_the_last_weights_even_between_two_looks():
     model = network()
-    control = SparsityControl(model, candidate(alpha=Tracked(every=1000)))
+    control = LayerSchedules(model, candidate(alpha=Tracked(every=1000)))
     disturb(model, 1)
     control.finish()
     assert control.alphas() == pytest.approx(
@@ -300,7 +313,7 @@ def test_finish_looks_at_the_last_weights_even_between_two_looks():
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 def test_alpha_given_is_the_same_in_every_layer(form):
     model = network(form)
-    control = SparsityControl(model, candidate(form=form, alpha=Constant(value=0.7)))
+    control = LayerSchedules(model, candidate(form=form, alpha=Constant(value=0.7)))
     assert control.alphas() == {"1": 0.7, "4": 0.7}
     disturb(model, 0)
     control.update(5)
@@ -308,7 +321,7 @@ def test_alpha_given_is_the_same_in_every_layer(form):
 
 
 def test_alpha_may_have_a_schedule_of_its_own():
-    control = SparsityControl(network("paper"), candidate(form="paper", alpha=Ramp(first=0.2, last=1.2)))
+    control = LayerSchedules(network("paper"), candidate(form="paper", alpha=Ramp(first=0.2, last=1.2)))
     control.update(5)
     assert control.alphas() == pytest.approx({"1": 0.7, "4": 0.7})
 
@@ -317,7 +330,7 @@ def test_alpha_may_have_a_schedule_of_its_own():
 def test_a_split_gives_each_layer_its_own_share(alpha):
     model = network()
     thetas = numpy_latents(model)
-    control = SparsityControl(model, candidate(alpha=alpha, split={"4": 0.9}, sharpness=2000.0))
+    control = LayerSchedules(model, candidate(alpha=alpha, split={"4": 0.9}, sharpness=2000.0))
     expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.9)}
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
     assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.9 * 120 + 0.5)
@@ -328,7 +341,7 @@ def test_a_split_gives_each_layer_its_own_share(alpha):
 
 def test_papers_penalty_is_strength_times_the_sum_of_eq_4():
     model = network("paper")
-    control = SparsityControl(model, candidate(form="paper", strength=0.03, split={"4": 0.8}))
+    control = LayerSchedules(model, candidate(form="paper", strength=0.03, split={"4": 0.8}))
     one_pass(model)
     alphas = control.alphas()
     r = 0.0
@@ -342,7 +355,7 @@ def test_papers_penalty_is_strength_times_the_sum_of_eq_4():
 def test_sharpened_penalty_has_its_maximum_where_rounding_divides(beta):
     """The same sum over the sharpened W, with an α that puts R's maximum at the border θ = t: W(t) = ½ tanh(2βt)."""
     model = network()
-    control = SparsityControl(model, candidate(strength=0.03, sharpness=beta))
+    control = LayerSchedules(model, candidate(strength=0.03, sharpness=beta))
     one_pass(model)
     alphas = control.alphas()
     r = 0.0
@@ -356,7 +369,7 @@ def test_sharpened_penalty_has_its_maximum_where_rounding_divides(beta):
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 def test_penaltys_gradient_reaches_the_latent_weights_and_nothing_else(form):
     model = network(form)
-    control = SparsityControl(model, candidate(form=form))
+    control = LayerSchedules(model, candidate(form=form))
     one_pass(model)
     control.penalty().backward()
     assert all(latent.grad is not None and latent.grad.any() for latent in latents(model).values())
@@ -368,7 +381,7 @@ def test_penaltys_gradient_reaches_the_latent_weights_and_nothing_else(form):
 def test_penalty_leaves_no_soft_weight_behind(strength):
     """A kept soft weight would hold its whole graph in memory until the next step."""
     model = network()
-    control = SparsityControl(model, candidate(strength=strength))
+    control = LayerSchedules(model, candidate(strength=strength))
     one_pass(model)
     control.penalty()
     for weight in ternary_weights(model).values():
@@ -378,7 +391,7 @@ def test_penalty_leaves_no_soft_weight_behind(strength):
 
 def test_no_strength_is_no_penalty():
     model = network()
-    control = SparsityControl(model, candidate(strength=Ramp(first=0.0, last=1.0, start=0.5)))
+    control = LayerSchedules(model, candidate(strength=Ramp(first=0.0, last=1.0, start=0.5)))
     one_pass(model)
     assert control.penalty() == 0.0
     control.update(10)
@@ -422,7 +435,7 @@ def norm_of_gradient(value, thetas):
 @pytest.mark.parametrize("count", [16, 15])
 def test_unit_is_the_ratio_of_the_two_gradients_with_rolled_labels(form, count):
     model = network(form)
-    SparsityControl(model, candidate(form=form, sharpness=2.0))
+    LayerSchedules(model, candidate(form=form, sharpness=2.0))
     generator = torch.Generator().manual_seed(3)
     images, labels = torch.randn(count, 8, generator=generator), torch.randint(0, 3, (count,), generator=generator)
     expected = by_autograd(model, images, labels)
@@ -431,7 +444,7 @@ def test_unit_is_the_ratio_of_the_two_gradients_with_rolled_labels(form, count):
 
 def test_unit_leaves_no_gradient_and_no_soft_weight():
     model = network()
-    SparsityControl(model, candidate())
+    LayerSchedules(model, candidate())
     strength_unit(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3)
     assert all(parameter.grad is None for parameter in model.parameters())
     for weight in ternary_weights(model).values():
@@ -442,7 +455,7 @@ def test_unit_leaves_no_gradient_and_no_soft_weight():
 def test_unit_is_0_where_nothing_pulls():
     """All Θ at 0 is a stationary point of R: there is no ratio to take."""
     model = network("paper")
-    SparsityControl(model, candidate(form="paper"))
+    LayerSchedules(model, candidate(form="paper"))
     with torch.no_grad():
         for latent in latents(model).values():
             latent.zero_()
@@ -452,7 +465,7 @@ def test_unit_is_0_where_nothing_pulls():
 def test_strength_of_1_balances_the_two_gradients():
     """What the unit is for: at strength 1, λ‖∇R‖ is ‖∇task‖."""
     model = network()
-    control = SparsityControl(model, candidate(strength=1.0, sharpness=2.0))
+    control = LayerSchedules(model, candidate(strength=1.0, sharpness=2.0))
     generator = torch.Generator().manual_seed(3)
     images, labels = torch.randn(16, 8, generator=generator), torch.randint(0, 3, (16,), generator=generator)
     control.unit = strength_unit(model.train(), images, labels)
@@ -473,14 +486,14 @@ def test_layers_may_have_schedules_of_their_own():
         layer_strength={"4": Ramp(first=0.0, last=8.0)},
         layer_sharpness={"1": 9.0},
     )
-    control = SparsityControl(model, plan)
+    control = LayerSchedules(model, plan)
     control.update(5.0)
     weights = ternary_weights(model)
-    assert {name: (weight.strength, weight.sharpness) for name, weight in weights.items()} == {
+    assert {name: (weight.wdr_strength, weight.sharpness) for name, weight in weights.items()} == {
         "1": (2.0, 9.0),
         "4": (4.0, 4.0),
     }
-    assert (control.strength, control.sharpness) == (3.0, 6.5)
+    assert (control.wdr_strength, control.sharpness) == (3.0, 6.5)
     expected = 0.0
     for name, (strength, beta) in {"1": (2.0, 9.0), "4": (4.0, 4.0)}.items():
         t = math.atanh(math.sqrt(weights[name].alpha / 2))

@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.ternary.histogram import BINS, MOST_LOOKS, Snapshot, is_kept, snapshot
+from sca_search.config.candidate import Form
+from sca_search.ternary.histogram import BINS, MOST_SNAPSHOTS, Snapshot, is_recorded, snapshot
 from sca_search.ternary.methods.sca import weights_of
-from sca_search.ternary.parametrize import Form, latents, ternarize, ternary_weights
+from sca_search.ternary.parametrize import latents, parametrize_layers, ternary_weights
 
 
 def network(form: Form) -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 50))
-    ternarize(model, {"0": 0.6, "1": 0.6}, form)
+    parametrize_layers(model, {"0": 0.6, "1": 0.6}, form)
     for weight in ternary_weights(model).values():
         weight.alpha = 0.5
         weight.sharpness = 50.0 if form == "sharpened" else 1.0
@@ -49,10 +50,10 @@ def test_snapshot_counts_all_weights_of_all_layers(form: Form) -> None:
         assert taken.soft[0] + taken.soft[BINS // 2] + taken.soft[-1] > 0.9 * 3200
 
 
-@pytest.mark.parametrize("epochs", [1, 2, MOST_LOOKS, MOST_LOOKS + 1, 400])
+@pytest.mark.parametrize("epochs", [1, 2, MOST_SNAPSHOTS, MOST_SNAPSHOTS + 1, 400])
 def test_few_epochs_are_kept_however_many_there_are(epochs: int) -> None:
-    kept = [epoch for epoch in range(epochs + 1) if is_kept(epoch, epochs)]
-    assert len(kept) <= MOST_LOOKS + 2
+    kept = [epoch for epoch in range(epochs + 1) if is_recorded(epoch, epochs)]
+    assert len(kept) <= MOST_SNAPSHOTS + 2
     assert (kept[0], kept[-1]) == (0, epochs)
 
 

@@ -111,14 +111,14 @@ def test_trits_keep_the_sign_of_their_latent(task, floor):
 def test_no_zeros_leave_signs():
     result = papers_step({"a": tensor([[0.1, -0.2], [3.0, -0.01]])}, 0)
     assert result.trits["a"].tolist() == [[1, -1], [1, -1]]
-    assert result.moved == 3
+    assert result.adjusted == 3
 
 
 def test_nothing_but_zeros_leave_a_dead_layer():
     result = papers_step({"a": tensor([[0.1, -0.2]]), "b": tensor([[3.0], [-4.0]])}, 4, Floor(1, 1))
     assert flat(result.trits).tolist() == [0, 0, 0, 0]
     assert result.dead_layers == ("a", "b")
-    assert result.moved == 2
+    assert result.adjusted == 2
 
 
 def test_a_latent_of_exactly_0_becomes_plus_1_where_it_must_not_be_a_zero():
@@ -141,9 +141,9 @@ def test_no_more_is_moved_than_the_count_is_off(task):
     latents, softs, thresholds, zeros = task
     result = exact_trits(latents, softs, thresholds, zeros, NO_FLOOR)
     rounded_zeros = int((np.round(flat(softs)) == 0).sum())
-    assert result.moved == abs(rounded_zeros - zeros)
-    assert result.moved == int(((flat(result.trits) == 0) != (np.round(flat(softs)) == 0)).sum())
-    assert result.moved_share == result.moved / flat(latents).size
+    assert result.adjusted == abs(rounded_zeros - zeros)
+    assert result.adjusted == int(((flat(result.trits) == 0) != (np.round(flat(softs)) == 0)).sum())
+    assert result.adjusted_fraction == result.adjusted / flat(latents).size
 
 
 @quick
@@ -191,7 +191,7 @@ def test_moves_are_the_fewest_that_count_and_layer_floor_allow(task, per_layer):
     costs = [int((mask != was_zero).sum()) for mask in patterns(was_zero.size, zeros) if keeps(mask, latents, floor)]
     assume(costs)
     result = exact_trits(latents, softs, thresholds, zeros, floor)
-    assert result.moved == min(costs)
+    assert result.adjusted == min(costs)
 
 
 def test_moves_go_where_they_cost_least_not_where_zeros_are_missing():
@@ -218,7 +218,7 @@ def test_a_layer_that_rounds_to_nothing_keeps_its_largest_weight():
     result = papers_step(latents, 3, Floor(per_layer=1))
     assert result.trits["a"].tolist() == [[0, -1, 0]]
     assert result.trits["b"].tolist() == [[0, 1, 1]]
-    assert result.moved == 2
+    assert result.adjusted == 2
     assert result.dead_layers == ()
 
 
@@ -290,7 +290,7 @@ def test_an_infinite_border_lets_the_largest_weights_out():
     latents = {"a": tensor([[0.1, -3.0, 0.2], [2.5, 0.3, 0.4]])}
     result = exact_trits(latents, {"a": torch.zeros(2, 3)}, {"a": threshold_of_alpha(2.0)}, 4, NO_FLOOR)
     assert result.trits["a"].tolist() == [[0, -1, 0], [1, 0, 0]]
-    assert result.moved == 2
+    assert result.adjusted == 2
 
 
 def test_an_infinite_border_picks_the_largest_of_many():
@@ -326,8 +326,8 @@ def test_the_latents_are_left_alone():
 
 
 def test_moved_share_is_over_all_weights():
-    assert ExactTrits({"a": torch.zeros(2, 5), "b": torch.zeros(10)}, 5, ()).moved_share == 0.25
-    assert ExactTrits({}, 0, ()).moved_share == 0.0
+    assert ExactTrits({"a": torch.zeros(2, 5), "b": torch.zeros(10)}, 5, ()).adjusted_fraction == 0.25
+    assert ExactTrits({}, 0, ()).adjusted_fraction == 0.0
 
 
 # Transposed convolutions

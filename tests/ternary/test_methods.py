@@ -21,14 +21,14 @@ from sca_search.study.space import Space
 from sca_search.ternary.methods import method_class
 from sca_search.ternary.methods.bayes_binn import BayesBinn, RandomSigns
 from sca_search.ternary.methods.binary_connect import Sign
-from sca_search.ternary.methods.bnn_plus import FirstPull, SecondPull
+from sca_search.ternary.methods.bnn_plus import L1Regularized, L2Regularized
 from sca_search.ternary.methods.bwn import FilterSigns
 from sca_search.ternary.methods.dorefa import LayerSigns
-from sca_search.ternary.methods.elb import Drawn, nearest_scaled
+from sca_search.ternary.methods.elb import Attracted, nearest_scaled
 from sca_search.ternary.methods.inq import Incremental
 from sca_search.ternary.methods.lr_net import RandomTrits, mean, variance
 from sca_search.ternary.methods.quantized import Quantizer, as_weights
-from sca_search.ternary.methods.tang import PulledTrits
+from sca_search.ternary.methods.tang import RegularizedTrits
 from sca_search.ternary.methods.ttq import TwoScales
 from sca_search.ternary.methods.twn import NearestTernary
 from sca_search.ternary.parametrize import total
@@ -94,7 +94,7 @@ def test_twn_has_its_threshold_and_its_scale():
 def test_ttq_has_two_scales_and_the_papers_three_gradients():
     values, outer = random_weights(5, 8), random_weights(5, 8, seed=1)
     quantizer = TwoScales(None, 0)
-    quantizer.planned = 0.5
+    quantizer.planned_sparsity = 0.5
     quantizer.positive.data.fill_(1.5)
     quantizer.negative.data.fill_(0.25)
     weight, gradient = soft_and_gradient(quantizer, values, outer)
@@ -110,18 +110,18 @@ def test_ttq_has_two_scales_and_the_papers_three_gradients():
 def test_ttq_begins_at_mean_magnitudes():
     values = torch.tensor([[2.0, 4.0, -1.0, -3.0, 0.1, -0.1]])
     quantizer = TwoScales(None, 0)
-    quantizer.planned = 2 / 6
+    quantizer.planned_sparsity = 2 / 6
     quantizer.fit(values)
     assert (quantizer.positive.item(), quantizer.negative.item()) == (3.0, 2.0)
 
 
 def test_tangs_regularizer_rounds_and_pulls():
     values, outer = np.array([[-1.4, -0.6, -0.3, 0.0, 0.4, 0.7]], np.float32), random_weights(1, 6)
-    weight, gradient = soft_and_gradient(PulledTrits(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(RegularizedTrits(None, 0), values, outer)
     np.testing.assert_array_equal(weight, [[-1, -1, 0, 0, 0, 1]])
     np.testing.assert_allclose(gradient, outer, rtol=1e-6)
     inside = np.clip(values, -1, 1)
-    assert PulledTrits(None, 0).pull(torch.tensor(values)).item() == pytest.approx(
+    assert RegularizedTrits(None, 0).regularizer(torch.tensor(values)).item() == pytest.approx(
         ((1 - inside**2) * inside**2).sum(), rel=1e-5
     )
 
@@ -129,8 +129,8 @@ def test_tangs_regularizer_rounds_and_pulls():
 @pytest.mark.parametrize(
     ("kind", "formula"),
     [
-        (FirstPull, lambda scale, w: np.abs(scale - np.abs(w)) * np.abs(w)),
-        (SecondPull, lambda scale, w: (scale - np.abs(w)) ** 2 * w**2),
+        (L1Regularized, lambda scale, w: np.abs(scale - np.abs(w)) * np.abs(w)),
+        (L2Regularized, lambda scale, w: (scale - np.abs(w)) ** 2 * w**2),
     ],
 )
 def test_bnn_plus_rounds_by_its_scale_and_pulls_there(kind, formula):
@@ -143,7 +143,7 @@ def test_bnn_plus_rounds_by_its_scale_and_pulls_there(kind, formula):
     np.testing.assert_allclose(weight, scale * trits, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(gradient, outer, rtol=1e-5)
     assert quantizer.learned.grad.item() == pytest.approx((outer * trits).sum(), rel=1e-4)
-    assert quantizer.pull(torch.tensor(values)).item() == pytest.approx(formula(scale, values).sum(), rel=1e-4)
+    assert quantizer.regularizer(torch.tensor(values)).item() == pytest.approx(formula(scale, values).sum(), rel=1e-4)
 
 
 def test_inq_has_one_power_of_two_and_fixes_the_largest_first():
@@ -177,15 +177,15 @@ def test_elb_projects_to_the_nearest_scaled_trits():
 def test_elb_pulls_to_its_target_and_remembers_the_error():
     values = random_weights(2, 3)
     latent = torch.tensor(values)
-    quantizer = Drawn(None, 0)
+    quantizer = Attracted(None, 0)
     quantizer.begin(latent)
     target = as_weights(nearest_scaled(latent)).numpy()
-    assert quantizer.pull(latent).item() == pytest.approx(0.5 * ((values - target) ** 2).sum(), rel=1e-5)
-    quantizer.move(latent)
+    assert quantizer.regularizer(latent).item() == pytest.approx(0.5 * ((values - target) ** 2).sum(), rel=1e-5)
+    quantizer.update_target(latent)
     np.testing.assert_allclose(quantizer.error.numpy(), values - target, atol=1e-6)
     after = values - target
     again = as_weights(nearest_scaled(torch.tensor(values + after))).numpy()
-    quantizer.move(latent)
+    quantizer.update_target(latent)
     np.testing.assert_allclose(quantizer.target.numpy(), again, atol=1e-6)
     np.testing.assert_allclose(quantizer.error.numpy(), after + values - again, atol=1e-6)
 
@@ -273,7 +273,7 @@ def test_bayes_binn_moves_by_the_learning_rule(task, start):
 def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
     model = task.model_with(start.state)
     method = method_class("bayes-binn")(model, candidate_of("bayes-binn", task), task)
-    assert {id(each) for each in method.trains_itself()} == {id(each) for each in method.latents().values()}
+    assert {id(each) for each in method.self_updated()} == {id(each) for each in method.latents().values()}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -310,7 +310,7 @@ def test_baked_network_computes_what_the_rounded_one_did(method, task, start):
     model.eval()
     with torch.no_grad(), attached.rounded():
         before = model(images)
-    attached.detach(attached.ending())
+    attached.detach(attached.final_weights())
     with torch.no_grad():
         after = model.eval()(images)
     np.testing.assert_allclose(after.numpy(), before.numpy(), rtol=1e-4, atol=1e-4)

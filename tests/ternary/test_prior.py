@@ -8,12 +8,18 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from sca_search.ternary.prior import alpha_for_sparsity, border, sparsity_for_alpha, zeros_for_sparsity
+from sca_search.ternary.parametrize import threshold_of_alpha
+from sca_search.ternary.prior import alpha_for_sparsity, border, zeros_for_sparsity
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 sparsities = st.floats(0, 1)
 weights = st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=40)
 distinct = st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=40, unique_by=abs)
+
+
+def sparsity_for_alpha(latent: torch.Tensor, alpha: float) -> float:
+    """F(atanh √(α/2)), the inverse of the prior: the fraction of weights inside the zero basin of α."""
+    return float((latent.abs() < threshold_of_alpha(alpha)).double().mean()) if latent.numel() else 0.0
 
 
 def rounded_half_up(value):

@@ -160,7 +160,7 @@ GOOD = {"layer": "conv2", "asked": 0.5, "reached": 0.5, "strength": 1.0}
 )
 def test_a_damaged_observation_is_refused(path, observation):
     path.write_text(json.dumps(content(observations=[GOOD, observation])))
-    assert "is a damaged prior, an observation cannot be read: " in refusal(path)
+    assert "is a damaged prior, an observation is invalid: " in refusal(path)
 
 
 @pytest.mark.parametrize("observations", [None, 3, "all", {"conv2": GOOD}])

@@ -20,16 +20,16 @@ from sca_search.ternary.parametrize import (
     TernaryWeight,
     ZeroCount,
     alpha_of_threshold,
-    bake,
-    held,
+    bake_trits,
     latent_of_dense,
     latents,
+    nearest_trits_of,
+    parametrize_layers,
+    pinned,
     rounded,
     soft_weight,
     soft_weights,
-    sparsity,
     straight_through,
-    ternarize,
     ternary_weights,
     threshold_of_alpha,
     total,
@@ -45,11 +45,16 @@ basin_alphas = st.floats(0.05, 1.9)
 sharpnesses = st.floats(0.5, 50)
 
 
+def sparsity(model: nn.Module) -> ZeroCount:
+    """Zeros if the network were rounded now."""
+    return total(zero_counts(nearest_trits_of(model)))
+
+
 def ternary_linear(theta, form="paper", alpha=0.0, sharpness=1.0, dtype=torch.float64):
     """A network of one ternary layer with one output, its latent weights as given."""
     theta = torch.as_tensor(np.asarray(theta), dtype=dtype).reshape(1, -1)
     model = nn.Sequential(nn.Linear(theta.numel(), 1, bias=False, dtype=dtype))
-    ternarize(model, {"0": 1.0}, form)
+    parametrize_layers(model, {"0": 1.0}, form)
     with torch.no_grad():
         latents(model)["0"].copy_(theta)
     weight = ternary_weights(model)["0"]
@@ -375,7 +380,7 @@ def test_held_weights_are_trits_without_a_gradient_and_the_others_as_before(thet
     free = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
     held = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
     weight = ternary_weights(held)["0"]
-    weight.held_below, weight.held_above = below, above
+    weight.pinned_below, weight.pinned_above = below, above
     softs, slopes = [], []
     for model in (free, held):
         used = model[0].weight
@@ -392,7 +397,7 @@ def test_held_weights_are_trits_without_a_gradient_and_the_others_as_before(thet
 def test_held_weights_by_hand():
     model = ternary_linear([0.1, -0.29, 0.3, 0.7, -0.71, 3.0])
     weight = ternary_weights(model)["0"]
-    weight.held_below, weight.held_above = 0.3, 0.7
+    weight.pinned_below, weight.pinned_above = 0.3, 0.7
     soft = model[0].weight
     assert soft.detach().numpy().ravel().tolist() == pytest.approx([0, 0, math.tanh(0.3), math.tanh(0.7), -1, 1])
     soft.sum().backward()
@@ -405,13 +410,13 @@ def test_held_weights_of_a_real_layer_are_those_of_a_choice_by_mask():
     latent = torch.randn(8, 4, 3, 3, generator=generator).to(memory_format=torch.channels_last)
     soft = torch.tanh(latent)
     chosen = np.where(latent.abs() > 1.2, latent.sign(), np.where(latent.abs() < 0.4, 0.0, soft))
-    assert held(latent, soft, 0.4, 1.2).numpy().tolist() == chosen.tolist()
+    assert pinned(latent, soft, 0.4, 1.2).numpy().tolist() == chosen.tolist()
 
 
 def test_a_weight_that_both_borders_hold_is_a_trit():
     """Two roundings of one count may put the upper border a weight below the lower one."""
     latent = torch.tensor([0.1, 0.5, -0.5, 0.9])
-    assert held(latent, torch.tanh(latent), below=0.6, above=0.4).tolist() == [0, 1, -1, 1]
+    assert pinned(latent, torch.tanh(latent), below=0.6, above=0.4).tolist() == [0, 1, -1, 1]
 
 
 # Θ from a dense weight
@@ -478,7 +483,7 @@ def test_take_soft_gives_the_weight_itself_once():
 
 def test_wdr_refuses_before_any_forward_pass():
     model = nn.Sequential(nn.Linear(3, 2))
-    ternarize(model, {"0": 0.6})
+    parametrize_layers(model, {"0": 0.6})
     with pytest.raises(RuntimeError, match="forward pass"):
         ternary_weights(model)["0"].wdr()
 
@@ -565,7 +570,7 @@ def mixed_network(seed=0, form="paper", spread=0.6):
     torch.manual_seed(seed)
     model = Mixed()
     dense = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    ternarize(model, dict.fromkeys(MIXED, spread), form)
+    parametrize_layers(model, dict.fromkeys(MIXED, spread), form)
     return model, dense
 
 
@@ -586,7 +591,7 @@ def test_ternarize_takes_every_kind_of_weight_layer():
 def test_ternarize_takes_only_the_layers_named_each_with_its_spread():
     model = nn.Sequential(nn.Linear(50, 40), nn.Linear(40, 30), nn.Linear(30, 2))
     untouched = model[2].weight
-    ternarize(model, {"0": 0.5, "1": 1.5}, "sharpened")
+    parametrize_layers(model, {"0": 0.5, "1": 1.5}, "sharpened")
     assert model[2].weight is untouched
     for name, spread in {"0": 0.5, "1": 1.5}.items():
         assert np.sqrt(np.mean(latents(model)[name].detach().numpy() ** 2)) == pytest.approx(spread, rel=1e-5)
@@ -636,7 +641,7 @@ def test_bake_leaves_a_plain_network_with_the_rounded_outputs(form):
         expected = model(x)
     trits = {name: soft.round() for name, soft in soft_weights(model).items()}
 
-    assert bake(model) is model
+    assert bake_trits(model) is model
     assert ternary_weights(model) == {}
     with torch.no_grad():
         assert torch.equal(model(x), expected)
@@ -653,7 +658,7 @@ def test_bake_leaves_a_plain_network_with_the_rounded_outputs(form):
 
 def test_a_baked_network_can_be_copied_saved_and_loaded_into_a_dense_one():
     model, _ = mixed_network(seed=4)
-    bake(model).eval()
+    bake_trits(model).eval()
     x = torch.randn(2, 16)
     expected = model(x)
     assert torch.equal(copy.deepcopy(model)(x), expected)
@@ -668,14 +673,14 @@ def test_a_baked_network_can_be_copied_saved_and_loaded_into_a_dense_one():
 
 def test_bake_puts_in_the_trits_given():
     model = ternary_linear([0.1, 0.2, 3.0])
-    bake(model, {"0": torch.tensor([[-1.0, 0.0, 0.0]])})
+    bake_trits(model, {"0": torch.tensor([[-1.0, 0.0, 0.0]])})
     assert model[0].weight.tolist() == [[-1, 0, 0]]
     assert model[0].weight.dtype == torch.float64
 
 
 def test_training_after_bake_leaves_the_trits():
     model, _ = mixed_network()
-    bake(model)
+    bake_trits(model)
     before = {name: model.get_submodule(name).weight.clone() for name in MIXED}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=1.0)
@@ -690,7 +695,7 @@ def test_training_after_bake_leaves_the_trits():
 def test_sparsity_is_counted_by_layer_and_overall():
     # tanh crosses ½ at ½ ln 3 = 0.5493
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(6, 1), nn.Linear(3, 3))
-    ternarize(model, {"0": 1.0, "1": 1.0})
+    parametrize_layers(model, {"0": 1.0, "1": 1.0})
     with torch.no_grad():
         latents(model)["0"].copy_(torch.tensor([[0.0, 0.5], [0.6, -2.0]]))
         latents(model)["1"].copy_(torch.tensor([[0.54, 0.55, -0.54, -0.55, 3.0, 0.0]]))
@@ -710,7 +715,7 @@ def test_sparsity_of_the_sharpened_form_follows_its_border():
 def test_sparsity_is_the_one_that_baking_leaves():
     model, _ = mixed_network(seed=5)
     expected = sparsity(model)
-    bake(model)
+    bake_trits(model)
     trits = np.concatenate([model.get_submodule(name).weight.detach().numpy().ravel() for name in MIXED])
     assert expected == ZeroCount(int((trits == 0).sum()), 2 * 3 + 3 * 9 + 2 * 3 * 8 + 4 * 18)
 

@@ -77,9 +77,9 @@ def test_a_users_loss_is_taken_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wide", r"must give a tensor with a single number \(shape \(\)\), it gave a tensor of shape \(4, 1\)"),
-        ("number", r"must give a tensor with a single number \(shape \(\)\), it gave a float"),
-        ("cut", r"must depend on the outputs by torch's operations, it has no gradient"),
+        ("wide", r"must return a tensor with a single number \(shape \(\)\), got a tensor of shape \(4, 1\)"),
+        ("number", r"must return a tensor with a single number \(shape \(\)\), got a float"),
+        ("cut", r"must be differentiable in the outputs, it has no gradient"),
         ("broken", r"failed with AttributeError: .* \(own\.py, line 8\)$"),
     ],
 )

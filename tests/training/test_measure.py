@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sca_search.data import Split, TeacherSplit
-from sca_search.training.evaluate import Score, answers, reestimate_normalisation, remembers_its_beginning, score
+from sca_search.training.evaluate import Score, has_initial_statistics, logits_of, reestimate_normalisation, score
 from sca_search.training.losses import cross_entropy, distillation
 
 
@@ -83,7 +83,7 @@ def test_scores_compare_by_value():
 
 def test_answers_come_in_the_splits_order():
     rows = np.random.default_rng(1).normal(size=(11, 3)).astype(np.float32)
-    given = answers(Table(rows), numbered([0] * 11).batches(4))
+    given = logits_of(Table(rows), numbered([0] * 11).batches(4))
     np.testing.assert_array_equal(given.numpy(), rows)
     assert not given.requires_grad
 
@@ -91,7 +91,7 @@ def test_answers_come_in_the_splits_order():
 def test_answers_are_those_of_the_evaluated_network():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(1, 2)).train()
     split = numbered([0] * 8)
-    assert torch.equal(answers(model, split.batches(3)), answers(model, split.batches(3)))
+    assert torch.equal(logits_of(model, split.batches(3)), logits_of(model, split.batches(3)))
 
 
 # Normalisation statistics
@@ -293,4 +293,4 @@ def test_taught_batches_are_the_splits_own_with_a_third_part():
 def test_statistics_remember_their_beginning_for_some_steps(momentum, steps, remembers):
     """0.9 ** 43 = 0.0108, 0.9 ** 44 = 0.0097, 0.99 ** 400 = 0.018."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=momentum), nn.BatchNorm1d(2, momentum=None))
-    assert remembers_its_beginning(model, steps) is remembers
+    assert has_initial_statistics(model, steps) is remembers

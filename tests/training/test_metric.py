@@ -106,9 +106,9 @@ def test_a_users_metric_is_called_by_its_name_and_gets_the_whole_split(tmp_path:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda _o, _t: None, "must give one finite number, it gave a NoneType"),
-        (lambda _o, _t: torch.ones(2), "must give one finite number, it gave a Tensor"),
-        (lambda _o, _t: math.nan, "must give one finite number, it gave nan"),
+        (lambda _o, _t: None, "must return one finite number, got a NoneType"),
+        (lambda _o, _t: torch.ones(2), "must return one finite number, got a Tensor"),
+        (lambda _o, _t: math.nan, "must return one finite number, got nan"),
         (lambda outputs, _t: outputs.no_such_thing, "failed with AttributeError: "),
     ],
 )
@@ -128,7 +128,7 @@ def test_answers_that_are_not_finite_are_a_divergence() -> None:
 
 def test_targets_that_are_all_alike_have_no_r2() -> None:
     data = data_with(torch.full((8,), 3.0))
-    with pytest.raises(SpecError, match=r"the metric r2 must give one finite number, it gave"):
+    with pytest.raises(SpecError, match=r"the metric r2 must return one finite number, got"):
         try_metric(metric_of(None, data), data)
 
 

@@ -18,7 +18,7 @@ from sca_search.config.schedule import Ramp, Tracked
 from sca_search.data import DataSet, LazySplit, TeacherSplit, from_objects
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
-from sca_search.ternary.parametrize import latents, ternarize
+from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of
 from sca_search.training.sensitivity import measure_sensitivity
@@ -99,7 +99,7 @@ def test_the_unit_of_strength_is_of_the_tasks_own_loss() -> None:
     for factor in (1.0, 10.0):
         torch.manual_seed(0)
         model = task.make_model()
-        ternarize(model, task.spreads(0.5))
+        parametrize_layers(model, task.spreads(0.5))
         for weight in latents(model).values():
             assert weight.requires_grad
 

@@ -23,7 +23,7 @@ from sca_search.study.space import Space
 from sca_search.system.signals import NEVER, StopWhen
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.methods import Method
-from sca_search.ternary.parametrize import bake, latents, ternarize
+from sca_search.ternary.parametrize import bake_trits, latents, parametrize_layers
 from sca_search.training import train as training_module
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.training.fit import (
@@ -153,7 +153,7 @@ def test_gap_is_what_rounding_costs():
 
 def ternarized(task, start, form="sharpened"):
     model = task.model_with(start.state)
-    ternarize(model, task.spreads(0.6), form)
+    parametrize_layers(model, task.spreads(0.6), form)
     return model
 
 
@@ -200,7 +200,7 @@ def test_a_ternary_last_layer_is_not_grouped_twice():
     """With `keep_last = false` the last layer's Θ is both a latent weight and the last layer's."""
     task = digits_task(model={"keep_last": False}, train={"last_layer_weight_decay": 1e-4})
     model = task.make_model()
-    ternarize(model, task.spreads(0.6), "sharpened")
+    parametrize_layers(model, task.spreads(0.6), "sharpened")
     plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=task.last_layer_weight_decay, last_layer=task.last_layer)
     groups = parameter_groups(model, plan, latents(model).values())
     grouped = [parameter for group in groups for parameter in group["params"]]
@@ -210,7 +210,7 @@ def test_a_ternary_last_layer_is_not_grouped_twice():
 
 
 def test_frozen_parameters_are_in_no_group(task, start):
-    model = bake(ternarized(task, start))
+    model = bake_trits(ternarized(task, start))
     groups = parameter_groups(model, FitPlan(1, 0.01))
     grouped = [parameter for group in groups for parameter in group["params"]]
     assert ids(grouped) == ids(p for p in model.parameters() if p.requires_grad)
@@ -902,7 +902,7 @@ def test_a_scale_learns_in_its_own_measure():
     """Adam's steps are as long as the rate: a scale of 0.1 would be lost within ten of them."""
     task = plain_task()
     model = task.make_model()
-    ternarize(model, task.spreads(0.6), "sharpened")
+    parametrize_layers(model, task.spreads(0.6), "sharpened")
     scale = model[3].output_scale.item()
     plan = FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02)
     groups = parameter_groups(model, plan, latents(model).values())

@@ -1,18 +1,18 @@
-"""Ways to train few-valued weights: SCA in its forms, and what others have published, behind one interface.
+"""Quantization methods behind one interface: SCA in its forms, and published competitors.
 
-One file a method, one line in method_names.py.
+A method is one file and one line in config.names.METHODS.
 """
 
 from importlib import import_module
 
 from sca_search.config.names import METHODS
-from sca_search.ternary.methods.base import Ending, Method
+from sca_search.ternary.methods.base import FinalWeights, Method
 
-__all__ = ["Ending", "Method", "method_class"]
+__all__ = ["FinalWeights", "Method", "method_class"]
 
 
 def method_class(name: str) -> type[Method]:
     """The method of that name."""
-    module, _, own = METHODS[name].place.partition(".")
-    found: type[Method] = getattr(import_module(f"{__name__}.{module}"), own)
+    module, _, class_name = METHODS[name].place.partition(".")
+    found: type[Method] = getattr(import_module(f"{__name__}.{module}"), class_name)
     return found

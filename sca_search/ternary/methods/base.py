@@ -1,8 +1,8 @@
-"""What a method is: how the weights of some layers become few-valued while a network trains.
+"""The interface of a quantization method.
 
-A training makes the method, which attaches itself to the layers, and then calls, at each step, `update` before the
-forward pass, `penalty` after it, and `after_backward`; after the last step `finish`, and `ending` for the weights that
-stay. Everything around that, data, warm start, optimizer, distillation, frozen phase, is the same for all methods.
+A training creates the method, which attaches itself to the layers, and then calls, at each step, `update` before the
+forward pass, `penalty` after it, and `after_backward`; after the last step `finish` and `final_weights`. Data, warm
+start, optimizer, distillation and frozen phase are the same for all methods.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,12 +43,12 @@ class MethodTask(Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
-    """The weights that stay, and what it took to get the planned number of zeros."""
+class FinalWeights:
+    """The weights at the end of training, and how the planned number of zeros came about."""
 
     levels: dict[str, ScaledTrits]
-    moved_share: float = 0.0
-    reached: dict[str, float] = field(default_factory=dict)  # sparsity a layer, before zeros were counted out
+    adjusted_fraction: float = 0.0  # of the weights, by the exact step
+    achieved: dict[str, float] = field(default_factory=dict)  # sparsity per layer before the exact step
 
     @property
     def counts(self) -> dict[str, ZeroCount]:
@@ -60,10 +60,10 @@ class Ending:
 
 
 class Method:
-    """One method at work on one network. What a method does not need, it inherits: nothing happens there."""
+    """A method on one network. The inherited hooks do nothing."""
 
     unit = 1.0  # λ for a strength of 1
-    strength = 0.0  # λ now, where there is a term of the loss
+    strength = 0.0  # the current λ, if the method adds a term to the loss
     sharpness = 1.0
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
@@ -72,16 +72,16 @@ class Method:
         self.task = task
 
     def first_batch(self) -> tuple[Tensor, Tensor]:
-        """What the strength of a term of the loss is measured on."""
+        """The batch on which the unit of the strength is measured."""
         images, targets = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
         return images, targets
 
     def latents(self) -> dict[str, nn.Parameter]:
-        """What is trained instead of the weights, with a learning rate of its own."""
+        """The parameters that are trained instead of the weights, with a separate learning rate."""
         raise NotImplementedError
 
-    def trains_itself(self) -> Iterable[nn.Parameter]:
-        """Parameters that the optimizer must leave alone: the method moves them after each backward pass."""
+    def self_updated(self) -> Iterable[nn.Parameter]:
+        """Parameters that the optimizer must not update: the method does, after each backward pass."""
         return ()
 
     def update(self, epoch: float) -> None:
@@ -92,38 +92,38 @@ class Method:
         return 0.0
 
     def after_backward(self) -> None:
-        """Gradients are there, the optimizer has not moved yet."""
+        """Between the backward pass and the optimizer step."""
 
     def finish(self) -> None:
         """After the last step."""
 
     def rounded(self) -> AbstractContextManager[None]:
-        """Within it, the network computes with the weights that it would end with now."""
+        """Inside the block, the network computes with its current final weights."""
         return nullcontext()
 
-    def ending(self) -> Ending:
+    def final_weights(self) -> FinalWeights:
         """The weights if training ended now."""
         raise NotImplementedError
 
-    def detach(self, ending: Ending) -> None:
-        """Takes the method off the network and leaves plain, frozen weights."""
+    def detach(self, final: FinalWeights) -> None:
+        """Remove the method from the network and leave plain, frozen weights."""
         raise NotImplementedError
 
     def alphas(self) -> dict[str, float]:
-        """SCA's α a layer; other methods have none."""
+        """The α per layer of SCA; other methods have none."""
         return {}
 
     def weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        """For pictures of their distribution: what is trained, and what the network computes with, from -1 to 1."""
-        trits = [levels.trits for levels in self.ending().levels.values()]
+        """For histograms: the latents, and the weights that the network computes with, from -1 to 1."""
+        trits = [levels.trits for levels in self.final_weights().levels.values()]
         return [latent.detach() for latent in self.latents().values()], trits
 
     def sparsity(self) -> float:
-        """If training ended now."""
-        return total(self.ending().counts).sparsity
+        """The sparsity if training ended now."""
+        return total(self.final_weights().counts).sparsity
 
-    def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:  # noqa: ARG002
-        """As a checkpoint left it; the network's own state is loaded already."""
+    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:  # noqa: ARG002
+        """Restore the state of a checkpoint, after that of the network."""
         self.unit = unit
 
 
@@ -132,23 +132,24 @@ def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainL
 
     λ ranges over ten decades between networks; in this unit the same number means the same balance.
     """
-    task = hard_loss(model, images, labels, loss)
-    pull = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
-    return gradient_ratio(task, pull, list(latents(model).values()))
+    task = wrong_target_loss(model, images, labels, loss)
+    regularizer = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
+    return gradient_ratio(task, regularizer, list(latents(model).values()))
 
 
-def hard_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
-    """The task's loss with the batch's targets rolled by half: that is how hard the task can pull where the network is
-    wrong. With the true ones it is next to nothing at a trained start, and says only how long the start trained.
+def wrong_target_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
+    """The task's loss with the batch's targets rolled by half: its gradient is typical where the network is wrong.
+
+    With the true targets it is nearly 0 for a trained network, and depends only on how long that was trained.
     """
     return loss(model(images), labels.roll(len(labels) // 2, 0))
 
 
-def gradient_ratio(task: Tensor, pull: Tensor, thetas: list[nn.Parameter]) -> float:
-    """How much larger the first gradient is than the second; 0 where that is none."""
+def gradient_ratio(task: Tensor, regularizer: Tensor, thetas: list[nn.Parameter]) -> float:
+    """The ratio of the gradients' norms; 0 where the second is 0."""
     norm_of_task = _norm(torch.autograd.grad(task, thetas, retain_graph=True))
-    norm_of_pull = _norm(torch.autograd.grad(pull, thetas))
-    return norm_of_task / norm_of_pull if norm_of_pull > 0 else 0.0
+    norm_of_regularizer = _norm(torch.autograd.grad(regularizer, thetas))
+    return norm_of_task / norm_of_regularizer if norm_of_regularizer > 0 else 0.0
 
 
 def _norm(gradients: tuple[Tensor, ...]) -> float:

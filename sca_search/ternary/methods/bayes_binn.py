@@ -4,8 +4,8 @@
     s = N (1 - w²) / (τ (1 - tanh² λ)),  λ ← (1 - ρ) λ - ρ (s · ∂L/∂w - λ₀),  λ₀ = 0
     W = sign λ at the end
 
-N is the number of training examples, L the mean loss of a batch. λ starts at the rescaled dense weights times ten: the
-published ±10 where there is nothing to start from. Meng, Bachmann & Khan, Training Binary Neural Networks using the
+N is the number of training examples, L the mean loss of a batch. λ starts at the rescaled dense weights times ten; the
+published start, without pretrained weights, is ±10. Meng, Bachmann & Khan, Training Binary Neural Networks using the
 Bayesian Learning Rule, 2020.
 """
 
@@ -21,7 +21,7 @@ from sca_search.ternary.methods.base import MethodTask
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs
 
 _TEMPERATURE = 1e-10
-_RATE = 1e-4  # ρ at the start; it falls to nothing along a cosine
+_RATE = 1e-4  # initial ρ; it decays to 0 along a cosine
 _START = 10.0
 _TINY = 1e-10
 
@@ -52,12 +52,12 @@ class BayesBinn(Quantized):
         self._examples = len(task.data.train)
         self._rate = _RATE
 
-    def trains_itself(self) -> Iterable[nn.Parameter]:
+    def self_updated(self) -> Iterable[nn.Parameter]:
         return self.latents().values()
 
     def update(self, epoch: float) -> None:
-        share = torch.tensor(elapsed_fraction(epoch, self.candidate.epochs))
-        self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * share)))
+        elapsed = torch.tensor(elapsed_fraction(epoch, self.candidate.epochs))
+        self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * elapsed)))
 
     @torch.no_grad()
     def after_backward(self) -> None:
@@ -66,7 +66,7 @@ class BayesBinn(Quantized):
             drawn, natural = quantizer.drawn, self.latents()[name]
             if drawn is None or drawn.grad is None:
                 continue
-            spread = natural.cosh().pow(-2)  # 1 - tanh² λ, also where tanh λ is 1 to the last digit
+            spread = natural.cosh().pow(-2)  # 1 - tanh² λ, also where tanh λ rounds to 1
             certain = (1.0 - drawn.square() + _TINY) / _TEMPERATURE / (spread + _TINY)
             step = self._examples * certain * drawn.grad + natural
             natural.sub_(self._rate * step)

@@ -1,4 +1,4 @@
-"""BinaryConnect: the sign of real weights in both passes, real weights that are updated and kept within ±1.
+"""BinaryConnect: the sign of real weights in both passes; real weights are updated and clipped to ±1.
 
     W = sign θ;  ∂W/∂θ = 1;  θ ← clip(θ, -1, 1) after each step
 
@@ -22,7 +22,7 @@ class Sign(Quantizer):
 
 
 class BinaryConnect(Quantized):
-    """Clipped before the next step instead of after the last, which is the same."""
+    """Clips before the next step instead of after the last, which is equivalent."""
 
     quantizer = Sign
 

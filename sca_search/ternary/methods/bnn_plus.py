@@ -1,9 +1,9 @@
 """BNN+'s two regularizers, as the paper extends them to three values, with the straight-through estimator.
 
     R₁ = Σ |a - |θ|| · |θ|,   R₂ = Σ (a - |θ|)² · θ²
-    W = a · round(clip(θ/a, -1, 1)), a learned, one a layer;  ∂W/∂θ = 1
+    W = a · round(clip(θ/a, -1, 1)), a learned per layer;  ∂W/∂θ = 1
 
-Darabi, Belbahri, Courbariaux & Nia, BNN+: Improved Binary Network Training, 2018 (without the factor |θ| or θ² there).
+Darabi, Belbahri, Courbariaux & Nia, BNN+: Improved Binary Network Training, 2018 (there without the factor |θ| or θ²).
 a starts at the mean magnitude.
 """
 
@@ -14,7 +14,7 @@ from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer
 from sca_search.ternary.parametrize import nearest_trits
 
-_SMALLEST = 1e-3  # a scale must not reach 0 or change its sign
+_SMALLEST = 1e-3  # a scale must stay positive
 
 
 class LearnedScale(Quantizer):
@@ -38,22 +38,22 @@ class LearnedScale(Quantizer):
         return self.scale * trits + latent - latent.detach()
 
 
-class FirstPull(LearnedScale):
-    def pull(self, latent: Tensor) -> Tensor:
+class L1Regularized(LearnedScale):
+    def regularizer(self, latent: Tensor) -> Tensor:
         magnitude = latent.abs()
         return ((self.scale - magnitude).abs() * magnitude).sum()
 
 
-class SecondPull(LearnedScale):
-    def pull(self, latent: Tensor) -> Tensor:
+class L2Regularized(LearnedScale):
+    def regularizer(self, latent: Tensor) -> Tensor:
         return ((self.scale - latent.abs()).square() * latent.square()).sum()
 
 
 class BnnPlusL1(Quantized):
-    quantizer = FirstPull
-    has_pull = True
+    quantizer = L1Regularized
+    has_regularizer = True
 
 
 class BnnPlusL2(Quantized):
-    quantizer = SecondPull
-    has_pull = True
+    quantizer = L2Regularized
+    has_regularizer = True

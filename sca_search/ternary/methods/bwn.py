@@ -1,4 +1,4 @@
-"""Binary-Weight-Networks: signs, and for each filter the scale that is nearest to its weights.
+"""Binary-Weight-Networks: signs, and per filter the scale that fits its weights best.
 
     W_f = a_f · sign θ_f,  a_f = mean |θ_f| over the n weights of filter f;  ∂W/∂θ = 1/n + a_f · 1[|θ| < 1]
 
@@ -19,12 +19,12 @@ class FilterSigns(Quantizer):
         return ScaledTrits(signs(latent), latent.abs().mean(axes))
 
     def soft(self, latent: Tensor) -> Tensor:
-        held = latent.detach()
-        levels = self.levels(held)
+        detached = latent.detach()
+        levels = self.levels(detached)
         assert levels.positive is not None
-        of_filter = latent.numel() // levels.positive.numel()
-        scale = as_weights(ScaledTrits(torch.ones_like(held), levels.positive), self.channel)
-        slope = 1.0 / of_filter + scale * (held.abs() < 1.0)
+        per_filter = latent.numel() // levels.positive.numel()
+        scale = as_weights(ScaledTrits(torch.ones_like(detached), levels.positive), self.channel)
+        slope = 1.0 / per_filter + scale * (detached.abs() < 1.0)
         return straight_through(as_weights(levels, self.channel), latent * slope)
 
 

@@ -1,9 +1,9 @@
-"""DoReFa-Net with weights of one bit: signs, and one scale a layer.
+"""DoReFa-Net with weights of one bit: signs, and one scale per layer.
 
     W = E|θ| · sign θ;  ∂W/∂θ = 1
 
 Zhou, Wu, Ni, Zhou, Wen & Zou, DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth
-Gradients, 2016. Activations and gradients stay as they are, as in the paper's comparison.
+Gradients, 2016. Activations and gradients are not quantized, as in the paper's comparison.
 """
 
 from torch import Tensor

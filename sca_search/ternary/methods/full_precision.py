@@ -1,16 +1,16 @@
-"""No method at all: the dense network trains on for as many epochs as the others."""
+"""No quantization: the dense network is trained for as many epochs as the others."""
 
 from torch import nn
 
-from sca_search.ternary.methods.base import Ending, Method
+from sca_search.ternary.methods.base import FinalWeights, Method
 
 
 class FullPrecision(Method):
     def latents(self) -> dict[str, nn.Parameter]:
         return {}
 
-    def ending(self) -> Ending:
-        return Ending({})
+    def final_weights(self) -> FinalWeights:
+        return FinalWeights({})
 
-    def detach(self, ending: Ending) -> None:
+    def detach(self, final: FinalWeights) -> None:
         pass

@@ -1,12 +1,11 @@
-"""Incremental Network Quantization with two bits: part of the weights is quantized for good, the others train on.
+"""Incremental Network Quantization with two bits: quantizes part of the weights permanently and trains the others.
 
     a = 2ⁿ,  n = ⌊log₂(4/3 · max |θ|)⌋ of the layer at the start
-    W = ±a where |θ| ≥ a/2, else 0, for the largest weights that make up a portion; θ elsewhere
+    W = ±a where |θ| ≥ a/2, else 0, for the portion of the largest weights; θ elsewhere
     portions 0.5, 0.75, 0.875 at the start, after one and two thirds of the training; 1 at its end
 
 Zhou, Yao, Guo, Xu & Chen, Incremental Network Quantization: Towards Lossless CNNs with Low-Precision Weights, 2017. Two
-bits leave one power of two. The portions are those of its ResNet-18 of five bits; what it trains with two bits takes
-more of them.
+bits leave one power of two. The portions are those of its five-bit ResNet-18; its two-bit networks use more of them.
 """
 
 import math
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, trits_beyond
 
 _PORTIONS = (0.5, 0.75, 0.875)
 
@@ -35,30 +34,30 @@ class Incremental(Quantizer):
         self.register_buffer("fixed", torch.zeros_like(latent, dtype=torch.bool))
 
     def levels(self, latent: Tensor) -> ScaledTrits:
-        half = torch.nextafter(self.scale / 2, self.scale.new_zeros(()))  # the border itself is no zero
-        return ScaledTrits(beyond(latent, half), self.scale.clone())
+        half = torch.nextafter(self.scale / 2, self.scale.new_zeros(()))  # the border itself is not a zero
+        return ScaledTrits(trits_beyond(latent, half), self.scale.clone())
 
     def soft(self, latent: Tensor) -> Tensor:
-        if not hasattr(self, "fixed"):  # while it is put on
+        if not hasattr(self, "fixed"):  # while it is being registered
             return latent
         return torch.where(self.fixed, as_weights(self.levels(latent.detach())), latent)
 
     @torch.no_grad()
     def fix(self, latent: Tensor, portion: float) -> None:
-        """Up to a portion of all weights, the largest of the free ones join the fixed."""
+        """Fix the largest free weights, up to a portion of all weights."""
         missing = round(portion * latent.numel()) - int(self.fixed.sum())
         if missing > 0:
             free = torch.where(self.fixed, -1.0, latent.abs()).flatten()
             chosen = torch.zeros_like(free, dtype=torch.bool).index_fill(0, free.topk(missing).indices, True)
-            self.fixed.logical_or_(chosen.view(latent.shape))  # whatever order the weights have in memory
+            self.fixed.logical_or_(chosen.view(latent.shape))  # for any memory layout
 
 
 class Inq(Quantized):
     quantizer = Incremental
 
     def update(self, epoch: float) -> None:
-        share = elapsed_fraction(epoch, self.candidate.epochs)
-        step = min(int(share * len(_PORTIONS)), len(_PORTIONS) - 1)
+        elapsed = elapsed_fraction(epoch, self.candidate.epochs)
+        step = min(int(elapsed * len(_PORTIONS)), len(_PORTIONS) - 1)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, Incremental)
             quantizer.fix(self.latents()[name], _PORTIONS[step])

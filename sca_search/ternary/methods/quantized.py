@@ -1,4 +1,4 @@
-"""Methods whose layers compute with a few-valued function of latent weights, put on as a parametrization."""
+"""Methods whose weights are a quantized function of latents, as a parametrization."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +10,26 @@ from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Candidate
 from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
-from sca_search.ternary.methods.base import Ending, Method, MethodTask, gradient_ratio, hard_loss
+from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask, gradient_ratio, wrong_target_loss
 from sca_search.ternary.methods.sca import spreads_of
 from sca_search.ternary.parametrize import latent_of_dense, lost_scale
 
 
 class Quantizer(nn.Module):
-    """One layer's function of its latent weights."""
+    """One layer's function of its latents."""
 
     def __init__(self, spread: float | None, channel: int | None) -> None:
         super().__init__()
         self.spread = spread
-        self.channel = channel  # which axis of the weight counts its outputs; None where none does
+        self.channel = channel  # the output axis of the weight; None where there is none
         self.rounding = False
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """The latent weights that a dense weight becomes."""
+        """The latents of a dense weight."""
         return latent_of_dense(weight, self.spread)
 
     def begin(self, latent: Tensor) -> None:
-        """Told once of the latent weights at the start."""
+        """Called once with the initial latents."""
 
     def forward(self, latent: Tensor) -> Tensor:
         if self.rounding:
@@ -37,15 +37,15 @@ class Quantizer(nn.Module):
         return self.soft(latent)
 
     def soft(self, latent: Tensor) -> Tensor:
-        """The weights that the layer trains with."""
+        """The weights during training."""
         raise NotImplementedError
 
     def levels(self, latent: Tensor) -> ScaledTrits:
         """The weights if training ended now."""
         raise NotImplementedError
 
-    def pull(self, latent: Tensor) -> Tensor:
-        """The layer's term of the loss, of strength 1."""
+    def regularizer(self, latent: Tensor) -> Tensor:
+        """The layer's term of the loss, for a strength of 1."""
         return latent.new_zeros(())
 
 
@@ -53,7 +53,7 @@ class Quantized(Method):
     """A quantizer on every layer."""
 
     quantizer: ClassVar[type[Quantizer]]
-    has_pull: ClassVar[bool] = False
+    has_regularizer: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
@@ -64,7 +64,7 @@ class Quantized(Method):
                 absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
                 parametrize.register_parametrization(layer, "weight", quantizer)
                 quantizer.begin(self._originals(name)[0])
-        if self.has_pull:
+        if self.has_regularizer:
             self.unit = self._strength_unit()
 
     def _channel(self, name: str) -> int | None:
@@ -76,9 +76,9 @@ class Quantized(Method):
         return {name: module.parametrizations.weight[0] for name, module in modules.items()}  # type: ignore[union-attr,index,misc]
 
     def _originals(self, name: str) -> list[nn.Parameter]:
-        """A layer's latent weights; a quantizer may have several of them."""
-        held = self.model.get_submodule(name).parametrizations.weight  # type: ignore[union-attr]
-        return [parameter for own, parameter in held.named_parameters(recurse=False) if own.startswith("original")]  # type: ignore[union-attr]
+        """A layer's latents; a quantizer may have several."""
+        own = self.model.get_submodule(name).parametrizations.weight  # type: ignore[union-attr]
+        return [parameter for name_, parameter in own.named_parameters(recurse=False) if name_.startswith("original")]  # type: ignore[union-attr]
 
     def latents(self) -> dict[str, nn.Parameter]:
         return {
@@ -88,19 +88,19 @@ class Quantized(Method):
         }
 
     def _strength_unit(self) -> float:
-        loss = hard_loss(self.model.train(), *self.first_batch(), self.task.loss)
-        return gradient_ratio(loss, self._pull(), list(self.latents().values()))
+        loss = wrong_target_loss(self.model.train(), *self.first_batch(), self.task.loss)
+        return gradient_ratio(loss, self._regularizer(), list(self.latents().values()))
 
-    def _pull(self) -> Tensor:
-        pulls = [quantizer.pull(*self._originals(name)) for name, quantizer in self.quantizers().items()]
-        return torch.stack(pulls).sum()
+    def _regularizer(self) -> Tensor:
+        terms = [quantizer.regularizer(*self._originals(name)) for name, quantizer in self.quantizers().items()]
+        return torch.stack(terms).sum()
 
     def update(self, epoch: float) -> None:
-        if self.has_pull:
+        if self.has_regularizer:
             self.strength = self.unit * self.candidate.strength.at(epoch, self.candidate.epochs)
 
     def penalty(self) -> Tensor | float:
-        return self.strength * self._pull() if self.has_pull and self.strength else 0.0
+        return self.strength * self._regularizer() if self.has_regularizer and self.strength else 0.0
 
     @contextmanager
     def rounded(self) -> Iterator[None]:
@@ -114,18 +114,20 @@ class Quantized(Method):
                 quantizer.rounding = False
 
     @torch.no_grad()
-    def ending(self) -> Ending:
-        return Ending({name: quantizer.levels(*self._originals(name)) for name, quantizer in self.quantizers().items()})
+    def final_weights(self) -> FinalWeights:
+        return FinalWeights(
+            {name: quantizer.levels(*self._originals(name)) for name, quantizer in self.quantizers().items()}
+        )
 
-    def detach(self, ending: Ending) -> None:
-        for name in ending.levels:
-            # With gradients on, else torch leaves a plain tensor where a parameter was.
+    def detach(self, final: FinalWeights) -> None:
+        for name in final.levels:
+            # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
             parametrize.remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
-        put_trits(self.model, ending.levels)
+        put_trits(self.model, final.levels)
 
 
 def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
-    """`value` in the forward pass, the surrogate's gradient in the backward pass."""
+    """`value` in the forward pass, the gradient of `surrogate` in the backward pass."""
     return surrogate + (value - surrogate).detach()
 
 
@@ -134,13 +136,13 @@ def signs(latent: Tensor) -> Tensor:
     return torch.where(latent < 0, -1.0, 1.0)
 
 
-def beyond(latent: Tensor, threshold: Tensor | float) -> Tensor:
-    """The sign where a weight lies beyond the threshold, else 0."""
+def trits_beyond(latent: Tensor, threshold: Tensor | float) -> Tensor:
+    """The sign where the magnitude exceeds the threshold, else 0."""
     return torch.where(latent.abs() > threshold, signs(latent), 0.0)
 
 
 def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
-    """The numbers that a layer's trits stand for."""
+    """Trits times their scales."""
     if levels.positive is None:
         return levels.trits
     positive = _along(levels.positive, levels.trits, channel)

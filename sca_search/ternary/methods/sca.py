@@ -1,4 +1,4 @@
-"""Sparsity-Control Ternary Weight Networks, in the paper's form and ours: see ternary.py for the formulas.
+"""Sparsity-Control Ternary Weight Networks, in the paper's form and ours: the formulas are in parametrize.py.
 
     W = tanh Θ,  R = Σ (α - W²) W²                                   the paper's
     W = ½ [tanh(β(θ - t)) + tanh(β(θ + t))],  t = atanh √(α/2)       sharpened
@@ -14,33 +14,35 @@ from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.control import SparsityControl
+from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.exact import ExactTrits, exact_trits, rounded_trits
-from sca_search.ternary.methods.base import Ending, Method, MethodTask, strength_unit
+from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask, strength_unit
 from sca_search.ternary.parametrize import (
-    bake,
+    bake_trits,
     latents,
+    nearest_trits_of,
+    parametrize_layers,
     rounded,
     soft_weights,
-    sparsity,
-    ternarize,
     ternary_weights,
+    total,
+    zero_counts,
 )
 from sca_search.ternary.prior import zeros_for_sparsity
 
 
 class Sca(Method):
-    """Latent weights, a pull and a threshold, steered along a candidate's schedules."""
+    """Latents, the regularizer and a threshold, on a candidate's schedules."""
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
-        ternarize(model, spreads_of(model, candidate, task), candidate.form)
-        self._control = SparsityControl(model, candidate)
+        parametrize_layers(model, spreads_of(model, candidate, task), candidate.form)
+        self._schedules = LayerSchedules(model, candidate)
         if not candidate.strength_is_lambda:
-            self._control.unit = self._strength_unit()
+            self._schedules.unit = self._strength_unit()
 
     def _strength_unit(self) -> float:
-        """λ for a strength of 1, on the first training batch with the schedules at their start."""
+        """λ for a strength of 1, on the first training batch with the initial schedules."""
         return strength_unit(self.model.train(), *self.first_batch(), self.task.loss)
 
     def latents(self) -> dict[str, nn.Parameter]:
@@ -48,45 +50,46 @@ class Sca(Method):
 
     @property
     def unit(self) -> float:  # type: ignore[override]
-        return self._control.unit
+        return self._schedules.unit
 
     @property
     def strength(self) -> float:  # type: ignore[override]
-        return self._control.strength
+        return self._schedules.wdr_strength
 
     @property
     def sharpness(self) -> float:  # type: ignore[override]
-        return self._control.sharpness
+        return self._schedules.sharpness
 
     def alphas(self) -> dict[str, float]:
-        return self._control.alphas()
+        return self._schedules.alphas()
 
     def update(self, epoch: float) -> None:
-        self._control.update(epoch)
+        self._schedules.update(epoch)
 
     def penalty(self) -> Tensor | float:
-        return self._control.penalty()
+        return self._schedules.penalty()
 
     def finish(self) -> None:
-        self._control.finish()
+        self._schedules.finish()
 
     def rounded(self) -> AbstractContextManager[None]:
         return rounded(self.model)
 
-    def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:
-        self._control.go_on(unit, alphas, steps)
+    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
+        self._schedules.resume(unit, alphas, steps)
 
     def weights(self) -> tuple[list[Tensor], list[Tensor]]:
         return weights_of(self.model)
 
     def sparsity(self) -> float:
-        return sparsity(self.model).sparsity
+        return total(zero_counts(nearest_trits_of(self.model))).sparsity
 
-    def ending(self) -> Ending:
+    def final_weights(self) -> FinalWeights:
         softs = soft_weights(self.model)
-        reached = {name: float((soft.round() == 0).float().mean()) for name, soft in softs.items()}
+        achieved = {name: float((soft.round() == 0).float().mean()) for name, soft in softs.items()}
         exact = self._exact_trits(softs)
-        return Ending({name: ScaledTrits(trits) for name, trits in exact.trits.items()}, exact.moved_share, reached)
+        levels = {name: ScaledTrits(trits) for name, trits in exact.trits.items()}
+        return FinalWeights(levels, exact.adjusted_fraction, achieved)
 
     def _exact_trits(self, softs: dict[str, Tensor]) -> ExactTrits:
         if not self.candidate.exact:
@@ -96,18 +99,18 @@ class Sca(Method):
         zeros = zeros_for_sparsity(self.candidate.sparsity, sum(latent.numel() for latent in thetas.values()))
         return exact_trits(thetas, softs, thresholds, zeros, self.task.floor, self.task.transposed)
 
-    def detach(self, ending: Ending) -> None:
-        bake(self.model, {name: levels.trits for name, levels in ending.levels.items()})
+    def detach(self, final: FinalWeights) -> None:
+        bake_trits(self.model, {name: levels.trits for name, levels in final.levels.items()})
 
 
 def weights_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """tanh Θ and W, a layer each."""
+    """tanh Θ and W per layer."""
     trained = [torch.tanh(latent.detach()) for latent in latents(model).values()]
     return trained, list(soft_weights(model).values())
 
 
 def spreads_of(model: nn.Module, candidate: Candidate, task: MethodTask) -> dict[str, float | None]:
-    """The root mean square of Θ at the start, a layer; None where the weights stay as they are."""
+    """The root mean square of Θ at the start per layer; None where the weights are not rescaled."""
     if candidate.spread is None:
         return dict.fromkeys(task.ternary_layers, None)
     if candidate.rescaling == 1.0:

@@ -1,8 +1,8 @@
-"""The straight-through estimator at the quantile that gives each layer its planned share of zeros.
+"""The straight-through estimator at the quantile that gives each layer its planned sparsity.
 
     W = sign θ where |θ| > t, else 0,  t the planned quantile of |θ|;  ∂W/∂θ = 1
 
-No method of the paper's: the honest baseline at a chosen sparsity. Bengio, Léonard & Courville, Estimating or
+Not one of the paper's methods: the baseline at a chosen sparsity. Bengio, Léonard & Courville, Estimating or
 Propagating Gradients Through Stochastic Neurons for Conditional Computation.
 """
 
@@ -15,7 +15,7 @@ from sca_search.ternary.methods.sca import Sca
 
 
 class StraightThrough(Sca):
-    """SCA's latent weights and tracked threshold, with an estimator instead of a gradient."""
+    """SCA's latents and tracked threshold, with an estimator instead of a gradient."""
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         fixed = {"form": "straight-through", "alpha": Tracked(), "strength": Constant(value=0.0)}

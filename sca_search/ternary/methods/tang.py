@@ -12,18 +12,18 @@ from sca_search.ternary.methods.quantized import Quantized, Quantizer, straight_
 from sca_search.ternary.parametrize import nearest_trits
 
 
-class PulledTrits(Quantizer):
+class RegularizedTrits(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(nearest_trits(latent))
 
     def soft(self, latent: Tensor) -> Tensor:
         return straight_through(nearest_trits(latent.detach()), latent)
 
-    def pull(self, latent: Tensor) -> Tensor:
-        square = latent.clamp(-1.0, 1.0).square()  # beyond ±1 R falls without end
+    def regularizer(self, latent: Tensor) -> Tensor:
+        square = latent.clamp(-1.0, 1.0).square()  # beyond ±1 R is unbounded below
         return ((1.0 - square) * square).sum()
 
 
 class Tang(Quantized):
-    quantizer = PulledTrits
-    has_pull = True
+    quantizer = RegularizedTrits
+    has_regularizer = True
