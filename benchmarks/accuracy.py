@@ -23,7 +23,7 @@ from sca_search.dashboard.paper import paper_figures
 from sca_search.paper.cells import Cell, full_epochs
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.study.events import Event, TrialEnded
-from sca_search.study.run import run_study
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 
 FORMS = ("sharpened", "paper")

@@ -30,7 +30,7 @@ from sca_search.data.dataset import assemble
 from sca_search.models.prepare import prepared
 from sca_search.runs.folder import new_run
 from sca_search.study.events import Event, TrialEnded
-from sca_search.study.run import run_study
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, logits_of

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.report import ROOT, table
 from benchmarks.size import random_network
 from sca_search.export.graph.records import Convolution, Graph, WeightRecord
-from sca_search.export.latency.timing import stopwatch, time_in_turns
+from sca_search.export.latency.timing import stopwatch, time_interleaved
 from sca_search.export.latency.tune import layer_input, layer_models
 from sca_search.system.machine import usable_cores
 
@@ -119,7 +119,7 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
         for kind, model in models.items()
         if kind in COLUMNS
     }
-    timings = time_in_turns({str(key): sampler for key, sampler in samplers.items()}, SECONDS)
+    timings = time_interleaved({str(key): sampler for key, sampler in samplers.items()}, SECONDS)
     return [
         {
             "shape": _spelled(layer),

@@ -1,1 +1,6 @@
-"""The Python API: studies, the user's own training loop, and the Lightning callback. Its names are in `sca_search`."""
+"""The Python API behind `import sca_search`: studies, your own training loop, and a Lightning callback.
+
+Import from `sca_search` itself, which loads these modules on first use.
+"""
+
+__all__ = ["callback", "loop", "study"]

@@ -1,4 +1,4 @@
-"""`TernaryCallback`: anyone's LightningModule and Trainer, nothing else changed."""
+"""`TernaryCallback`: makes any LightningModule ternary while a Trainer trains it."""
 
 import math
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, wh
 
 
 class TernaryCallback(lightning.Callback):
-    """Makes a LightningModule's network ternary while it is trained as ever, with exactly the zeros asked for.
+    """Makes a LightningModule ternary during its usual training, with exactly the requested number of zeros.
 
         trainer = Trainer(max_epochs=20, callbacks=[sca.TernaryCallback(target_sparsity=0.5)])
         trainer.fit(module, loader)
 
-    Latent weights are put in before the module configures its optimizers. The last `frozen_fraction` of the steps train
+    Latent weights are added before the module configures its optimizers. The last `frozen_fraction` of the steps train
     with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer stay
     dense, in the order of their definition, or of execution where the module has Lightning's `example_input_array`;
     `skip` and `only` choose by name pattern. In the paper's form, `wdr_strength`
     (λ) times the regularizer is added to the loss; it needs automatic optimization.
 
-    A checkpoint written on the way holds Θ: to go on from it, the trainer needs this callback again.
+    A checkpoint written during training holds Θ: to resume from it, the trainer needs this callback again.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class TernaryCallback(lightning.Callback):
 
     def on_before_backward(self, trainer: Any, pl_module: nn.Module, loss: Tensor) -> None:  # noqa: ARG002
         if self.wdr_strength is not None:
-            # The loss is on its way to `backward`: the pull's own gradient is added beside it.
-            pull = regularizer(pl_module)
-            if pull.requires_grad:
-                (pull / trainer.accumulate_grad_batches).backward()
+            # Lightning calls `backward` on the loss alone, so the regularizer's gradient is added here.
+            penalty = regularizer(pl_module)
+            if penalty.requires_grad:
+                (penalty / trainer.accumulate_grad_batches).backward()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:  # noqa: ARG002
         if ternary_weights(pl_module):

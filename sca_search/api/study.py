@@ -53,9 +53,9 @@ def search(
     for name in settings:
         if name not in FLAGS or name in _ARGUMENTS:
             raise SpecError(f"search: {unknown_name('setting', name, FLAGS.keys() - _ARGUMENTS)}")
-    given = settings | {"model": model, "data": data}
-    source = Source(**{name: given[name] for name in OBJECTS if not isinstance(given.get(name), str | None)})
-    flags = given | {name: _name_of(given[name]) for name in OBJECTS if given.get(name) is not None}
+    values = settings | {"model": model, "data": data}
+    source = Source(**{name: values[name] for name in OBJECTS if not isinstance(values.get(name), str | None)})
+    flags = values | {name: _name_of(values[name]) for name in OBJECTS if values.get(name) is not None}
     spec = resolve(Path(study) if study is not None else None, flags)
     if source.has_objects and spec.search.workers > 1:
         raise SpecError(

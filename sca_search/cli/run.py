@@ -16,7 +16,7 @@ from sca_search.system.versions import __version__
 if TYPE_CHECKING:
     from sca_search.config.study import StudySpec
     from sca_search.runs.folder import RunFolder
-    from sca_search.study.run import Finished
+    from sca_search.study.session import Finished
 
 
 def _print_version(is_requested: bool) -> None:

@@ -25,7 +25,7 @@ from sca_search.runs.candidates import (
 )
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
-from sca_search.runs.progress import Now, read_now
+from sca_search.runs.log import Now, read_now
 from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 from sca_search.system.files import stamp_of
 

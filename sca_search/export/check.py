@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.cross import SectionBytes, TargetCheck, bare_metal_bytes, check_target, require_cross_compiler
 from sca_search.export.c.source import write_c
-from sca_search.export.layout import FACTS_FILE, PACKED, C
-from sca_search.export.metadata import read_facts
+from sca_search.export.layout import PACKED, C
+from sca_search.export.metadata import require_c
 from sca_search.export.packed.format import read_packed
 
 
@@ -30,11 +29,7 @@ def check_folder(
     folder: Path, targets: tuple[str, ...], say: Callable[[str], None] = lambda _line: None
 ) -> CheckReport:
     """Compiles the self-test of an export folder for each target, and runs it if possible."""
-    if not folder.is_dir():
-        raise ExportError(f"{folder}: there is no such folder")
-    read_facts(folder / FACTS_FILE)
-    if not (folder / C).is_file():
-        raise ExportError(f"{folder}: holds no {C}; sca-search export --format packed,c writes it")
+    require_c(folder)
     require_cross_compiler()
     source = (folder / C).parent
     checks: list[TargetCheck] = []

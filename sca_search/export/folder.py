@@ -18,8 +18,8 @@ from sca_search.export.integer.reference import largest_values
 from sca_search.export.latency.tune import tune
 from sca_search.export.layout import (
     CARD_FILE,
-    FACTS_FILE,
     INTEGER_VECTORS_FILE,
+    METADATA_FILE,
     ONNX,
     PACKED,
     PROGRAM,
@@ -28,7 +28,7 @@ from sca_search.export.layout import (
     VECTORS_FILE,
     C,
 )
-from sca_search.export.metadata import Facts, read_facts, write_facts
+from sca_search.export.metadata import Metadata, read_metadata, write_metadata
 from sca_search.export.model_card import model_card
 from sca_search.export.onnx import onnx_missing
 from sca_search.export.open import Reference
@@ -112,13 +112,13 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
         if "packed" not in formats or options.half:
             write_vectors(new / VECTORS_FILE, references[0].vectors)
         largest = None if integer is None else integer.largest
-        facts = Facts.of(network, folder, half=options.half, largest_values=largest)
-        write_facts(new / FACTS_FILE, facts)
+        metadata = Metadata.of(network, folder, half=options.half, largest_values=largest)
+        write_metadata(new / METADATA_FILE, metadata)
         if network.study_toml is not None:
             write_text_atomic(new / STUDY_FILE, network.study_toml)
         options.say("verifying")
         verification = verify(new, references, written_here=True, seconds=options.seconds)
-        write_text_atomic(new / CARD_FILE, model_card(new, facts, graph, verification))
+        write_text_atomic(new / CARD_FILE, model_card(new, metadata, graph, verification))
         files = tuple(sorted(str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()))
     return Exported(folder, files, verification, left_out)
 
@@ -153,7 +153,7 @@ def check_target(folder: Path, *, replaced: bool) -> None:
 
 def _is_export(folder: Path) -> bool:
     try:
-        read_facts(folder / FACTS_FILE)
+        read_metadata(folder)
     except ExportError:
         return False
     return True

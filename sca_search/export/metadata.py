@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.graph.network import Network
+from sca_search.export.layout import METADATA_FILE, C
 from sca_search.system.files import write_json_atomic
 
 VERSION = 2
 
 
 @dataclass(frozen=True)
-class Facts:
+class Metadata:
     """Everything but the model itself."""
 
     version: int
@@ -33,7 +34,7 @@ class Facts:
     @classmethod
     def of(
         cls, network: Network, folder: Path, *, half: bool, largest_values: Mapping[str, float] | None = None
-    ) -> "Facts":
+    ) -> "Metadata":
         """Of a network that is exported into a folder."""
         state = network.state_file
         return cls(
@@ -49,22 +50,32 @@ class Facts:
         )
 
 
-_READER = TypeAdapter(Facts)
+_READER = TypeAdapter(Metadata)
 
 
-def write_facts(path: Path, facts: Facts) -> None:
-    write_json_atomic(path, _READER.dump_python(facts, mode="json"))
+def write_metadata(path: Path, metadata: Metadata) -> None:
+    write_json_atomic(path, _READER.dump_python(metadata, mode="json"))
 
 
-def read_facts(path: Path) -> Facts:
-    """ExportError unless the file exists and is valid."""
+def read_metadata(folder: Path) -> Metadata:
+    """ExportError unless the folder is an export with valid metadata."""
+    path = folder / METADATA_FILE
+    if not folder.is_dir():
+        raise ExportError(f"{folder}: there is no such folder")
     if not path.is_file():
-        raise ExportError(f"{path.parent}: is not an export folder, it has no {path.name}")
+        raise ExportError(f"{folder}: is not an export folder, it has no {path.name}")
     try:
-        facts = _READER.validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+            raise ExportError(f"{path} must have version {VERSION}, got {str(content['version'])[:80]}; export again")
+        return _READER.validate_python(content)
+    except (OSError, ValueError, RecursionError) as error:
         first = str(error).splitlines()[0]
         raise ExportError(f"{path} cannot be read as the metadata of an export: {first}") from error
-    if facts.version != VERSION:
-        raise ExportError(f"{path} is of version {facts.version}, version {VERSION} is known")
-    return facts
+
+
+def require_c(folder: Path) -> None:
+    """ExportError unless the folder is an export with C source."""
+    read_metadata(folder)
+    if not (folder / C).is_file():
+        raise ExportError(f"{folder}: contains no {C}; sca-search export --format packed,c writes it")

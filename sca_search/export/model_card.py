@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.config.names import ACCURACY, format_metric, format_spread
+from sca_search.data.input_spec import InputSpec
 from sca_search.export.graph.agreement import TOLERANCE
 from sca_search.export.graph.records import Graph
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
-from sca_search.export.metadata import Facts
+from sca_search.export.metadata import Metadata
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.verify import Verification
 
@@ -66,17 +67,17 @@ def _float_count(graph: Graph) -> int:
     )
 
 
-def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verification) -> str:
+def model_card(folder: Path, metadata: Metadata, graph: Graph, verification: Verification) -> str:
     """The card's text."""
-    about = facts.about
+    about = metadata.about
     title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
     sections = [
-        f"# {title}\n\n{_summary(facts, graph)}",
+        f"# {title}\n\n{_summary(metadata, graph)}",
         f"## {_title(about)}\n\n{_accuracy(about)}" if "accuracy" in about else "",
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
-        f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
-        f"## Verified\n\n{verification_text(verification, has_classes=facts.input.kind == 'classes')}",
+        f"## How to use it\n\n{_input(metadata.input)}\n\n{_usage(folder, metadata.input)}",
+        f"## Verified\n\n{verification_text(verification, has_classes=metadata.input.kind == 'classes')}",
         f"## How to reproduce it\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -103,25 +104,25 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
 VERDICTS = {True: "yes", False: "NO", None: "not checked"}
 
 
-def _summary(facts: Facts, graph: Graph) -> str:
+def _summary(metadata: Metadata, graph: Graph) -> str:
     weights = sum(layer.weight.size for layer in graph.ternary_layers)
     text = (
-        f"{_what(facts)}, "
+        f"{_what(metadata.input)}, "
         f"with {weights:,} weights that are only -1, 0 and +1, {graph.sparsity:.3%} of them 0. Found by sca-search."
     )
-    return text + (f"\n\nGoal of the study: {facts.about['goal']}." if "goal" in facts.about else "")
+    return text + (f"\n\nGoal of the study: {metadata.about['goal']}." if "goal" in metadata.about else "")
 
 
 _ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values"}
 
 
-def _what(facts: Facts) -> str:
-    is_image = len(facts.input.input_shape) == 3
-    if facts.input.kind == "classes":
+def _what(spec: InputSpec) -> str:
+    is_image = spec.is_image
+    if spec.kind == "classes":
         name = "An image classifier" if is_image else "A classifier"
     else:
         name = "A network for images" if is_image else "A network"
-    return f"{name}, {_spelled(facts.input.input_shape)} to {len(facts.input.classes)} {_ANSWERS[facts.input.kind]}"
+    return f"{name}, {_spelled(spec.input_shape)} to {len(spec.classes)} {_ANSWERS[spec.kind]}"
 
 
 def _title(about: Any) -> str:
@@ -177,41 +178,41 @@ def _sizes(folder: Path, graph: Graph) -> str:
     return f"{table}\n\n{listed}"
 
 
-def _input(facts: Facts) -> str:
+def _input(spec: InputSpec) -> str:
     mean, std = (
-        facts.input.mean or (0.0,) * facts.input.input_shape[0],
-        facts.input.std or (1.0,) * facts.input.input_shape[0],
+        spec.mean or (0.0,) * spec.input_shape[0],
+        spec.std or (1.0,) * spec.input_shape[0],
     )
-    is_image = len(facts.input.input_shape) == 3
+    is_image = spec.is_image
     what, one, axes = (
         ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
     )
     return (
-        f"{what} are float32, {_spelled(facts.input.input_shape)} ({axes}), as the data set gives them; "
+        f"{what} are float32, {_spelled(spec.input_shape)} ({axes}), as the data set gives them; "
         f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
-        f"{_numbers(std)} per channel. {_answer(facts)}"
+        f"{_numbers(std)} per channel. {_answer(spec)}"
     )
 
 
-def _answer(facts: Facts) -> str:
-    names = f"{', '.join(map(_code, facts.input.classes[:12]))}{' …' if len(facts.input.classes) > 12 else ''}"
-    if facts.input.kind == "classes":
+def _answer(spec: InputSpec) -> str:
+    names = f"{', '.join(map(_code, spec.classes[:12]))}{' …' if len(spec.classes) > 12 else ''}"
+    if spec.kind == "classes":
         return f"The answer is a logit for each of the classes {names}."
-    if facts.input.kind == "multi-label":
+    if spec.kind == "multi-label":
         return f"The answer is a logit for each of the labels {names}: above 0 if the label applies."
     text = f"The answer is a number for each of {names}, in the units of the data set."
-    if not facts.input.target_std:
+    if not spec.target_std:
         return text
-    mean, std = _numbers(facts.input.target_mean), _numbers(facts.input.target_std)
+    mean, std = _numbers(spec.target_mean), _numbers(spec.target_std)
     return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
 
 
-def _usage(folder: Path, facts: Facts) -> str:
-    size = ", ".join(map(str, facts.input.input_shape))
+def _usage(folder: Path, spec: InputSpec) -> str:
+    size = ", ".join(map(str, spec.input_shape))
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
-        if facts.input.kind == "classes"
+        if spec.kind == "classes"
         else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"

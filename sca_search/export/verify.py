@@ -19,10 +19,10 @@ from sca_search.export.graph.agreement import (
     Agreement,
     Run,
     agreement,
-    classes_beside,
     compare,
+    compare_classes,
+    compare_values,
     portions,
-    values_beside,
 )
 from sca_search.export.graph.network import Images, Network, Zeros
 from sca_search.export.graph.records import Floats, Graph, TestVectors
@@ -129,19 +129,19 @@ def _image_checks(opened: Opened, expected: Run | None, reference: Reference, se
         checks.append(_agreement_check(file, what, each, exact=reference.exact))
     if reference.original is not None:
         original = torch_run(reference.original.double(), torch.float64)
-        checks += [_beside(file, (run, original), reference, seconds) for file, run in opened.runs.items()]
+        checks += [_compare_activations(file, (run, original), reference, seconds) for file, run in opened.runs.items()]
     return checks
 
 
-def _beside(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
+def _compare_activations(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
     """The difference of integer activations has no limit; it is reported."""
     images = reference.images
     assert images is not None
     if not reference.has_classes:
-        found = values_beside(runs, portions(images.batches(), _PORTION), seconds)
+        found = compare_values(runs, portions(images.batches(), _PORTION), seconds)
         return Check(file, "compared with float activations", found, True)
     labels = None if images.labels is None else images.labels()
-    classes = classes_beside(runs, portions(images.batches(), _PORTION), labels, seconds)
+    classes = compare_classes(runs, portions(images.batches(), _PORTION), labels, seconds)
     return Check(file, "compared with float activations", str(classes), True)
 
 

@@ -1,24 +1,33 @@
-"""The log in a run folder: what happened when, every trial's start and end, warnings, errors with their tracebacks.
+"""What a running study writes about itself: the log, and a small file with its current epoch.
 
-Plain lines in UTF-8, the time in the machine's zone with its offset; a study that goes on goes on with its log. Worker
-processes add lines of their own.
+The log has the start and end of every trial, warnings, and errors with their tracebacks, as lines of UTF-8 text with
+local time and its offset. A resumed study appends to it, and so do worker processes. The progress file tells a running
+study from one that was killed.
 """
 
 import logging
+import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from sca_search.errors import StorageError
+from sca_search.errors import RunError, StorageError
+from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import RunFolder
 from sca_search.system.console import LOGGER, PrintableFormatter
+from sca_search.system.files import write_json_atomic
 
 logger = logging.getLogger(LOGGER)
-# Without a run folder and without -v nobody listens: a library must not fall back on stderr.
+# Without a run folder and without -v there is no handler: a library must not fall back on stderr.
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
+# A study whose progress file is older than this multiple of its usual interval counts as ended: epochs take minutes.
+PATIENCE = 5.0
+LEAST_PATIENCE_SECONDS = 60.0
 
 
 class _Lines(PrintableFormatter):
@@ -30,20 +39,20 @@ class _Lines(PrintableFormatter):
 
 
 class _File(logging.FileHandler):
-    """A disk that fills up ends the study where results are written; the log then adds no noise of its own."""
+    """A full disk ends the study where results are written; the log then adds no errors of its own."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Says nothing."""
+        """Ignore the error."""
 
 
 @contextmanager
-def logged(run: RunFolder, who: str = "") -> Iterator[None]:
-    """What is logged and warned of meanwhile goes into the run's log, and so does the error that ends it."""
+def logged(run: RunFolder, prefix: str = "") -> Iterator[None]:
+    """Write log records and warnings to the run's log in this context, and the error that ends it."""
     try:
         handler = _File(run.log_file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StorageError(f"{run.log_file} cannot be written: {error.strerror}") from error
-    handler.setFormatter(_Lines(f"%(asctime)s %(levelname)s {who}%(message)s"))
+    handler.setFormatter(_Lines(f"%(asctime)s %(levelname)s {prefix}%(message)s"))
     before = logger.level
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
@@ -61,7 +70,7 @@ def logged(run: RunFolder, who: str = "") -> Iterator[None]:
 
 @contextmanager
 def _warnings_too() -> Iterator[None]:
-    """Python's warnings are logged and shown, as they would be anyway."""
+    """Log Python's warnings, and show them as usual."""
     show = warnings.showwarning
 
     def note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
@@ -75,11 +84,11 @@ def _warnings_too() -> Iterator[None]:
         warnings.showwarning = show
 
 
-def log_epoch(who: str, epoch: Any) -> None:
-    """A line an epoch."""
+def log_epoch(training: str, epoch: Any) -> None:
+    """Log one line per epoch."""
     logger.debug(
         "%s: %s epoch %d of %d, accuracy %.2f%%, rounded %.2f%%, sparsity %.3f%%",
-        who,
+        training,
         epoch.phase,
         epoch.epoch,
         epoch.epochs,
@@ -90,7 +99,7 @@ def log_epoch(who: str, epoch: Any) -> None:
 
 
 def log_end(row: Mapping[str, Any]) -> None:
-    """What became of a trial."""
+    """Log the result of a trial."""
     if row["state"] == "complete":
         figures = f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%}"
         took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
@@ -101,3 +110,47 @@ def log_end(row: Mapping[str, Any]) -> None:
 
 def _because(row: Mapping[str, Any]) -> str:
     return f", {row['reason']}" if row.get("reason") else ""
+
+
+@dataclass(frozen=True)
+class Now:
+    """The latest progress of a study."""
+
+    what: str  # "dense warm start", "trial 7", "refit 1"
+    epoch: int
+    epochs: int
+    at: float  # seconds since 1970
+    pause_seconds: float  # since the progress before
+
+    def is_alive(self, clock: float) -> bool:
+        return clock - self.at <= max(LEAST_PATIENCE_SECONDS, PATIENCE * self.pause_seconds)
+
+
+class ProgressFile:
+    """Writes the latest progress at most once per second; removed when the study ends."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        self._last = -math.inf
+        self._written = -math.inf
+
+    def note(self, what: str, epoch: int, epochs: int) -> None:
+        now = self._clock()
+        pause, self._last = (0.0 if self._last == -math.inf else max(0.0, now - self._last)), now
+        if not 0.0 <= now - self._written < 1.0:  # it must still be written after the clock was set back
+            self._written = now
+            write_json_atomic(self.path, asdict(Now(what, epoch, epochs, now, pause)))
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def read_now(path: Path) -> Now | None:
+    """The latest progress; None where the file is missing or cannot be read."""
+    try:
+        read = read_json(path, None)
+        times = float(read["at"]), float(read["pause_seconds"])
+        return Now(str(read["what"]), int(read["epoch"]), int(read["epochs"]), *times)
+    except (RunError, KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -1,4 +1,4 @@
-"""A candidate's folder, written: its model, its history and its record; refits lie in folders below it."""
+"""Writes the folder of a candidate: model, history and record. Refits have folders below it."""
 
 import csv
 import dataclasses
@@ -26,7 +26,7 @@ from sca_search.training.task import Epoch, Settled, Task
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted in the file written."""
+    """Counts in the written file."""
 
     sparsity: float
     ternary_bytes: int  # of the ternary weights in the packed file
@@ -34,7 +34,7 @@ class Counted:
 
 
 def facts(settled: Settled) -> dict[str, float]:
-    """The figures of a candidate beside its two objectives."""
+    """Metrics of a candidate besides its two objectives."""
     error = settled.score.error
     return {
         **({} if error is None else {"accuracy_error": error}),
@@ -55,8 +55,7 @@ def keep(
     costs: Costs,
     refit: int = 0,
 ) -> Counted:
-    """Writes a candidate's folder, with what was measured that the network takes, and gives what was counted in the
-    file written."""
+    """Write a candidate's folder with its measured costs, and return the counts in the written file."""
     folder = run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / HISTORY, history_csv(settled.history))
@@ -66,7 +65,7 @@ def keep(
     counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),
-        "made_with": made_with(torch.get_num_threads()),  # of a run's commands and machines, this one's
+        "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
         "accuracy": settled.score.accuracy,
         "sparsity": counted.sparsity,
         TERNARY_SIZE.key: counted.ternary_bytes,
@@ -83,13 +82,13 @@ def keep(
             for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
-    # The record comes last: where it is, the candidate is whole.
+    # The record comes last: if it exists, the candidate is complete.
     write_json_atomic(folder / RECORD, record)
     return counted
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:
-    """A training's epochs as a table."""
+    """The epochs of a training as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*(each.name for each in dataclasses.fields(Epoch)), "gap"])
     writer.writeheader()
@@ -98,7 +97,7 @@ def history_csv(history: tuple[Epoch, ...]) -> str:
 
 
 def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
-    """One line an epoch: the counts are read by programs, and a line a number would take three times the room."""
+    """One line per epoch: programs read the counts, and one line per number would take three times the space."""
     lines = [json.dumps(dataclasses.asdict(each), allow_nan=False) for each in snapshots]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

@@ -20,7 +20,7 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import ExportError, RunError, SpecError, unknown_name
 from sca_search.export.graph.records import Graph
 from sca_search.export.latency.calibrate import graph_of, sampler_of
-from sca_search.export.latency.timing import time_in_turns
+from sca_search.export.latency.timing import time_interleaved
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder, new_run
@@ -29,7 +29,7 @@ from sca_search.runs.trials import choose, most_accurate, read_csv
 from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import Say
-from sca_search.study.run import run_study
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task, warm_start
 from sca_search.study.workers import threads_of
 from sca_search.system.files import write_json_atomic
@@ -235,5 +235,5 @@ def times_ms(comparison: Comparison, results: Iterable[MethodResult], say: Say) 
     if not samplers:
         return {}
     say("timing")
-    timed = time_in_turns(samplers, SECONDS_PER_METHOD * len(samplers))
+    timed = time_interleaved(samplers, SECONDS_PER_METHOD * len(samplers))
     return {name: 1e3 * timing.low for name, timing in timed.each.items()}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.log import log_end, log_epoch, logger
-from sca_search.runs.progress import ProgressFile
+from sca_search.runs.log import ProgressFile, log_end, log_epoch, logger
 
 if TYPE_CHECKING:
     from sca_search.training.task import Epoch

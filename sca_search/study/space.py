@@ -1,8 +1,8 @@
-"""What a trial samples: Optuna's suggestions -> a Candidate, and the values known to be good that are tried first.
+"""The search space: Optuna's suggestions -> a Candidate, and known good values that are tried first.
 
-The split of the zeros is searched around the one that costs least by the layers' sensitivity: a group's `density.` is
-how much denser it is than there, as a logarithm, so that 0 is that split at every sparsity. Without sensitivity it is
-searched around the even split.
+The allocation is searched around the one with the least loss by the layers' sensitivity: `density.` of a group is its
+log density relative to that, so that 0 is that allocation at every sparsity. Without sensitivity it is searched around
+the uniform allocation.
 """
 
 import math
@@ -42,18 +42,17 @@ if TYPE_CHECKING:  # importing it would import torch, and the dashboard reads is
 Range = tuple[float, float]
 Values = Mapping[str, Any]
 
-# Strength in units of the two gradients' ratio. In the paper's form the pull alone makes the network ternary and must
-# be strong: below 3 it leaves weights between the peaks. Sharpened, it was tried on top (0.1 and 1) and never paid.
+# Strength in units of the ratio of the two gradients. In the paper's form only the regularizer makes the network
+# ternary and must be strong: below 3 it leaves weights between the peaks. In the sharpened form it was tried as well
+# (0.1 and 1) and never helped.
 STRENGTH = (3.0, 1000.0)
-# Root mean square of Θ that did well before.
-# Where the paper's λ steps up, it does so by factors of up to 50.
+# The paper's λ increases in steps by factors of up to 50.
 STEP = 50.0
-# Networks of more ternary layers than this share values by stage: each searched number needs trials of its own.
+# In networks of more ternary layers than this, layers of a stage share values: each searched number needs trials.
 LAYERS_ON_THEIR_OWN = 6
-# Prefixes of the values that a group of layers has of its own: how dense it is, how strongly it is pulled, how sharp
-# it gets, beside the others.
+# Prefixes of the values per group of layers, relative to the others: density, strength of the regularizer, sharpness.
 DENSITY, PULL, SHARP = "density.", "pull.", "sharp."
-_EVEN = ("pull_start", "hold_from", "rise", "sharpness_start")  # sampled evenly; everything else by its logarithm
+_EVEN = ("pull_start", "hold_from", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,10 @@ class Space:
 
     @property
     def has_pull(self) -> bool:
-        """Whether the regularizer is at work: always in the paper's form, else only where a strength is given."""
+        """Whether the regularizer is used: always in the paper's form, else only if a strength is set."""
         form, strength = self.spec.search.form, self.spec.search.space.strength
         if self.spec.search.method != SCA:
-            return False  # theirs is another
+            return False  # other methods have their own
         return form == "paper" or (form == "sharpened" and strength is not None)
 
     def ranges(self) -> dict[str, Range]:
@@ -115,23 +114,23 @@ class Space:
         space = self.spec.search.space
         groups = list(dict.fromkeys(self.groups.values()))
         if len(groups) < 2:
-            return {}  # a group alone is beside nobody
+            return {}  # values are relative to other groups
         is_sharpened = self.spec.search.form == "sharpened"
         widths = {PULL: space.own * self.has_pull, SHARP: space.own * is_sharpened, DENSITY: space.split}
         return {prefix + group: (-width, width) for prefix, width in widths.items() if width for group in groups}
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """What is searched and is no number."""
+        """The searched categorical values."""
         return {"growth": self.spec.search.space.growth} if self.has_pull else {}
 
     def first_guess(self) -> dict[str, Any]:
-        """The values that did well before, moved into the ranges of this study; all layers alike."""
+        """Values that worked well before, clipped to the ranges of this study; the same for all layers."""
         known = {
             "strength": self._known_strength,
             "hold_from": 0.5,
-            # Sharp at once, the gradient wide, all zeros there from the start. At 0.99 on MNIST it had a lower
-            # validation loss than β and the sparsity rising slowly with the real gradient; a few trainings, and not
-            # so on the digits.
+            # Sharp from the start with a wide gradient, and all zeros from the start. At 0.99 on MNIST this had a lower
+            # validation loss than slowly rising β and sparsity with the true gradient; in a few trainings, and not on
+            # the digits.
             "rise": 0.0,
             "sharpness": 3000.0,
             "sharpness_first": 100.0,
@@ -152,12 +151,12 @@ class Space:
         return 100.0 if self.spec.search.form == "paper" else 0.001
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
-        """Values for the first candidates: the known ones for the target and the first point of the grid, or for the
-        three sparsest of a whole front.
+        """Values of the first candidates: the known ones for the target and the first point of the grid, or for the
+        three sparsest points of a front.
 
-        Where splits are searched, the known one is that of the layers' sensitivity; the target's next two trials are
-        the even split and the one by the layers' size. Without a target these fall to the grid's next points, where
-        few zeros make a split matter little. `planned` is the sparsity of a candidate.
+        If allocations are searched, the known one follows from the layers' sensitivity; the next two trials of the
+        target use the uniform allocation and the one by layer size. Without a target these go to the next points of
+        the grid, whose few zeros make the allocation matter little. `planned` is the sparsity of a candidate.
         """
         if self.spec.recipe is not None:
             return {}
@@ -179,15 +178,15 @@ class Space:
     def _splits(self) -> bool:
         return any(name.startswith(DENSITY) for name in self.ranges())
 
-    def limits(self, seen: pd.DataFrame | None = None) -> tuple[Limit, ...]:
-        """What the next trial without a sparsity of its own must not exceed, given the trials so far."""
+    def limits(self, trials: pd.DataFrame | None = None) -> tuple[Limit, ...]:
+        """Limits of the next trial without a planned sparsity, by the trials so far."""
         if self.budgets is None:
             return ()
-        return self.budgets.limits(self.spec.goal, trial_frame([]) if seen is None else seen)
+        return self.budgets.limits(self.spec.goal, trial_frame([]) if trials is None else trials)
 
     def _best_known(self, sparsity: float, limits: tuple[Limit, ...] = ()) -> dict[str, float]:
-        """The weighting that splits are searched around, one number a group, or a layer where there are limits: these
-        weigh on layers of one stage in different ways."""
+        """The weighting that allocations are searched around: one number per group, or per layer where there are
+        limits, which affect layers of one stage in different ways."""
         if not self.costs:
             return uniform_weighting(self.layers)
         if limits:
@@ -196,7 +195,7 @@ class Space:
         return {layer: by_group[group] for layer, group in self.groups.items()}
 
     def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
-        """A weighting as searched values: each group's mean beside the best known, cut to the range."""
+        """A weighting as searched values: the mean per group relative to the best known, clipped to the range."""
         known = self._best_known(0.5, self.limits()) if sparsity is None else self._best_known(sparsity)
         beside = grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
         mean = sum(beside.values()) / len(beside)
@@ -213,7 +212,7 @@ class Space:
         return self.candidate(numbers | others, sparsity, seed, limits)
 
     def candidate(self, values: Values, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
-        """Values by name -> the candidate that they describe: of that sparsity, or of the least within limits."""
+        """Values by name -> the candidate: with that sparsity, or with the least sparsity within the limits."""
         spec = self.spec
         split = self._split(values, sparsity, limits)
         alpha = spec.search.alpha or default_alpha(spec.search.form)
@@ -253,12 +252,12 @@ class Space:
         return allocate(self.layers, weighting, sparsity)
 
     def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
-        """The schedules of the layers that have their own."""
+        """The schedules of layers that differ from the common one."""
         owns = {layer: values.get(prefix + group, 0.0) for layer, group in self.groups.items()}
         return {layer: schedule(own) for layer, own in owns.items() if own}
 
     def _strength(self, values: Values, own: float) -> Schedule:
-        """λ's way to its strength: straight, by equal factors, or in one step as in the paper's recipes."""
+        """The schedule of λ: linear, exponential, or one step as in the paper's recipes."""
         if "strength" not in values:
             return Constant(value=0.0)
         if not self.has_pull:
@@ -271,7 +270,7 @@ class Space:
         return Ramp(first=0.0, last=last, start=start)
 
 
-@lru_cache(maxsize=8)  # trials in a row mostly have the same limits, and a solver takes a while
+@lru_cache(maxsize=8)  # consecutive trials mostly have the same limits, and the solver takes a while
 def _spared(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
@@ -285,5 +284,5 @@ def _sharpness(values: Values, own: float) -> Schedule:
 
 
 def is_logarithmic(name: str) -> bool:
-    """Whether a value is sampled by its logarithm; a group's own values are logarithms already."""
+    """Whether a value is sampled log-uniformly; values per group are logarithms already."""
     return name not in _EVEN and not name.startswith((DENSITY, PULL, SHARP))

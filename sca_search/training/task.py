@@ -1,4 +1,4 @@
-"""What all trainings of a study share: data and network, their source, and the results of training."""
+"""The task that all trainings of a study have in common: data, network, their source; and the results of training."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class Task:
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
-        """The ternary layers as a split of the zeros sees them, with the non-zeros that each must keep."""
+        """The ternary layers for an allocation, with the least number of non-zeros per layer."""
         layers = [choice.layer for choice in self.choices if choice.ternary]
         return tuple(
             LayerShape(layer.name, layer.shape, max(1, self.floor.per_layer, self.floor.per_channel * layer.outputs))
@@ -73,7 +73,7 @@ class Task:
         return {layer.name: layer.transposed_groups for layer in layers if layer.transposed_groups}
 
     def start_model(self) -> nn.Module:
-        """The dense network before its training: with the weights that the user gave, or as it is initialised."""
+        """The dense network before training: with weights that the user provided, or initialized."""
         return (self.make_start or self.make_model)()
 
     def model_with(self, state: State) -> nn.Module:
@@ -160,7 +160,7 @@ class Epoch:
 
     @property
     def gap(self) -> float:
-        """What rounding costs now."""
+        """Loss of the metric by rounding."""
         return self.soft_accuracy - self.rounded_accuracy
 
 
@@ -194,14 +194,14 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Settled:
-    """A candidate at its end: plain weights, and what the way there was."""
+    """A trained candidate: plain weights, metrics, and the history of its training."""
 
     model: nn.Module
     score: Score
     counts: dict[str, ZeroCount]
     moved_share: float
-    reached: dict[str, float]  # sparsity a layer by rounding alone, before the exact step
-    sparsity_before: float  # the same overall
+    reached: dict[str, float]  # achieved sparsity per layer, by rounding alone before the exact step
+    sparsity_before: float  # the same, overall
     soft_accuracy: float
     rounded_accuracy: float
     dead_layers: tuple[str, ...]

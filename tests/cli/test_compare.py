@@ -29,8 +29,8 @@ def test_all_means_every_method() -> None:
     ("given", "sentence"),
     [
         ("twm", "unknown method 'twm': known are .*; did you mean 'twn'"),
-        ("sca,elq", "elq is not done, since"),
-        (",", "must be all, or names with commas between them, got none"),
+        ("sca,elq", "elq is not implemented, since"),
+        (",", "must be all, or names separated by commas, got none"),
     ],
 )
 def test_methods_that_are_not_there_are_rejected(given: str, sentence: str) -> None:

@@ -12,7 +12,7 @@ from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.study.events import Event, Note
 from sca_search.study.progress import _trial_line, front_table, result_lines
-from sca_search.study.run import _stopped_by
+from sca_search.study.session import _stopped_by
 from sca_search.system.signals import NEVER, StopWhen
 
 COMPLETE = {"trial": 3, "state": "complete", "accuracy": 0.5, "sparsity": 0.25, "moved_share": 0.0}

@@ -23,7 +23,7 @@ from sca_search.dashboard.text import growth_headline, lead, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import MOST_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.progress import Now
+from sca_search.runs.log import Now
 from sca_search.runs.trials import PREDICTED, trial_frame
 from sca_search.study.events import StudyStarted, TrialEnded
 from sca_search.ternary.prior_correction import Observation, asked_for

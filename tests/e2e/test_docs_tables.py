@@ -12,7 +12,7 @@ from sca_search.config.load import FLAGS
 from sca_search.config.names import METHODS
 from sca_search.config.study import StudySpec
 from sca_search.export.latency.model import Calibration
-from sca_search.export.metadata import Facts
+from sca_search.export.metadata import Metadata
 from sca_search.runs.trials import COLUMNS, FACTS
 from tests.support.markdown_page import PAGES
 
@@ -74,7 +74,7 @@ def test_table_of_trials_has_every_fixed_column() -> None:
 
 def test_table_of_export_facts_has_every_key() -> None:
     rows = rows_below("### `export.json`")
-    assert [plain(row[0]) for row in rows] == [field.name for field in dataclasses.fields(Facts)]
+    assert [plain(row[0]) for row in rows] == [field.name for field in dataclasses.fields(Metadata)]
 
 
 def test_latency_example_has_every_key() -> None:

@@ -22,7 +22,7 @@ from sca_search.export.graph.records import INPUT, Activation, Convolution, Grap
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
 from sca_search.export.latency.onnx_engines import float_engine, int8_engine
-from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_in_turns
+from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_interleaved
 from tests.support.command import Outcome
 from tests.support.random_records import Builder, random_images
 
@@ -69,7 +69,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
         return sample
 
-    timings = time_in_turns({"a": sampler("a"), "b": sampler("b")}, seconds=0, least_rounds=3)
+    timings = time_interleaved({"a": sampler("a"), "b": sampler("b")}, seconds=0, least_rounds=3)
     # 4 calls each to see how long they take; then each is called to warm up and sampled, and who begins changes
     assert "".join(order) == "aaaabbbbaabbbbaaaabb"
     assert timings.each["a"].seconds.tolist() == pytest.approx([0.002] * 3)
@@ -78,7 +78,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
 
 def test_interrupted_samples_are_noisy() -> None:
-    timings = time_in_turns({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
+    timings = time_interleaved({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
     assert timings.each["sleeper"].noisy_fraction == 1
 
 
@@ -86,7 +86,7 @@ def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) 
     # before and after each of four samples: the second sample's loop after it, and the fourth's before, are slow
     loops = iter([(10, 20), (10, 20), (10, 20), (10, 23), (10.9, 21.9), (10, 20), (11.1, 20), (10, 20)])
     monkeypatch.setattr(stopwatch(), "loops", lambda: next(loops))
-    timings = time_in_turns({"one": python_sampler(lambda: sum(range(100_000)))}, seconds=0, least_rounds=4)
+    timings = time_interleaved({"one": python_sampler(lambda: sum(range(100_000)))}, seconds=0, least_rounds=4)
     quiet = timings.each["one"].quiet.tolist()
     assert quiet[1] is quiet[3] is False
     assert timings.clock_hz == 4_000 * 16 / 10
@@ -168,7 +168,7 @@ def test_folder_without_the_packed_model_has_only_the_c_timed(exported: Path, tm
     (folder / "model.safetensors").unlink()
     bench = bench_folder(folder, seconds=0.1)
     assert engines_of(bench.as_json()) == [OURS]
-    assert "holds no model.safetensors, so that" in bench.left_out[0]
+    assert "contains no model.safetensors, so that" in bench.left_out[0]
 
 
 def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     for arguments, sentence in {
         ("nowhere",): "nowhere: there is no such folder",
         ("empty",): "empty: is not an export folder, it has no export.json",
-        ("no-c",): "no-c: holds no c/model.c; sca-search export --format packed,c writes it",
+        ("no-c",): "no-c: contains no c/model.c; sca-search export --format packed,c writes it",
         (str(exported), "--seconds", "0"): "--seconds must be above 0, got 0",
         (str(exported), "--seconds", "nan"): "--seconds must be above 0, got nan",
         (str(exported), "--seconds", "0.1", "--save", "gone/a.json"): "gone/a.json cannot be written",

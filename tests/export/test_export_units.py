@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sca_search.data.input_spec import InputSpec
-from sca_search.export.graph.agreement import agreement, values_beside
+from sca_search.export.graph.agreement import agreement, compare_values
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import ChannelAffine
 from sca_search.export.graph.torch_module import RecordNetwork
@@ -50,8 +50,8 @@ def test_without_classes_only_values_are_compared() -> None:
     assert agreement(expected, expected, has_classes=False).holds
 
 
-def test_values_beside_tell_mean_and_largest_difference() -> None:
+def test_compare_values_tell_mean_and_largest_difference() -> None:
     batches = [np.ones((2, 1), np.float32), np.full((2, 1), 4.0, np.float32)]
-    told = values_beside((lambda x: x, lambda x: 1.5 * x), batches, 10.0)
+    told = compare_values((lambda x: x, lambda x: 1.5 * x), batches, 10.0)
     # apart by 0.5, 0.5, 2 and 2, the largest is 6
     assert told == "2.1e-01 apart on average, 3.3e-01 at most, on 4 validation examples"

@@ -242,13 +242,16 @@ def test_missing_compiler_is_said_and_no_failure(copied: Path, monkeypatch: pyte
     assert any(check.file == "c/model.c" and "no C compiler" in check.found for check in found.checks)
 
 
-def test_folder_without_facts_is_refused(tmp_path: Path) -> None:
+def test_folder_without_valid_metadata_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no such folder"):
         verify_folder(tmp_path / "gone", seconds=1)
     with pytest.raises(ExportError, match=r"is not an export folder, it has no export\.json"):
         verify_folder(tmp_path, seconds=1)
     (tmp_path / "export.json").write_text("{}")
     with pytest.raises(ExportError, match="cannot be read as the metadata"):
+        verify_folder(tmp_path, seconds=1)
+    (tmp_path / "export.json").write_text('{"version": 1, "input_shape": [1, 8, 8]}')
+    with pytest.raises(ExportError, match="must have version 2, got 1; export again"):
         verify_folder(tmp_path, seconds=1)
 
 

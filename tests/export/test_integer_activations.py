@@ -23,8 +23,8 @@ from sca_search.export.graph.reference import evaluate
 from sca_search.export.integer.model import IntegerModel, integer_model, quantized_weight
 from sca_search.export.integer.reference import average, evaluate_integer, every_integer, largest_values
 from sca_search.export.integer.requantize import Scaling, logit_requantization, requantization, requantize
-from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
-from sca_search.export.metadata import read_facts
+from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, C
+from sca_search.export.metadata import read_metadata
 from sca_search.export.verify_folder import verify_folder
 from tests.export.test_c_source import make, run
 from tests.export.test_export_verify import small_network
@@ -293,7 +293,7 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
     assert "the same class for" in found[C, "compared with float activations"]
     assert "with float activations" in found[C, "compared with float activations"]
     assert INTEGER_VECTORS_FILE in done.files
-    assert read_facts(folder / FACTS_FILE).largest_values is not None
+    assert read_metadata(folder).largest_values is not None
 
     again = verify_folder(folder, 5.0)
     assert again.holds, again

@@ -152,7 +152,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     for arguments, sentence in {
         ("nowhere",): "nowhere: there is no such folder",
         ("empty",): "empty: is not an export folder, it has no export.json",
-        ("no-c",): "no-c: holds no c/model.c",
+        ("no-c",): "no-c: contains no c/model.c",
         (str(exported), "--target", "mips"): "unknown target 'mips': known are aarch64-linux, armv7-linux",
     }.items():
         done = run("check", *arguments)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sca_search.runs.progress import LEAST_PATIENCE_SECONDS, PATIENCE, Now, ProgressFile, read_now
+from sca_search.runs.log import LEAST_PATIENCE_SECONDS, PATIENCE, Now, ProgressFile, read_now
 
 
 class Clock:

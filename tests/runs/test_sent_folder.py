@@ -84,7 +84,7 @@ def test_c_source_that_tells_of_columns_without_end_is_refused_soon(tmp_path: Pa
     """3 to the power of these columns has billions of digits."""
     source = "/* conv2: 9 weights in t as 9999999999 columns in 3 vectors, 0 blocks */\nuint16_t t[1] = {};\n"
     (tmp_path / "model.c").write_text(source.replace("{}", "{0}"))
-    with pytest.raises(ExportError, match="9999999999 columns in 3 are impossible"):
+    with pytest.raises(ExportError, match="9999999999 columns in 3 by 8 are impossible"):
         count_zeros_c(tmp_path)
 
 

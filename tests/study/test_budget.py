@@ -223,7 +223,7 @@ def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(lat
     layers = [layer["latency_ms"] for layer in record["layers"].values()]
     assert 0 < sum(layers) < record["latency_ms"]  # the rest is not ternary
     assert "latency_spread_ms" not in summary["chosen"]
-    assert "by the table of its device" in " ".join(done.stdout.split())
+    assert "predicted by the latency table" in " ".join(done.stdout.split())
     trials = pd.read_csv(tmp_path / "runs/device/trials.csv")
     # Trials use the budget up but for the margin of 2 %; counts are whole, and layers may drop to their floors.
     assert trials["latency_ms"].between(0.93 * budget, budget).all()

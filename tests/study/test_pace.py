@@ -9,6 +9,7 @@ from sca_search.config.load import resolve
 from sca_search.data import Split
 from sca_search.errors import SpecError
 from sca_search.study.pace import RESERVE, Pace, StudySize, _first, fit_study, measure_pace
+from sca_search.system.signals import NEVER, StopWhen
 from sca_search.training.fit import StopRequestedError
 
 # A trial of 10 + 2 epochs takes 10·2 + 2·1 + 3 = 25 s.
@@ -94,7 +95,7 @@ def test_size_fits_and_one_trial_more_does_not(
 )
 def test_every_kind_of_study_is_timed(flags: dict[str, object]) -> None:
     said: list[str] = []
-    pace = measure_pace(resolve(None, {"train_limit": 600, "threads": 1} | flags), said.append, lambda: False)
+    pace = measure_pace(resolve(None, {"train_limit": 600, "threads": 1} | flags), said.append, NEVER)
     assert 0 < pace.dense_epoch < 30
     assert 0 < pace.epoch < 30
     assert 0 < pace.frozen_epoch < 30
@@ -104,7 +105,7 @@ def test_every_kind_of_study_is_timed(flags: dict[str, object]) -> None:
 
 def test_timing_is_stopped() -> None:
     with pytest.raises(StopRequestedError):
-        measure_pace(resolve(None, {"train_limit": 100, "threads": 1}), lambda _line: None, lambda: True)
+        measure_pace(resolve(None, {"train_limit": 100, "threads": 1}), lambda _line: None, StopWhen(lambda: True))
 
 
 def test_first_images_of_a_split() -> None:

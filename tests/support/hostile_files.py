@@ -21,7 +21,7 @@ from sca_search.export.graph.records import INPUT, Graph, TestVectors
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.latency.program import kernels_hash, network_hash
 from sca_search.export.latency.table import read_latency_table
-from sca_search.export.metadata import read_facts
+from sca_search.export.metadata import read_metadata
 from sca_search.export.onnx.write import count_zeros_onnx, write_onnx
 from sca_search.export.packed.format import packed_bytes, read_packed
 from sca_search.export.packed.test_vectors import on_grid, read_vectors, write_vectors
@@ -101,7 +101,12 @@ def _models(folder: Path) -> list[Reader]:
         Reader("weights, safetensors", save(weights), through(folder / "w.safetensors", read_weights), TENSORS),
         Reader("weights, torch", saved.getvalue(), through(folder / "w.pt", read_weights), BYTES),
         Reader("checkpoint", _checkpoint(folder), through(folder / "c.safetensors", load_checkpoint), TENSORS),
-        Reader("facts of an export", _facts(), through(folder / "export.json", read_facts), JSON),
+        Reader(
+            "facts of an export",
+            _facts(),
+            through(folder / "export.json", lambda path: read_metadata(path.parent)),
+            JSON,
+        ),
     ]
 
 

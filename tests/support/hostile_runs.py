@@ -135,7 +135,7 @@ def _shown(place: Path) -> list[Reader]:
 def _show(place: Path) -> None:
     """Without its words."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        show_command(run_folder=place, as_json=False, quiet=False, verbose=False)
+        show_command(run_folder=place)
 
 
 def _exported(place: Path) -> list[Reader]:

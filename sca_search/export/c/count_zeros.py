@@ -17,8 +17,7 @@ from sca_search.export.graph.records import WeightRecord
 _COMMENT = re.compile(
     r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
 )
-_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) vectors, (\d+) blocks")
-_INTEGER_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) planes of (\d+) cells, (\d+) blocks")
+_CONVOLUTION = re.compile(r"(\d+) columns in (\d+) (?:vectors|planes of (\d+) cells), (\d+) blocks")
 _MOST_COLUMNS = 8  # twice what kernels combine
 _LISTS = re.compile(r"lists of (\d+) blocks")
 
@@ -52,12 +51,7 @@ def _signs(source: str, place: str, layout: str) -> int:
     if lists := _LISTS.fullmatch(layout):
         return _listed(numbers, int(lists[1]))
     if convolution := _CONVOLUTION.fullmatch(layout):
-        columns, vectors, blocks = map(int, convolution.groups())
-        _require_possible(columns, vectors)
-        offsets = _offsets(numbers, blocks)
-        return len(offsets) if columns == 1 else int(_weights_in(offsets // CELLS % vectors, columns).sum())
-    if integers := _INTEGER_CONVOLUTION.fullmatch(layout):
-        columns, planes, cells, blocks = map(int, integers.groups())
+        columns, planes, cells, blocks = (int(number or CELLS) for number in convolution.groups())
         _require_possible(columns, planes, cells)
         offsets = _offsets(numbers, blocks)
         return len(offsets) if columns == 1 else int(_weights_in(offsets // cells % planes, columns).sum())

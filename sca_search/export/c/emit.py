@@ -124,12 +124,12 @@ class Call:
 def pairs(name: str, left: Floats, right: Floats) -> str:
     """The definition of two numbers per channel, such as scale and bias; exact, as hexadecimal floats."""
     numbers = [f"{{{_spelled(a)}, {_spelled(b)}}}" for a, b in zip(left, right, strict=True)]
-    return _array("float", f"{name}[{len(numbers)}][2]", numbers)
+    return array("float", f"{name}[{len(numbers)}][2]", numbers)
 
 
 def integers(name: str, values: Sequence[int] | NDArray[np.integer]) -> str:
     """The definition of an array of two-byte numbers."""
-    return _array("uint16_t", f"{name}[{len(values)}]", [str(value) for value in values])
+    return array("uint16_t", f"{name}[{len(values)}]", [str(value) for value in values])
 
 
 def struct(kind: str, name: str, fields: Mapping[str, object]) -> str:
@@ -149,6 +149,7 @@ def _spelled(value: np.float32) -> str:
     return f"{float(value).hex()}f"
 
 
-def _array(kind: str, declared: str, values: Sequence[str], a_line: int = 16) -> str:
-    lines = [", ".join(values[begin : begin + a_line]) for begin in range(0, len(values), a_line)]
+def array(kind: str, declared: str, values: Sequence[str], per_line: int = 16) -> str:
+    """The definition of an array, with this many values per line."""
+    lines = [", ".join(values[begin : begin + per_line]) for begin in range(0, len(values), per_line)]
     return f"static const {kind} {declared} = {{\n    " + ",\n    ".join(lines) + ",\n};"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from sca_search.export.c.emit import Call, struct
+from sca_search.export.c.emit import Call, array, struct
 from sca_search.export.c.int8_weights import integer_weight_call, requantize_lines
 from sca_search.export.c.layers import Context, pool_fields
 from sca_search.export.graph import records as r
@@ -33,8 +33,7 @@ def _pool(step: IntegerStep, name: str, context: Context) -> Call:
 
 def _activation(step: IntegerStep, name: str, context: Context) -> Call:
     assert step.table is not None
-    lines = [", ".join(map(str, step.table[begin : begin + 16])) for begin in range(0, 256, 16)]
-    table = f"static const int8_t {name}[256] = {{\n    " + ",\n    ".join(lines) + ",\n};"
+    table = array("int8_t", f"{name}[256]", [str(value) for value in step.table])
     statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(context.inputs(step)[0])});"
     return Call(statement, "integer_lookup", constants=(table,))
 

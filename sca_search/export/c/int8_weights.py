@@ -13,7 +13,7 @@ from sca_search.export.c.choose_kernel import (
     COptions,
     choose_integer_tiles,
 )
-from sca_search.export.c.emit import MOST_CHARACTERS, Call, Literal, integers, struct
+from sca_search.export.c.emit import MOST_CHARACTERS, Call, Literal, array, integers, struct
 from sca_search.export.c.int8_tiles import IntegerTiles
 from sca_search.export.c.tiles import CELLS, combinations
 from sca_search.export.graph.fuse import is_convolution
@@ -28,11 +28,9 @@ _BYTES_PER_TAP = 2
 def requantize_lines(name: str, to: Requantization) -> str:
     """The definition of an array of `struct requantize`."""
     lowest, highest = to.sum_limits
-    rows = [
-        "    {" + ", ".join(map(str, numbers)) + "},"
-        for numbers in zip(to.factor, to.bias, to.other, lowest, highest, to.shift, strict=True)
-    ]
-    return f"static const struct requantize {name}[{len(rows)}] = {{\n" + "\n".join(rows) + "\n};"
+    columns = (to.factor, to.bias, to.other, lowest, highest, to.shift)
+    rows = [f"{{{', '.join(map(str, numbers))}}}" for numbers in zip(*columns, strict=True)]
+    return array("struct requantize", f"{name}[{len(rows)}]", rows, per_line=1)
 
 
 def integer_weight_call(
@@ -193,8 +191,8 @@ def _finish(step: IntegerStep, name: str, places: str, count: int) -> tuple[str,
     if not step.is_logits:
         statement = f"requantize_sums({name}_finish, {to.lowest}, {to.highest}, {places}, {{work}}, {count}, {{out}});"
         return requantize_lines(f"{name}_finish", to), statement, "requantize_sums"
-    numbers = [f"    {{INT64_C({f}), INT64_C({b})}}," for f, b in zip(to.factor, to.bias, strict=True)]
-    lines = f"static const struct logit {name}_finish[{count}] = {{\n" + "\n".join(numbers) + "\n};"
+    numbers = [f"{{INT64_C({f}), INT64_C({b})}}" for f, b in zip(to.factor, to.bias, strict=True)]
+    lines = array("struct logit", f"{name}_finish[{count}]", numbers, per_line=1)
     statement = (
         f"requantize_logits({name}_finish, {to.shift[0]}, {to.lowest}, {to.highest}, {{unit}}, {{work}}, {count},"
         " {logits});"

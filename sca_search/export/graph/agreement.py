@@ -84,7 +84,7 @@ def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ClassComparison:
     """The classes of two models on the same images, which need not be equal."""
 
     images: int
@@ -99,36 +99,33 @@ class Beside:
         return f"{text}; accuracy {mine:.2%}, with float activations {other:.2%}"
 
 
-def classes_beside(
+def compare_classes(
     runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
-) -> Beside:
+) -> ClassComparison:
     """Runs each for at most this many seconds."""
-    clocks = [_Clock(run, seconds) for run in runs]
-    classes: tuple[list[int], list[int]] = [], []
-    for batch in batches:
-        if not all(clock.has_time for clock in clocks):
-            break
-        for clock, found in zip(clocks, classes, strict=True):
-            found.extend(clock(batch).argmax(1).tolist())
-    mine, others = (np.array(each) for each in classes)
+    pairs = [(mine.argmax(1), other.argmax(1)) for mine, other in _timed_pairs(runs, batches, seconds)]
+    mine, others = (np.concatenate(each) for each in zip(*pairs, strict=True))
     known = None if labels is None else labels[: len(mine)]
     correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
-    return Beside(len(mine), int((mine == others).sum()), correct)
+    return ClassComparison(len(mine), int((mine == others).sum()), correct)
 
 
-def values_beside(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
+def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
     """The difference of the values of two models, which need not be equal, as a sentence."""
-    clocks = [_Clock(run, seconds) for run in runs]
-    apart: list[NDArray[np.floating]] = []
-    largest = 0.0
+    pairs = [np.stack(pair).astype(np.float64) for pair in _timed_pairs(runs, batches, seconds)]
+    mine, other = np.concatenate(pairs, axis=1)
+    every = np.abs(mine - other) / (float(np.abs(other).max()) or 1.0)
+    return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
+
+
+def _timed_pairs(
+    runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float
+) -> Iterator[tuple[NDArray[np.floating], NDArray[np.floating]]]:
+    clocks = _Clock(runs[0], seconds), _Clock(runs[1], seconds)
     for batch in batches:
         if not all(clock.has_time for clock in clocks):
-            break
-        mine, other = (clock(batch).astype(np.float64) for clock in clocks)
-        apart.append(np.abs(mine - other))
-        largest = max(largest, float(np.abs(other).max()))
-    every = np.concatenate(apart) / (largest or 1.0)
-    return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
+            return
+        yield clocks[0](batch), clocks[1](batch)
 
 
 class _Clock:

@@ -1,6 +1,6 @@
 """The latency of an exported model: our C compared with onnxruntime and torch, one image at a time on one thread.
 
-All are timed in one process, in turns, so that a slow phase of the machine affects all of them.
+All are timed in one process, interleaved, so that a slow phase of the machine affects all of them.
 """
 
 import math
@@ -17,9 +17,9 @@ from sca_search.export.c.compiler import require_compiler
 from sca_search.export.c.library import CompiledModel, compile_model, require_answers
 from sca_search.export.graph.records import Floats, Graph, TestVectors, WeightRecord
 from sca_search.export.graph.torch_module import RecordNetwork
-from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
-from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
-from sca_search.export.metadata import read_facts
+from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_interleaved
+from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
+from sca_search.export.metadata import require_c
 from sca_search.export.onnx import onnxruntime_missing
 from sca_search.export.packed.format import read_packed
 from sca_search.export.packed.test_vectors import read_vectors
@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """Engines timed in turns; `adds` is the number of additions by non-zero weights, None if unknown."""
+    """Engines timed interleaved; `adds` is the number of additions by non-zero weights, None if unknown."""
 
     measured: tuple[Measured, ...]
     clock_hz: float
@@ -97,11 +97,7 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
     """Times the C source of an export folder, and other engines with the same model, for this many seconds."""
     if not 0 < seconds < math.inf:
         raise ExportError(f"--seconds must be above 0, got {seconds:g}")
-    if not folder.is_dir():
-        raise ExportError(f"{folder}: there is no such folder")
-    read_facts(folder / FACTS_FILE)
-    if not (folder / C).is_file():
-        raise ExportError(f"{folder}: holds no {C}; sca-search export --format packed,c writes it")
+    require_c(folder)
     compiler = require_compiler()
     say("compiling")
     model = compile_model(folder, compiler=compiler)
@@ -113,7 +109,7 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
     image = vectors.images[0] if vectors is not None else np.zeros(model.input_shape, dtype=np.float32)
     engines, left_out = [c_engine(OURS, model, image)], []
     if graph is None or vectors is None:
-        left_out.append(f"{folder} holds no {PACKED}, so that {FLOAT}, {INT8} and torch are left out")
+        left_out.append(f"{folder} contains no {PACKED}, so that {FLOAT}, {INT8} and torch are left out")
     else:
         rivals, missing = onnx_rivals(graph, vectors)
         engines += [*rivals, torch_engine(graph, image, (folder / PACKED).stat().st_size)]
@@ -133,11 +129,11 @@ def of_timings(
 
 
 def bench_engines(engines: list[Engine], seconds: float) -> Timings:
-    """Times engines in turns, with torch on one thread."""
+    """Times engines interleaved, with torch on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return time_in_turns({engine.name: engine.sampler for engine in engines}, seconds)
+        return time_interleaved({engine.name: engine.sampler for engine in engines}, seconds)
     finally:
         torch.set_num_threads(threads)
 

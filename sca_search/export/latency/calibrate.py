@@ -36,7 +36,7 @@ from sca_search.export.latency.program import (
     with_random_trits,
 )
 from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
-from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
+from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_interleaved
 from sca_search.models.scales import baked_layers
 from sca_search.system.files import new_folder, write_text_atomic
 from sca_search.system.machine import cache_folder, instruction_set
@@ -177,7 +177,7 @@ def check_empty(folder: Path) -> None:
 def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
     """The C export of this graph, compiled and timed on this machine; repeated if that was not quiet."""
     sampler = sampler_of(graph)
-    timing = steadiest(lambda: time_in_turns({"model": sampler}, seconds).each["model"])
+    timing = steadiest(lambda: time_interleaved({"model": sampler}, seconds).each["model"])
     return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_fraction)
 
 

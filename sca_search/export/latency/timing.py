@@ -1,4 +1,4 @@
-"""Times several programs in one process, in turns, and detects when the machine is not quiet.
+"""Times several programs in one process, interleaved, and detects when the machine is not quiet.
 
 Each sample is taken between two calibration loops whose cycles are known. One is a single chain of instructions: it
 measures the clock rate. The other fills the core: it slows down when a second thread of the same core is running, which
@@ -71,13 +71,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timings:
-    """Programs by name that were timed in turns, and the processor's clock rate."""
+    """Programs by name that were timed interleaved, and the processor's clock rate."""
 
     clock_hz: float
     each: Mapping[str, Timing]
 
 
-def time_in_turns(samplers: Mapping[str, Sampler], seconds: float, least_rounds: int = 7) -> Timings:
+def time_interleaved(samplers: Mapping[str, Sampler], seconds: float, least_rounds: int = 7) -> Timings:
     """Rounds in which every program is sampled once, for this many seconds."""
     watch = stopwatch()
     counts = {name: _calls(sampler) for name, sampler in samplers.items()}

@@ -14,7 +14,7 @@ from sca_search.export.c.library import CompiledModel, compile_source
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.fuse import is_convolution
 from sca_search.export.graph.records import INPUT, Floats, Graph, Record, Reshape, TestVectors, WeightRecord
-from sca_search.export.latency.timing import Timing, stopwatch, time_in_turns
+from sca_search.export.latency.timing import Timing, stopwatch, time_interleaved
 
 Timer = Callable[[Graph, WeightRecord], Mapping[str, Timing]]
 """A graph and one of its layers -> the time of each kernel that the layer can use."""
@@ -33,10 +33,10 @@ def tune(graph: Graph, say: Callable[[str], None] = lambda _line: None, timer: T
 
 
 def time_kernels(graph: Graph, layer: WeightRecord) -> Mapping[str, Timing]:
-    """One layer of a graph with each kernel that it can use, in turns."""
+    """One layer of a graph with each kernel that it can use, interleaved."""
     image = layer_input(graph, layer)
     samplers = {kind: stopwatch().sampler(model, image) for kind, model in layer_models(graph, layer).items()}
-    return time_in_turns(samplers, _SECONDS).each
+    return time_interleaved(samplers, _SECONDS).each
 
 
 def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ()) -> dict[str, CompiledModel]:

@@ -12,7 +12,7 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import LimitError
 from sca_search.runs.folder import new_run
 from sca_search.study.events import Note, TrialEnded
-from sca_search.study.run import _within, run_study
+from sca_search.study.session import _within, run_study
 from sca_search.study.setup import make_task
 from sca_search.system.signals import NEVER, StopWhen
 from sca_search.training.fit import StopRequestedError
