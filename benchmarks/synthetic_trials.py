@@ -46,7 +46,7 @@ def synthetic(space: Space, candidate: int) -> FrozenTrial:
     told: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
     told["asked"] = {layer.name: beside(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
     told["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
-    told["rung_accuracy"] = 0.9
+    told["rung_metric"] = 0.9
     state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
     values = None
     if state == TrialState.COMPLETE:
@@ -64,7 +64,7 @@ def finished(
         {"layer": layer.name, "asked": share, "reached": beside(share, random.normal(-0.3, 0.2)), "strength": strength}
         for layer, share in zip(space.layers, asked.values(), strict=True)
     ]
-    figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
+    figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "moved_share": 0.001}
     return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360, "observed": observed}
 
 

@@ -96,12 +96,12 @@ function parallelFigure() {
   });
   const ends = (scale) =>
     (scale.kind === "names" ? [scale.names.at(-1), scale.names[0]] : [scale.high, scale.low]).map((value) =>
-      scale.name === "sparsity" || (scale.name === "accuracy" && metric().is_fraction)
+      scale.name === "sparsity" || (scale.name === "metric" && metric().is_fraction)
         ? percent(value, 1)
         : plain(short(value))
     );
   const narrow = isNarrow();
-  const names = axes.map((scale) => plain(scale.name === "accuracy" ? metric().name : scale.name).replaceAll("_", " "));
+  const names = axes.map((scale) => plain(scale.name === "metric" ? metric().name : scale.name).replaceAll("_", " "));
   return {
     title: "Which values good trials have in common",
     note,

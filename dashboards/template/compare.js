@@ -43,15 +43,15 @@ function compareFigure() {
         name,
         legendgroup: name,
         x: rows.map((row) => measure.factor * row[measure.key]),
-        y: rows.map((row) => metricFactor() * row.accuracy),
+        y: rows.map((row) => metricFactor() * row.metric),
         customdata: rows.map((row) => row.trial),
         marker: { color: look.ink, symbol: look.symbol, size: 9, line: { color: colours().card, width: 1 } },
         hovertemplate: `${name}, trial %{customdata}<br>%{y:.4~g} ${metricUnit()} at %{x:.2f} ${measure.unit}<extra></extra>`,
       },
     ];
   });
-  const low = Math.min(...shown.map(({ front }) => front.view.accuracy[0]));
-  const high = Math.max(...shown.map(({ front }) => front.view.accuracy[1]));
+  const low = Math.min(...shown.map(({ front }) => front.view.metric[0]));
+  const high = Math.max(...shown.map(({ front }) => front.view.metric[1]));
   const best =
     shown.map(({ each, front }) => [each.name, each.growth.area.at(-1) ?? 0, front]).sort((a, b) => b[1] - a[1])[0];
   const sameReference = new Set(shown.map(({ each }) => JSON.stringify(each.growth.reference))).size === 1;
@@ -98,16 +98,16 @@ function showComparison() {
   const names = ["study", ...(hasMethods ? ["weights"] : []), "chosen", metric().name, "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
-    const beside = chosen && isNumber(each.dense_accuracy)
+    const beside = chosen && isNumber(each.dense_metric)
       ? (metric(each).is_fraction
-        ? (100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)
-        : short(chosen.accuracy - each.dense_accuracy)).replace("-", "−")
+        ? (100 * (chosen.metric - each.dense_metric)).toFixed(2)
+        : short(chosen.metric - each.dense_metric)).replace("-", "−")
       : "–";
     const complete = trialsOf(each).filter(isComplete).length;
     const cells = [
       ...(hasMethods ? [each.method.weights] : []),
       chosen ? `trial ${chosen.trial}` : "–",
-      chosen ? shownMetric(chosen.accuracy, each) : "–",
+      chosen ? shownMetric(chosen.metric, each) : "–",
       chosen ? percent(chosen.sparsity) : "–",
       beside,
       String(complete),

@@ -21,19 +21,19 @@ function accuracyFigure() {
   if (!course?.epoch.length) return null;
   const colour = colours();
   const last = course.phase.lastIndexOf("ternary");
-  const gap = last < 0 ? 0 : metricFactor() * (course.soft_accuracy[last] - course.rounded_accuracy[last]);
-  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_accuracy[last] ?? 1));
+  const gap = last < 0 ? 0 : metricFactor() * (course.soft_metric[last] - course.rounded_metric[last]);
+  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_metric[last] ?? 1));
   const costs = metric().is_fraction ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
   const title = isNothing
     ? "Rounding costs nothing at the end of training"
     : `Rounding ${gap > 0 ? "costs" : "gains"} ${costs} at the end of training`;
   const shares = (values) => values.map((value) => metricFactor() * value);
-  const dense = study().dense_accuracy;
+  const dense = study().dense_metric;
   const traces = [
-    curve("soft", course.epoch, shares(course.soft_accuracy), line(colour.second, "dash"), {
+    curve("soft", course.epoch, shares(course.soft_metric), line(colour.second, "dash"), {
       hovertemplate: `soft %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
-    curve("rounded", course.epoch, shares(course.rounded_accuracy), line(colour.accent), {
+    curve("rounded", course.epoch, shares(course.rounded_metric), line(colour.accent), {
       hovertemplate: `rounded %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
   ];
@@ -55,7 +55,7 @@ function accuracyFigure() {
     title,
     note: `Validation ${metric().name} of the network as trained (soft) and as rounding would leave it.${frozen}`,
     alt: `Line chart of ${metric().name} over ${course.epoch.length} epochs, ending at ${
-      shownMetric(course.rounded_accuracy.at(-1))
+      shownMetric(course.rounded_metric.at(-1))
     }.`,
     traces,
     layout: layout(310, {

@@ -23,10 +23,10 @@ function growthFigure() {
   const colour = colours();
   const byEpochs = hasEpochs(growth) && state.growthAxis === "epochs";
   const x = byEpochs ? growth.epochs : growth.area.map((_, index) => index + 1);
-  const { accuracy, sparsity } = growth.reference;
+  const { metric: level, sparsity } = growth.reference;
   return {
     title: growth.headline,
-    note: `Hypervolume: the area that the front covers above ${shownMetric(accuracy)} ${metric().name} and ${
+    note: `Hypervolume: the area that the front covers above ${shownMetric(level)} ${metric().name} and ${
       percent(sparsity, 0)
     } zeros.`,
     alt: `Step chart of the front's area, ending at ${short(growth.area.at(-1))} after ${

@@ -1,19 +1,19 @@
 // All trials: sorted by a heading, filtered by words and comparisons, downloaded as they stand.
 const table = { sort: "trial", isDown: false, isWhole: false };
 const FIRST_ROWS = 100;
-const METRICS = new Set(["accuracy", "soft_accuracy", "rounded_accuracy", "rung_accuracy"]);
+const METRICS = new Set(["metric", "soft_metric", "rounded_metric", "rung_metric"]);
 const SHARES = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
-const UNTOLD = new Set(["candidate", "images", "started", "accuracy_error"]);
+const UNTOLD = new Set(["candidate", "images", "started", "metric_error"]);
 const NAMES = {
   moved_share: "moved",
   planned_sparsity: "planned",
-  soft_accuracy: "soft",
-  rounded_accuracy: "rounded",
+  soft_metric: "soft",
+  rounded_metric: "rounded",
   sparsity_before: "before exact step",
-  rung_accuracy: "at last rung",
+  rung_metric: "at last rung",
 };
 const heading = (name) =>
-  name === "accuracy" ? metric().name : costOf(name)?.label ?? NAMES[name] ?? name.replaceAll("_", " ");
+  name === "metric" ? metric().name : costOf(name)?.label ?? NAMES[name] ?? name.replace(/^param\./, "").replaceAll("_", " ");
 
 function tableColumns() {
   const { columns, searched } = study().table;
@@ -36,8 +36,9 @@ function cellText(name, value) {
 function wanted(text) {
   const tests = text.trim().split(/\s+/).filter(Boolean).map((word) => {
     const [, name, sign, given] = word.match(/^([A-Za-z_][\w.-]*)(<=|>=|=|<|>)(.+)$/) ?? [];
-    const asked = name === metric().name ? "accuracy" : name;
-    const column = asked && study().table.columns.find((each) => each === asked || each.startsWith(asked));
+    const asked = name === metric().name ? "metric" : name;
+    const column = asked &&
+      study().table.columns.find((each) => [each, each.replace(/^param\./, "")].some((name) => name.startsWith(asked)));
     if (!column) {
       return (row) =>
         study().table.columns.some((each) => cellText(each, row[each]).toLowerCase().includes(word.toLowerCase()));
@@ -129,7 +130,7 @@ function showTable() {
 }
 
 function sortBy(name) {
-  table.isDown = table.sort === name ? !table.isDown : ["accuracy", "sparsity"].includes(name);
+  table.isDown = table.sort === name ? !table.isDown : ["metric", "sparsity"].includes(name);
   table.sort = name;
   showTable();
 }

@@ -28,7 +28,7 @@ function aboutTrial(row, detail) {
   const bits = [];
   if (isComplete(row)) {
     bits.push(
-      element("b", {}, shownMetric(row.accuracy)),
+      element("b", {}, shownMetric(row.metric)),
       ` ${metric().name} with `,
       element("b", {}, percent(row.sparsity, 3)),
       " zeros",
@@ -53,7 +53,7 @@ function showTrialPicker() {
   const onFront = new Set(currentFront().trials);
   const told = (row) =>
     `${row.trial}${row.trial === study().chosen ? " ★" : onFront.has(row.trial) ? " •" : ""} — ${
-      isComplete(row) ? `${shownMetric(row.accuracy)} at ${percent(row.sparsity, 1)}` : row.state
+      isComplete(row) ? `${shownMetric(row.metric)} at ${percent(row.sparsity, 1)}` : row.state
     }`;
   fill(
     picker,

@@ -27,7 +27,7 @@ const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
 
-// What tables call accuracy is the study's metric: a share in percent, or a number with a unit of its own.
+// The study's metric: a fraction in percent, or a number with a unit of its own.
 const metric = (of = study()) => of.metric ?? { name: "accuracy", is_fraction: true };
 const metricFactor = (of = study()) => (metric(of).is_fraction ? 100 : 1);
 const metricUnit = (of = study()) => (metric(of).is_fraction ? "%" : "");
@@ -78,7 +78,7 @@ const trialsOf = (() => {
 
 const trials = () => trialsOf(study());
 const trialOf = (number) => trials().find((row) => row.trial === number) ?? null;
-const isComplete = (row) => row.state === "complete" && isNumber(row.accuracy) && isNumber(row.sparsity);
+const isComplete = (row) => row.state === "complete" && isNumber(row.metric) && isNumber(row.sparsity);
 const frontBy = (key) => study().fronts.find((front) => front.measure.key === key) ?? study().fronts[0];
 const currentFront = () => frontBy(state.axis);
 const detailOf = (number) => study().details[String(number)] ?? null;

@@ -278,8 +278,8 @@ def show_command(
 ) -> None:
     """Prints a finished or running study: its front, the chosen trial, where everything is."""
     from sca_search.cli.json_output import study_answer
-    from sca_search.runs.damage import damage_refused
     from sca_search.runs.folder import RunFolder
+    from sca_search.runs.integrity import damage_refused
     from sca_search.runs.trials import read_csv
 
     run = RunFolder(run_folder)

@@ -40,7 +40,7 @@ class View:
     """The part of the plane that a figure opens with, and how many trials lie below it."""
 
     x: tuple[float, float]
-    accuracy: tuple[float, float]
+    metric: tuple[float, float]
     below: int
 
 
@@ -71,7 +71,7 @@ def _has(frame: pd.DataFrame, key: str) -> bool:
 
 def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
     best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
-    points = list(zip(best[measure.key].astype(float), best["accuracy"].astype(float), strict=True))
+    points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
     seen = view(frame, measure, [accuracy for _, accuracy in points], levels, goal, metric)
     trials = tuple(int(trial) for trial in best["trial"])
     return Front(measure, trials, outline(points, measure.more_is_better, seen.x), seen)
@@ -108,11 +108,11 @@ def view(
     whole = 1.0 if measure.key == "sparsity" else None
     if known.empty:
         return View((0.0, whole or 1.0), (0.0, 1.0), 0)
-    top = max([float(known["accuracy"].max()), *levels])
+    top = max([float(known["metric"].max()), *levels])
     # As much room below the front as it spans itself, but at least five points of accuracy.
     floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
-    shown = known[known["accuracy"] >= floor]
-    lowest = float(shown["accuracy"].min())
+    shown = known[known["metric"] >= floor]
+    lowest = float(shown["metric"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
         _padded(min(values), max(values), 0.01, whole),

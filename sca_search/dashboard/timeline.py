@@ -27,14 +27,14 @@ def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCURACY) -> dict[str, Any]:
+def growth(frame: pd.DataFrame, dense_metric: float | None, metric: str = ACCURACY) -> dict[str, Any]:
     """The front's area after each finished trial, with the epochs spent until then.
 
     The reference is the summary's; where nothing is better than that, it is the plane's corner, or of a metric that
     is no share the worst trial.
     """
     finished = _by_end(frame[frame["state"].isin(["complete", "paused", "failed"])])
-    reference = area_reference(dense_accuracy or 0.0, metric)
+    reference = area_reference(dense_metric or 0.0, metric)
     areas = _areas(finished, *reference)
     if not any(areas):
         reference = (0.0 if is_fraction(metric) else _worst(finished), 0.0)
@@ -44,12 +44,12 @@ def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCU
         "area": areas,
         "trial": [int(trial) for trial in finished["trial"]],
         "epochs": [int(count) for count in epochs],
-        "reference": {"accuracy": reference[0], "sparsity": reference[1]},
+        "reference": {"metric": reference[0], "sparsity": reference[1]},
     }
 
 
 def _worst(finished: pd.DataFrame) -> float:
-    worst = measured(finished)["accuracy"].min()
+    worst = measured(finished)["metric"].min()
     return 0.0 if pd.isna(worst) else float(worst)
 
 
@@ -58,7 +58,7 @@ def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[flo
     usable = set(measured(finished)["trial"])
     areas: list[float] = []
     front: tuple[tuple[float, float], ...] = ()
-    columns = (finished[name] for name in ("trial", "accuracy", "sparsity"))
+    columns = (finished[name] for name in ("trial", "metric", "sparsity"))
     for trial, accurate, sparse in zip(*columns, strict=True):
         is_better = trial in usable and not any(a >= accurate and s >= sparse for a, s in front)
         if is_better:
@@ -71,7 +71,7 @@ def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[flo
 @lru_cache(maxsize=4096)
 def _area(front: tuple[tuple[float, float], ...], accuracy: float, sparsity: float) -> float:
     """Kept, since a page that follows a study asks for all earlier fronts again with every trial."""
-    return hypervolume(pd.DataFrame(front, columns=["accuracy", "sparsity"]), accuracy=accuracy, sparsity=sparsity)
+    return hypervolume(pd.DataFrame(front, columns=["metric", "sparsity"]), accuracy=accuracy, sparsity=sparsity)
 
 
 def _by_end(frame: pd.DataFrame) -> pd.DataFrame:

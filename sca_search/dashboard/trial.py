@@ -9,7 +9,7 @@ from sca_search.runs.candidates import best_of
 
 # More epochs than a figure has pixels to tell apart are thinned.
 MOST_EPOCHS = 120
-_COURSE = ("soft_accuracy", "rounded_accuracy", "sparsity", "alpha", "strength", "sharpness")
+_COURSE = ("soft_metric", "rounded_metric", "sparsity", "alpha", "strength", "sharpness")
 
 
 def trial_detail(files: CandidateFiles, limits: Mapping[str, float]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def trial_detail(files: CandidateFiles, limits: Mapping[str, float]) -> dict[str
         "layers": layer_rows(best),
         "course": course(files.history),
         "distribution": distribution(files.snapshots),
-        "seeds": [record["accuracy"] for record in files.records],
+        "seeds": [record["metric"] for record in files.records],
         "form": first.get("candidate", {}).get("form", ""),
         "dead_layers": list(best.get("dead_layers", ())),
     }

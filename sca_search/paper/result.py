@@ -86,7 +86,7 @@ def measure_cell(
         top5=tuple(top5 for _, top5 in scores),
         sparsity=tuple(float(share) for share in trained["sparsity"]),
         failed=diverged,
-        rounded=tuple(float(share) for share in trained["rounded_accuracy"]),
+        rounded=tuple(float(share) for share in trained["rounded_metric"]),
         dense_is_given=spec.model.weights is not None,
         **dense,
     )

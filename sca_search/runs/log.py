@@ -83,8 +83,8 @@ def log_epoch(who: str, epoch: Any) -> None:
         epoch.phase,
         epoch.epoch,
         epoch.epochs,
-        100 * epoch.soft_accuracy,
-        100 * epoch.rounded_accuracy,
+        100 * epoch.soft_metric,
+        100 * epoch.rounded_metric,
         100 * epoch.sparsity,
     )
 
@@ -92,7 +92,7 @@ def log_epoch(who: str, epoch: Any) -> None:
 def log_end(row: Mapping[str, Any]) -> None:
     """What became of a trial."""
     if row["state"] == "complete":
-        figures = f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%}"
+        figures = f"accuracy {row['metric']:.2%} at sparsity {row['sparsity']:.3%}"
         took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
         logger.info("trial %d ended: %s%s", row["trial"], figures, took)
     else:

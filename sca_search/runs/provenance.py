@@ -1,4 +1,4 @@
-"""How a run came to be: its commands, the machine and the versions, kept in about.json."""
+"""Provenance of a run: its commands, the machine and the versions, in about.json."""
 
 import math
 import os
@@ -11,39 +11,37 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.runs.candidates import read_json
-from sca_search.runs.folder import RunFolder
-from sca_search.runs.run_format import FORMAT, require_known_format
+from sca_search.runs.folder import FORMAT, RunFolder
 from sca_search.system.files import write_json_atomic
 from sca_search.system.secrets import address_without_password
 from sca_search.system.versions import versions
 
 
 def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None:
-    """Adds a command to the run's; machine, threads a worker and versions are those of the newest."""
-    require_known_format(run.about_file)
+    """Append a command to about.json; machine, threads per worker and versions are those of the newest."""
     known = read_json(run.about_file, {})
-    told = known.get("commands") if isinstance(known, dict) else None
-    before = [each for each in told if _is_command(each)] if isinstance(told, list) else []
-    # Before they are joined: the shell's quotes would stand in the middle of a password with a quote.
+    commands = known.get("commands") if isinstance(known, dict) else None
+    before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
+    # Before joining: shell quotes would split a password that contains a quote.
     shown = shlex.join(["sca-search", *map(address_without_password, arguments)])
     command = {"command": shown, "at": time.time()}
     write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
 
 
 def made_with(threads: int) -> dict[str, Any]:
-    """What the bits of a training depend on, beside its settings."""
+    """What a training depends on bit by bit, besides its settings."""
     return {"machine": machine(), "threads": threads, "versions": versions()}
 
 
-def _is_command(given: object) -> bool:
-    """Whether it is one of ours: a run may come from somebody else."""
-    if not isinstance(given, dict) or given.keys() != {"command", "at"}:
+def _is_command(value: object) -> bool:
+    """Whether it is a command of ours: a run may come from somebody else."""
+    if not isinstance(value, dict) or value.keys() != {"command", "at"}:
         return False
-    return isinstance(given["command"], str) and isinstance(given["at"], int | float) and abs(given["at"]) < math.inf
+    return isinstance(value["command"], str) and isinstance(value["at"], int | float) and abs(value["at"]) < math.inf
 
 
 def machine() -> dict[str, Any]:
-    """What figures of time depend on."""
+    """What measured times depend on."""
     return {
         "processor": processor(),
         "cores": usable_cores(),
@@ -53,7 +51,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it."""
+    """Name of the processor, if the system reports it."""
     known = Path("/proc/cpuinfo")
     if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
         return match[1].strip()
@@ -61,5 +59,5 @@ def processor() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, which a container may have fewer of than the machine."""
+    """Number of cores that this process may use; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

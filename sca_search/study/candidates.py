@@ -37,10 +37,10 @@ def facts(settled: Settled) -> dict[str, float]:
     """The figures of a candidate beside its two objectives."""
     error = settled.score.error
     return {
-        **({} if error is None else {"accuracy_error": error}),
+        **({} if error is None else {"metric_error": error}),
         "loss": settled.score.loss,
-        "soft_accuracy": settled.soft_accuracy,
-        "rounded_accuracy": settled.rounded_accuracy,
+        "soft_metric": settled.soft_metric,
+        "rounded_metric": settled.rounded_metric,
         "moved_share": settled.moved_share,
         "sparsity_before": settled.sparsity_before,
     }
@@ -76,7 +76,7 @@ def keep(
     record = {
         "candidate": candidate.model_dump(mode="json"),
         "made_with": made_with(torch.get_num_threads()),  # of a run's commands and machines, this one's
-        "accuracy": settled.score.accuracy,
+        "metric": settled.score.accuracy,
         "sparsity": counted.sparsity,
         TERNARY_SIZE.key: counted.ternary_bytes,
         **facts(settled),

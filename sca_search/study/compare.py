@@ -72,8 +72,8 @@ class Entry:
     failed: int
     epochs: int  # of all trials
     trial: int | None = None  # the one that counts; None where all failed
-    accuracy: float | None = None
-    test_accuracy: float | None = None
+    metric: float | None = None
+    test_metric: float | None = None
     sparsity: float | None = None
     ternary_bytes: int | None = None  # of the few-valued weights
     file_bytes: int | None = None
@@ -189,8 +189,8 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
     return replace(
         entry,
         trial=trial,
-        accuracy=float(row["accuracy"]),
-        test_accuracy=tested.accuracy,
+        metric=float(row["metric"]),
+        test_metric=tested.accuracy,
         sparsity=float(row["sparsity"]),
         ternary_bytes=packed,
         file_bytes=whole,

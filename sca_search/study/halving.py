@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
+from sca_search.runs.trials import RUNG
 from sca_search.study.rank_correlation import spearman
 
 # Densities (shares of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
@@ -63,10 +64,6 @@ def promoted(paused: Sequence[RungScore], seen: Sequence[RungScore], keep: float
     """The paused candidates that belong to the best of their rung by now, best first."""
     chosen = [mine for mine in paused if goes_on(mine, seen, keep)]
     return [mine.candidate for mine in sorted(chosen, key=lambda mine: mine.loss)]
-
-
-RUNG = "rung."
-"""Prefix of a trial's losses at its rungs, among what it tells of itself."""
 
 
 def relative_losses(told: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -25,11 +25,11 @@ from sca_search.errors import CodeError, DivergenceError, LimitError, StorageErr
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
-from sca_search.runs.trials import trial_frame
+from sca_search.runs.trials import RUNG, trial_frame
 from sca_search.study.artifacts import FILES, files_in, shelf_of
 from sca_search.study.budgets import CostMeter, Costs
 from sca_search.study.candidates import facts, keep
-from sca_search.study.halving import RUNG, RungScore, goes_on, rung_epochs
+from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_BEATS, Watchman, beating
 from sca_search.study.queue import (
     has_waiting,
@@ -235,7 +235,7 @@ class Objective:
     def _rungs(self, trial: optuna.Trial, number: int, sparsity: float) -> Rungs:
         def passes(epoch: int, score: Score) -> bool:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
-            trial.set_user_attr("rung_accuracy", score.accuracy)
+            trial.set_user_attr("rung_metric", score.accuracy)
             mine = RungScore(number, sparsity, score.loss)
             return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
 

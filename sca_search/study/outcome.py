@@ -14,9 +14,9 @@ from sca_search.config.costs import COST_COLUMNS
 from sca_search.config.study import StudySpec
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain
 from sca_search.runs.candidates import FEATURES, best_of, records_of
-from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
+from sca_search.runs.integrity import damage_refused
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.budgets import CostMeter, Costs
 from sca_search.study.candidates import keep
@@ -85,7 +85,7 @@ def summarize(
     summary: dict[str, object] = {
         "study": run.path.name,
         "goal": aim_of(spec, metric),
-        "metric": metric,
+        "metric_name": metric,
         "task": task.data.kind,
         "examples": "images" if task.data.has_images else "examples",
         "target_sparsity": spec.goal.target_sparsity,
@@ -97,7 +97,7 @@ def summarize(
         "hypervolume": front_area(pareto_front(frame), start.score.accuracy, metric),
         "seconds": round(seconds, 1),
         "versions": versions(),
-        "dense": {"accuracy": start.score.accuracy},
+        "dense": {"metric": start.score.accuracy},
         "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
         "chosen": None,
     }
@@ -127,14 +127,14 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
-    accuracies = [record["accuracy"] for record in records]
+    accuracies = [record["metric"] for record in records]
     return {
         "trial": trial,
         "candidate": number,
         "sparsity": counted_sparsity(run.chosen_file),
-        "accuracy": best["accuracy"],
-        "accuracy_mean": statistics.fmean(accuracies),
-        "accuracy_spread": statistics.pstdev(accuracies),
+        "metric": best["metric"],
+        "metric_mean": statistics.fmean(accuracies),
+        "metric_spread": statistics.pstdev(accuracies),
         "seeds": len(accuracies),
         "moved_share": best["moved_share"],
         "sparsity_before_exact_step": best["sparsity_before"],
@@ -165,5 +165,5 @@ def _with_test(
     dense, ours = (
         task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop_requested)) for network in networks
     )
-    tested = {"test_accuracy": ours.accuracy, "test_images": len(test)}
-    return summary | {"dense": summary["dense"] | {"test_accuracy": dense.accuracy}, "chosen": chosen | tested}
+    tested = {"test_metric": ours.accuracy, "test_images": len(test)}
+    return summary | {"dense": summary["dense"] | {"test_metric": dense.accuracy}, "chosen": chosen | tested}

@@ -22,13 +22,12 @@ from sca_search.config.load import differences
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
-from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
+from sca_search.runs.integrity import damage_refused, require_sound
 from sca_search.runs.log import logger
-from sca_search.runs.study_database import require_sound
-from sca_search.runs.trials import FACTS, PREDICTED, trial_frame
-from sca_search.study.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.runs.trials import FACTS, PARAM, PREDICTED, RUNG, trial_frame
+from sca_search.study.halving import RungScore, promoted, rung_epochs
 from sca_search.study.heartbeat import OWNER
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.seen import Seen
@@ -46,7 +45,7 @@ _STATES = {
     TrialState.WAITING: "waiting",
 }
 # What a trial tells of itself beside its two objectives.
-_FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
+_FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
 # What a candidate keeps when it is put back.
 _KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "kept"}
 # Of a trial whose candidate was being trained when it was cut short.
@@ -87,7 +86,8 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         )
         if run.shared is not None:
             _agree(study, spec)
-        trial_frame(rows(study))  # what is wrong with a trial shows before another is trained
+        trial_frame(rows(study))  # checks every trial before another is trained
+        observations(study)
     # Optuna takes them in the order of the queue; there is no other place to say otherwise.
     study._pop_waiting_trial_id = partial(_taken, proxy(study))  # type: ignore[method-assign]
     return study
@@ -320,11 +320,11 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "state": _STATES[trial.state],
         "planned_sparsity": trial.user_attrs.get("planned_sparsity"),
         "sparsity": sparsity,
-        "accuracy": accuracy,
+        "metric": accuracy,
         "seconds": seconds,
         "started": _started(trial),
         **told,
-        **trial.params,
+        **{PARAM + name: value for name, value in trial.params.items()},
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from sca_search.config.names import format_metric
 from sca_search.config.recipe import describe_scaling
 from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
@@ -143,7 +144,7 @@ def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) 
 def _is_tested(summary: dict[str, Any]) -> bool:
     """Whether there is nothing left to do: a stop in the midst of the test images leaves them out."""
     chosen = summary["chosen"]
-    return chosen is None or "test_accuracy" in chosen
+    return chosen is None or "test_metric" in chosen
 
 
 def _last_word(summary: dict[str, Any], stopped: bool) -> str:
@@ -152,7 +153,8 @@ def _last_word(summary: dict[str, Any], stopped: bool) -> str:
     chosen = summary["chosen"]
     if not chosen:
         return "ended: no trial meets the goal"
-    return f"ended: trial {chosen['trial']} is chosen, test accuracy {chosen['test_accuracy']:.2%}"
+    name = summary["metric_name"]
+    return f"ended: trial {chosen['trial']} is chosen, test {name} {format_metric(name, chosen['test_metric'])}"
 
 
 __all__ = ["Audience", "Finished", "join_study", "make_task", "prepare_budgets", "run_study"]

@@ -110,7 +110,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
         start = or_again(train, run.dense_checkpoint, progress.on_note)
         save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
         # The scores come last: where they are, the weights are whole.
-        told = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
+        told = {"metric": start.score.accuracy, "loss": start.score.loss, "metric_name": task.metric.name}
         write_json_atomic(scores, told)
         run.dense_checkpoint.unlink(missing_ok=True)
     return read_warm_start(run)
@@ -132,7 +132,7 @@ def read_warm_start(run: RunFolder) -> WarmStart:
         known = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
         state = load_file(run.dense_file)
         answers = state.pop(ANSWERS)
-        return WarmStart(state, Score(float(known["accuracy"]), float(known["loss"])), answers)
+        return WarmStart(state, Score(float(known["metric"]), float(known["loss"])), answers)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
 

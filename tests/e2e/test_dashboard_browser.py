@@ -59,7 +59,7 @@ def test_click_on_a_point_changes_the_panels(study: Path) -> None:
         click_point(page, "front", name, index)
         until(page, f"document.getElementById('trial-heading').textContent === 'Trial {trial}'")
         assert page.locator("#command-text").inner_text().endswith(f"--trial {trial}")
-        accuracy = 100 * trials.loc[trial, "accuracy"]
+        accuracy = 100 * trials.loc[trial, "metric"]
         assert f"{accuracy:.2f}" in page.locator("#trial-about").inner_text()
         shown(page, "accuracy")
         expected = _last_accuracy(study, trials, trial)
@@ -69,7 +69,7 @@ def test_click_on_a_point_changes_the_panels(study: Path) -> None:
 
 def _last_accuracy(study: Path, trials: pd.DataFrame, trial: int) -> float:
     history = study / "candidates" / f"{int(trials.loc[trial, 'candidate']):03d}" / "history.csv"
-    return 100 * float(pd.read_csv(history)["rounded_accuracy"].iloc[-1])
+    return 100 * float(pd.read_csv(history)["rounded_metric"].iloc[-1])
 
 
 def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
@@ -129,7 +129,7 @@ def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) ->
         with (tmp_path / "trials.csv").open(newline="") as file:
             told = list(csv.DictReader(file))
         assert [int(row["trial"]) for row in told] == list(sparse.index)
-        assert float(told[0]["accuracy"]) == pytest.approx(sparse["accuracy"].iloc[0], abs=1e-6)
+        assert float(told[0]["metric"]) == pytest.approx(sparse["metric"].iloc[0], abs=1e-6)
         page.locator("#filter").fill("no such word")
         assert rows.count() == 0
 

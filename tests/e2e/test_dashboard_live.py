@@ -296,7 +296,7 @@ def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    return shutil.copytree(Path(__file__).parents[1] / "support" / "run-folder-1", tmp_path / "kept")
+    return shutil.copytree(Path(__file__).parents[1] / "support" / "run-folder", tmp_path / "kept")
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def in_database(address: str) -> str:
 
 def figures(run: Path) -> list[tuple[int, str, float]]:
     trials = pd.read_csv(run / "trials.csv").sort_values("candidate")
-    return list(trials[["candidate", "state", "accuracy"]].itertuples(index=False, name=None))
+    return list(trials[["candidate", "state", "metric"]].itertuples(index=False, name=None))
 
 
 @pytest.mark.slow

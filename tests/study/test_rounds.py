@@ -112,4 +112,4 @@ def test_a_stop_while_the_test_images_are_read_leaves_them_for_later(tmp_path) -
     assert "test_accuracy" not in json.loads(run.summary_file.read_text())["chosen"]
     again = run_study(run, spec, task, Audience())
     assert not again.stopped
-    assert "test_accuracy" in json.loads(run.summary_file.read_text())["chosen"]
+    assert "test_metric" in json.loads(run.summary_file.read_text())["chosen"]
