@@ -3,8 +3,8 @@
     python -m benchmarks.accuracy studies/digits.toml --targets 0.5 0.9 0.97 --seeds 3
     python -m benchmarks.accuracy studies/mnist.toml --data-dir DIR --targets 0.5 0.9 --seeds 3 --trials 1 --refits 0
 
-Every cell is a whole study in a run folder of its own below --cells, so an interrupted benchmark goes on where it was.
-Cells of one seed share one dense network.
+Every cell is a complete study in its own run folder below --cells, so an interrupted benchmark can be continued. Cells
+of one seed share one dense network.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.study.run import Audience, make_task, run_study
 
 FORMS = ("sharpened", "paper")
-# Studies of a network whose α the paper varied, in table 6: their accuracies stand beside ours.
+# Studies of a network whose α the paper varied in table 6; the paper's accuracies are shown next to ours.
 PAPER = {"mnist": Cell("mnist", "lenet")}
 
 
@@ -48,16 +48,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--refits", type=int)
-    parser.add_argument("--strength", type=float, help="a fixed strength of the pull")
+    parser.add_argument("--strength", type=float, help="a fixed regularization strength")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--cells", type=Path, default=Path("benchmarks/cells"))
-    parser.add_argument("--section", default="accuracy", help="its name in RESULTS.md, where a study has several")
-    parser.add_argument("--readme", action="store_true", help="also write the table into the README")
+    parser.add_argument(
+        "--section", default="accuracy", help="name of the section in RESULTS.md, if a study has several"
+    )
+    parser.add_argument("--readme", action="store_true", help="also write the table to the README")
     return parser.parse_args()
 
 
 def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) -> dict[str, Any]:
-    """One study's summary, read back where it is finished."""
+    """The summary of one study; read from its file if the study is finished."""
     spec = resolve(
         arguments.study,
         {
@@ -114,15 +116,16 @@ def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
         "ternary, %",
         "difference, points",
         "sparsity in the file",
-        "off before the exact step, points",
-        "moved by it, %",
+        "error before the exact step, points",
+        "adjusted, %",
     ]
     explained = (
-        "Test accuracy, mean ± standard deviation over seeds; off before the exact step and moved by it: the worst. "
+        "Test accuracy, mean ± standard deviation over seeds; the error before the exact step and the adjusted weights "
+        "are maxima. "
         f"{_epochs(cells)}"
     )
     if arguments.study.stem in PAPER:
-        headings.append(f"the paper, {full_epochs(PAPER[arguments.study.stem])} epochs, % (at sparsity)")
+        headings.append(f"paper, {full_epochs(PAPER[arguments.study.stem])} epochs, % (at sparsity)")
     text = f"{table(headings, rows)}\n\n{explained}  \n{provenance()}"
     name = f"{arguments.section} on {arguments.study.stem}"
     write_section(RESULTS, name, f"## {name[0].upper()}{name[1:]}\n\n{text}")
@@ -131,13 +134,13 @@ def _report(arguments: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
 
 
 def _epochs(cells: list[dict[str, Any]]) -> str:
-    """How long the networks were trained."""
+    """The numbers of epochs, as a sentence."""
     dense, ternary, frozen = cells[0]["epochs"]
-    return f"{dense} epochs for the dense network, {ternary} + {frozen} (trits frozen) for each trial from there."
+    return f"{dense} epochs for the dense network, then {ternary} + {frozen} (frozen trits) epochs per trial."
 
 
 def _paper(study: str, target: float) -> list[str]:
-    """The paper's accuracy at the sparsity that it has nearest to the target, by the share of non-zeros."""
+    """The paper's accuracy at its sparsity closest to the target, compared by the fraction of non-zeros."""
     if study not in PAPER:
         return []
     known = paper_figures(PAPER[study].dataset, PAPER[study].network)
@@ -170,7 +173,7 @@ def _slug(text: str) -> str:
 
 
 def _spread(values: list[float], sign: str = "") -> str:
-    """Mean and standard deviation; one value alone has none."""
+    """Mean and standard deviation; a single value has none."""
     mean = f"{statistics.fmean(values):{sign}.2f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.2f}"
 

@@ -1,7 +1,7 @@
-"""Trains a network on random images by a loop as short as it can be: python bare_worker.py NETWORK IMAGES EPOCHS
+"""Trains a network on random images in a minimal loop: python bare_worker.py NETWORK IMAGES EPOCHS
 
-Started by memory.py; imports torch and nothing else of any size. Prints as JSON what was in memory after the imports,
-and the most since.
+Started by memory.py; imports torch and nothing else of significant size. Prints the memory after the imports and the
+peak since then, as JSON.
 """
 
 import json
@@ -9,20 +9,20 @@ import sys
 from dataclasses import dataclass
 
 import torch
-import torch._dynamo  # which every optimizer of torch's imports at its first step
+import torch._dynamo  # imported by every torch optimizer at its first step
 from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.resident import peak_bytes, resident_bytes
 from sca_search.models import MODELS
 
-# A study's own, written again: its room would bring imports that a bare loop has not.
+# Repeated from the package, because importing its module would load more than a bare loop needs.
 CLASSES, EVALUATION_BATCH = 10, 256
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A network and what it is trained on: as many images as its data set has beside a validation split."""
+    """A network and its training data: as many images as its data set has without the validation split."""
 
     shape: tuple[int, int, int]
     batch: int

@@ -1,13 +1,13 @@
-"""Whether budgets are met: milliseconds foretold and measured across the range, and accuracy within a budget.
+"""Whether budgets are met: predicted and measured latency over the whole range, and accuracy within a budget.
 
     python -m benchmarks.budget latency
     python -m benchmarks.budget accuracy --data-dir DIR --cells DIR
 
-`latency`: ResNet-20 and LeNet, ten budgets from the fastest that is possible to the slowest. Each split is what the
-solver gives for that budget and layers of random sensitivity, filled with random trits; the exported C is timed. Where
-the clock says more than the budget, the next try is planned with what was seen, as a search does it.
-`accuracy`: LeNet on 20,000 images of MNIST at two budgets, the split that is searched against the even one that takes
-the same time.
+`latency`: ResNet-20 and LeNet, ten budgets from the fastest possible network to the slowest. The solver computes an
+allocation for each budget and random layer sensitivities; the layers are filled with random trits and the exported C is
+timed. If the measured latency exceeds the budget, the next attempt uses the measured ratio, as a search does.
+`accuracy`: LeNet on 20,000 images of MNIST at two budgets, the searched allocation against the uniform one of the same
+latency.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph
 from sca_search.export.latency.calibrate import How, calibration_of, measure_ms
 from sca_search.export.latency.model import Calibration, latency_model
-from sca_search.export.latency.random_trits import with_random_trits
+from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, latency_limit
@@ -65,20 +65,20 @@ def _arguments() -> argparse.Namespace:
 
 
 def _latency() -> None:
-    rows, words = [], []
+    rows, verdicts = [], []
     for name in NETWORKS:
         graph = drawn(name, 0.5).graph()
         calibration = calibration_of(graph, how=How(fresh=True))
         cells = _budget_cells(graph, calibration)
         rows += [_row(name, cell) for cell in cells]
-        words.append(_verdict(name, calibration, cells))
-    headings = ["network", "budget, ms", "foretold, ms", "measured, ms", "measured / foretold", "tries", "met"]
+        verdicts.append(_verdict(name, calibration, cells))
+    headings = ["network", "budget, ms", "predicted, ms", "measured, ms", "measured / predicted", "attempts", "met"]
     explained = (
-        "One image on one thread, tenth percentile of quiet samples. Foretold and measured are of the first try; a "
-        "budget is met if one of at most four tries is within it."
+        "One image on one thread, tenth percentile of quiet samples. Predicted and measured values are those of the "
+        "first attempt; a budget is met if one of at most four attempts is within it."
     )
-    told = "\n".join(f"- {line}" for line in words)
-    text = f"## Budgets in milliseconds\n\n{table(headings, rows)}\n\n{told}\n\n{explained}\n\n{provenance()}"
+    findings = "\n".join(f"- {line}" for line in verdicts)
+    text = f"## Budgets in milliseconds\n\n{table(headings, rows)}\n\n{findings}\n\n{explained}\n\n{provenance()}"
     write_section(RESULTS, "budgets, latency", text)
 
 
@@ -101,13 +101,13 @@ def _budget_cell(graph: Graph, budgets: Budgets, budget: float, seed: int) -> Ce
     while len(tries) < TRIES and not any(each["latency_ms"] <= budget for each in tries):
         split = _split(budgets.layers, costs, budgets.limits(goal, _frame(tries)))
         nonzeros = {layer.name: max(1, round((1 - split[layer.name]) * layer.weights)) for layer in budgets.layers}
-        taken = measure_ms(with_random_trits(graph, nonzeros, seed=seed))
-        tries.append(budgets.predicted(split) | {"latency_ms": taken.latency_ms, "noisy": taken.noisy_share})
+        measured = measure_ms(with_random_trits(graph, nonzeros, seed=seed))
+        tries.append(budgets.predicted(split) | {"latency_ms": measured.latency_ms, "noisy": measured.noisy_share})
     return {"budget": budget, "tries": tries}
 
 
 def _random_costs(layers: Sequence[LayerShape], seed: int) -> list[LayerCost]:
-    """Losses that grow as the non-zeros dwindle, some layers up to a hundred times as fast as others."""
+    """Losses that grow as non-zeros are removed, in some layers up to a hundred times as fast as in others."""
     draws = np.random.default_rng(seed)
     factors = 0.001 * 10 ** draws.uniform(-1, 1, len(layers))
     return [
@@ -129,59 +129,59 @@ def _frame(tries: list[dict[str, float]]) -> pd.DataFrame:
 
 def _row(name: str, cell: Cell) -> list[str]:
     first = cell["tries"][0]
-    foretold, taken = first["predicted_latency_ms"], first["latency_ms"]
+    predicted, measured = first["predicted_latency_ms"], first["latency_ms"]
     met = any(each["latency_ms"] <= cell["budget"] for each in cell["tries"])
     noisy = " (noisy)" if first["noisy"] > 0.5 else ""
-    figures = [f"{cell['budget']:.4f}", f"{foretold:.4f}", f"{taken:.4f}{noisy}", f"{taken / foretold:.3f}"]
+    figures = [f"{cell['budget']:.4f}", f"{predicted:.4f}", f"{measured:.4f}{noisy}", f"{measured / predicted:.3f}"]
     return [name, *figures, str(len(cell["tries"])), "yes" if met else "NO"]
 
 
 def _verdict(name: str, calibration: Calibration, cells: list[Cell]) -> str:
     ratios = [cell["tries"][0]["latency_ms"] / cell["tries"][0]["predicted_latency_ms"] for cell in cells]
-    off = [abs(ratio - 1) for ratio in ratios]
+    errors = [abs(ratio - 1) for ratio in ratios]
     met = sum(any(each["latency_ms"] <= cell["budget"] for each in cell["tries"]) for cell in cells)
     return (
-        f"{name}: measured is off what was foretold by {statistics.median(off):.1%} in the median and {max(off):.1%} "
-        f"at most (ratios {min(ratios):.3f} to {max(ratios):.3f}); {met} of {len(cells)} budgets are met; of the "
-        f"calibration's {calibration.samples} samples {calibration.noisy_samples} were noisy."
+        f"{name}: the measured latency differs from the prediction by {statistics.median(errors):.1%} (median) and at "
+        f"most {max(errors):.1%} (ratios {min(ratios):.3f} to {max(ratios):.3f}); {met} of {len(cells)} budgets are "
+        f"met; {calibration.noisy_samples} of {calibration.samples} calibration samples were noisy."
     )
 
 
 def _accuracy(arguments: argparse.Namespace) -> None:
-    """Runs the studies that are missing, then writes the table."""
+    """Runs the missing studies, then writes the table."""
     rows = []
-    for share in (0.25, 0.5):
-        cells = {split: _study_cell(arguments, share, split) for split in ("searched", "even")}
+    for position in (0.25, 0.5):
+        cells = {allocation: _study_cell(arguments, position, allocation) for allocation in ("searched", "uniform")}
         rows += [
             [
                 f"{cell['budget']:.4f}",
-                split,
+                allocation,
                 f"{cell['latency_ms']:.4f}",
                 f"{cell['sparsity']:.3%}",
                 f"{cell['accuracy']:.2%}",
                 f"{cell['test_accuracy']:.2%}",
                 f"{cell['dense_test']:.2%}",
             ]
-            for split, cell in cells.items()
+            for allocation, cell in cells.items()
         ]
-    headings = ["budget, ms", "split", "measured, ms", "sparsity", "validation", "test", "dense, test"]
+    headings = ["budget, ms", "allocation", "measured, ms", "sparsity", "validation", "test", "dense, test"]
     text = f"## Accuracy within a budget\n\n{table(headings, rows)}\n\n{provenance()}"
     write_section(RESULTS, "budgets, accuracy", text)
 
 
-def _study_cell(arguments: argparse.Namespace, share: float, split: str) -> Cell:
-    """A study at a share of the way, by logarithm, from the fastest to the slowest network."""
-    folder = RunFolder(arguments.cells / "budget" / f"{split}-{share:g}")
-    kept = folder.path / "cell.json"
-    if kept.exists():
-        return dict(json.loads(kept.read_text()))
-    spec = _spec(arguments, 1e9, split)
+def _study_cell(arguments: argparse.Namespace, position: float, allocation: str) -> Cell:
+    """A study whose budget is at this position on the log scale from the fastest (0) to the slowest network (1)."""
+    folder = RunFolder(arguments.cells / "budget" / f"{allocation}-{position:g}")
+    cell_file = folder.path / "cell.json"
+    if cell_file.exists():
+        return dict(json.loads(cell_file.read_text()))
+    spec = _spec(arguments, 1e9, allocation)
     task = make_task(spec)
     calibration = prepare_budgets(spec, task, None, print).calibration
     assert calibration is not None
     least = {layer.name: layer.least_nonzeros for layer in task.layer_shapes}
     fastest, slowest = latency_model(calibration).range_us(least)
-    budget = math.exp((1 - share) * math.log(fastest) + share * math.log(slowest)) / 1000
+    budget = math.exp((1 - position) * math.log(fastest) + position * math.log(slowest)) / 1000
     folder.path.mkdir(parents=True, exist_ok=True)
     finished = run_study(folder, replace_goal(spec, budget), task, Audience(), calibration)
     chosen, dense = finished.summary["chosen"], finished.summary["dense"]
@@ -190,17 +190,19 @@ def _study_cell(arguments: argparse.Namespace, share: float, split: str) -> Cell
     cell = {"budget": budget, "dense_test": dense["test_metric"]}
     cell |= {name: chosen[name] for name in ("latency_ms", "sparsity")}
     cell |= {"accuracy": chosen["metric"], "test_accuracy": chosen["test_metric"]}
-    kept.write_text(json.dumps(cell))
+    cell_file.write_text(json.dumps(cell))
     return cell
 
 
-def _spec(arguments: argparse.Namespace, budget: float, split: str) -> StudySpec:
+def _spec(arguments: argparse.Namespace, budget: float, allocation: str) -> StudySpec:
     flags: dict[str, object] = {"max_latency_ms": budget, "grid": False, "trials": arguments.trials, "threads": 1}
-    return resolve(None, STUDY | flags | {"data_dir": arguments.data_dir, "split": 0.0 if split == "even" else 1.0})
+    return resolve(
+        None, STUDY | flags | {"data_dir": arguments.data_dir, "split": 0.0 if allocation == "uniform" else 1.0}
+    )
 
 
 def replace_goal(spec: StudySpec, budget: float) -> StudySpec:
-    """The same study at another budget."""
+    """The same study with another budget."""
     return StudySpec.model_validate(spec.model_dump() | {"goal": {"max_latency_ms": budget, "grid": False}})
 
 

@@ -1,11 +1,11 @@
-"""SCA and the methods that it is measured against, with equal epochs from the same warm starts.
+"""SCA and other methods, with equal epochs from the same warm starts.
 
     python -m benchmarks.compare digits --seeds 3
     python -m benchmarks.compare mnist --data-dir DIR --seeds 3
 
-All methods first, those that plan their sparsity at --target-sparsity. Then SCA once more at the sparsity where each
-method of {-1,0,+1} that cannot choose its own has landed: only at equal sparsity is a difference a method's merit.
-Everything is kept below --cells, and a benchmark that was interrupted goes on.
+First all methods; those that control their sparsity use --target-sparsity. Then SCA again at the sparsity of each
+method with weights {-1,0,+1} that does not control it: only at equal sparsity is a difference due to the method.
+Everything is stored below --cells, and an interrupted benchmark continues.
 """
 
 import argparse
@@ -37,10 +37,10 @@ def main() -> None:
     contest = _contest(arguments, arguments.target_sparsity, tuple(METHODS), "all")
     entries, _ = run_contest(contest, watcher)
     again = {}
-    for method in _landing():
+    for method in _without_control():
         landed = round(statistics.fmean(_values(entries, method, "sparsity")), 3)
         beside = _contest(arguments, landed, (SCA,), f"at-{landed:g}")
-        _share_starts(contest, beside)
+        _copy_warm_starts(contest, beside)
         again[method] = run_contest(beside, watcher)[0]
     _report(arguments, contest, entries, again, times_ms(contest, entries, watcher))
 
@@ -69,14 +69,14 @@ def _contest(arguments: argparse.Namespace, target: float, methods: tuple[str, .
     return Contest(spec, methods, arguments.seeds, arguments.cells / "compare" / arguments.data / name)
 
 
-def _share_starts(one: Contest, other: Contest) -> None:
+def _copy_warm_starts(one: Contest, other: Contest) -> None:
     for seed in range(one.seeds):
         target = other.folder / f"dense-{seed}"
         if not target.exists():
             shutil.copytree(one.folder / f"dense-{seed}", target)
 
 
-def _landing() -> list[str]:
+def _without_control() -> list[str]:
     return [name for name, method in METHODS.items() if method.weights == TRITS and not method.plans_sparsity]
 
 
@@ -119,13 +119,13 @@ def _report(
 
 {table(headings, rows)}
 
-{_merits(entries, again)}
+{_differences(entries, again)}
 
-Mean ± standard deviation over seeds. Every method has the same warm start a seed, {arguments.trials} trials of
-{spec.train.epochs} + {spec.train.frozen_epochs} (weights frozen) epochs that search its learning rates and, where it
-has one, its strength; SCA searches its schedules and splits instead. The best on validation counts. Bytes are those of
-the packed export, µs of its C on one thread, the first seed's, timed in turns.
-{" ".join(f"{name} is not done: {reason}." for name, reason in NOT_IMPLEMENTED.items())}
+Mean ± standard deviation over seeds. Per seed, every method has the same warm start and {arguments.trials} trials of
+{spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates and, if it has
+a regularizer, its strength; SCA searches its schedules and allocations instead. The best trial on validation counts.
+Sizes are those of the packed export; µs are those of its C on one thread, for the first seed, timed interleaved.
+{" ".join(f"{name} is not implemented: {reason}." for name, reason in NOT_IMPLEMENTED.items())}
 
 {provenance()}
 """
@@ -133,8 +133,8 @@ the packed export, µs of its C on one thread, the first seed's, timed in turns.
     print(text)
 
 
-def _merits(entries: list[Entry], again: dict[str, list[Entry]]) -> str:
-    """SCA against every method of {-1,0,+1}, seed by seed, at that method's sparsity."""
+def _differences(entries: list[Entry], again: dict[str, list[Entry]]) -> str:
+    """SCA against every other method with weights {-1,0,+1}, per seed, at that method's sparsity."""
     rows = []
     for method, known in METHODS.items():
         if known.weights != TRITS or method == SCA:
@@ -145,17 +145,17 @@ def _merits(entries: list[Entry], again: dict[str, list[Entry]]) -> str:
         differences = [100 * (mine - other) for mine, other in pairs if mine is not None and other is not None]
         sparsity = _mean(_values(entries, method, "sparsity"), 100, 1)
         rows.append([method, sparsity, _mean(differences, 1, 2), verdict(differences)])
-    return table(["SCA beside", "zeros, %", "test accuracy, points", "verdict"], rows)
+    return table(["SCA compared with", "zeros, %", "test accuracy, points", "verdict"], rows)
 
 
 def verdict(differences: list[float]) -> str:
-    """Outside the spread: the mean of the seeds' differences is larger than their standard deviation."""
+    """Significant if the mean difference over seeds is larger than its standard deviation."""
     if len(differences) < 2:
         return "too few seeds"
     mean, spread = statistics.fmean(differences), statistics.stdev(differences)
     if abs(mean) <= spread:
-        return "level: inside the spread of seeds"
-    return "SCA is better, outside the spread" if mean > 0 else "SCA is worse, outside the spread"
+        return "no difference beyond seed variation"
+    return "SCA is better, beyond seed variation" if mean > 0 else "SCA is worse, beyond seed variation"
 
 
 if __name__ == "__main__":

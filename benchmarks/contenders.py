@@ -1,8 +1,8 @@
 """The contenders of `search.py`: ways to spend a number of epochs on networks of many sparsities.
 
-All of them train from the same warm start with the same trainer, learning rates, teacher, frozen phase and
-re-estimated normalisation, so that what differs is the method and how its values are found. Each returns when its
-epochs are used up.
+All train from the same warm start with the same trainer, learning rates, teacher, frozen phase and re-estimated
+BatchNorm statistics, so that only the method and the search of its parameters differ. Each returns when its epochs are
+used up.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ from sca_search.training.train import train_candidate
 
 @dataclass(frozen=True)
 class Point:
-    """One network that a contender made."""
+    """One network trained by a contender."""
 
-    epochs: int  # spent up to here, this one's included
+    epochs: int  # spent so far, including this network
     planned: float | None
     sparsity: float
-    accuracy: float  # on the validation split, which is all that a contender sees
+    accuracy: float  # on the validation split, the only one a contender uses
     loss: float
     test_accuracy: float
-    before: float  # the sparsity by rounding alone
+    before: float  # the sparsity after rounding, before the exact step
     moved: float
 
 
@@ -51,7 +51,7 @@ class SpentError(Exception):
 
 @dataclass
 class Bench:
-    """What a contender works with."""
+    """The task, budget and results of one contender."""
 
     spec: StudySpec
     task: Task
@@ -62,14 +62,14 @@ class Bench:
     spent: int = 0
 
     def candidate(self, sparsity: float, **changed: Any) -> Candidate:
-        """The known first guess at a sparsity, with another seed each time."""
+        """The default first guess at a sparsity, with a new seed each time."""
         seed = derived_seed(self.spec.seed, len(self.points))
-        space = Space(self.spec, self.task.layer_shapes)  # without sensitivity: zeros split evenly
+        space = Space(self.spec, self.task.layer_shapes)  # without layer sensitivity: uniform allocation
         base = space.candidate(space.first_guess(), sparsity, seed)
         return Candidate.model_validate(base.model_dump() | changed)
 
     def train(self, candidate: Candidate) -> Settled:
-        """Trains it and counts its epochs; no training begins that the budget does not cover."""
+        """Trains it and counts its epochs; a training that the budget does not cover is not started."""
         self.spend(candidate.epochs + candidate.frozen_epochs)
         settled = train_candidate(candidate, self.task, self.start, Progress())
         zeros = sum(count.zeros for count in settled.counts.values())
@@ -101,26 +101,26 @@ Contender = Callable[[Bench], None]
 
 
 def _sparsities(bench: Bench) -> Iterator[float]:
-    """The target again and again, or the same grid that a study for the whole front visits."""
+    """The target repeatedly, or the grid of a study of the whole front."""
     target = bench.spec.goal.target_sparsity
     return itertools.cycle(GRID if target is None else (target,))
 
 
 def threshold(bench: Bench) -> None:
-    """Trits from the dense weights' quantile, then the frozen phase with all of a trial's epochs."""
+    """Trits by the quantile of the dense weights, then all epochs of a trial as frozen phase."""
     epochs = bench.spec.train.epochs + bench.spec.train.frozen_epochs
     for sparsity in _sparsities(bench):
         bench.train(bench.candidate(sparsity, epochs=0, frozen_epochs=epochs, strength=Constant(value=0.0)))
 
 
 def straight_through(bench: Bench) -> None:
-    """The straight-through estimator at the quantile threshold, zeros split evenly."""
+    """The straight-through estimator at the quantile threshold, with a uniform allocation."""
     for sparsity in _sparsities(bench):
         bench.train(_straight_through(bench, sparsity))
 
 
 def straight_through_labels(bench: Bench) -> None:
-    """The same without the dense network's answers, as it is mostly used."""
+    """The same without distillation, as it is mostly used."""
     for sparsity in _sparsities(bench):
         bench.train(_straight_through(bench, sparsity, distillation=0.0))
 
@@ -136,14 +136,14 @@ def _straight_through(bench: Bench, sparsity: float, **changed: Any) -> Candidat
 
 
 def bisection(bench: Bench) -> None:
-    """One α for all layers, bisected until rounding gives each sparsity in turn within half a point."""
+    """One α for all layers, bisected for each sparsity until rounding gives it within half a point."""
     seen: list[tuple[float, float]] = [(0.0, 0.0), (2.0, 1.0)]
     target = bench.spec.goal.target_sparsity
     for sparsity in GRID if target is None else (target,):
         while min(abs(sparsity - reached) for _, reached in seen) > 0.005:
             low = max(alpha for alpha, reached in seen if reached <= sparsity)
             high = min(alpha for alpha, reached in seen if reached > sparsity)
-            if high <= low:  # noise has broken the order
+            if high <= low:  # not monotone because of noise
                 break
             alpha = (low + high) / 2
             settled = bench.train(_paper(bench, alpha=Constant(value=alpha), strength=Ramp(first=0.0, last=10.0)))
@@ -151,13 +151,13 @@ def bisection(bench: Bench) -> None:
 
 
 def _paper(bench: Bench, **changed: Any) -> Candidate:
-    """The paper's form as it stands there: α is given, and rounding decides the sparsity."""
+    """The paper's form unchanged: α is fixed, and rounding determines the sparsity."""
     fixed: dict[str, Any] = {"form": "paper", "exact": False, "split": {}, "gradient_sharpness": None}
     return bench.candidate(0.0, **fixed, sharpness=Constant(value=1.0), **changed)
 
 
 def stock(make: Callable[[int], optuna.samplers.BaseSampler]) -> Contender:
-    """Optuna as it comes: a sampler on the raw α and λ of each layer, two objectives."""
+    """Stock Optuna: a sampler on α and λ of each layer, with two objectives."""
 
     def contend(bench: Bench) -> None:
         study = optuna.create_study(directions=["maximize", "maximize"], sampler=make(bench.spec.seed))
@@ -172,7 +172,7 @@ def stock(make: Callable[[int], optuna.samplers.BaseSampler]) -> Contender:
 def _raw(bench: Bench, trial: optuna.Trial) -> Candidate:
     layers = bench.task.ternary_layers
     alphas = {layer: Constant(value=trial.suggest_float(f"alpha.{layer}", 0.0, 2.0)) for layer in layers}
-    # The paper's own λ lie between 1e-9 and 1e-4 for networks of up to eleven million weights; small ones need more.
+    # The paper's λ is between 1e-9 and 1e-4 for networks of up to eleven million weights; small networks need more.
     strengths = {
         layer: Ramp(first=0.0, last=trial.suggest_float(f"lambda.{layer}", 1e-7, 1.0, log=True)) for layer in layers
     }
@@ -187,7 +187,7 @@ def _raw(bench: Bench, trial: optuna.Trial) -> Candidate:
 
 
 def no_prior(bench: Bench) -> None:
-    """The first guess with each layer's α drawn at random; only the exact step brings it to its sparsity."""
+    """The first guess with random α per layer; only the exact step gives it its sparsity."""
     random = np.random.default_rng(bench.spec.seed)
     for sparsity in _sparsities(bench):
         alphas = {layer: Constant(value=float(random.uniform(0.0, 2.0))) for layer in bench.task.ternary_layers}
@@ -195,7 +195,7 @@ def no_prior(bench: Bench) -> None:
 
 
 def ours(changed: Mapping[str, Any] | None = None, moved_to_training: bool = False) -> Contender:
-    """A study of this package, `changed` in parts of its spec (dotted keys), or its frozen epochs trained instead."""
+    """A study of this package, with `changed` spec keys (dotted), or with its frozen epochs moved to training."""
 
     def contend(bench: Bench) -> None:
         epochs = bench.spec.train.epochs + bench.spec.train.frozen_epochs

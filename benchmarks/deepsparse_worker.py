@@ -1,6 +1,6 @@
-"""Times an ONNX model in DeepSparse, which needs an environment of its own: python deepsparse_worker.py MODEL SECONDS
+"""Times an ONNX model in DeepSparse, which needs its own environment: python deepsparse_worker.py MODEL SECONDS
 
-Started by runtime.py with that environment's Python; prints seconds a call as JSON.
+Started by runtime.py with that environment's Python; prints seconds per call as JSON.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Injects every fault many times into real studies and counts: `python -m benchmarks.faults` writes its table.
+"""Injects every fault repeatedly into real studies and counts lost work; writes the table of RESULTS.md.
 
     python -m benchmarks.faults --times 20
     python -m benchmarks.faults --times 2 --only "two commands"
 
-What is done is in tests/faults.py; PostgreSQL is a real one, started here. A fault's count that is there already
-(--cells) is not taken again; rows of faults that are not asked for (--only) stay as they were written.
+The faults are defined in tests/support/faults.py; a real PostgreSQL server is started. Counts that exist below --cells
+are not measured again; rows of faults that --only does not select are left unchanged.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from tests.support.faults import FAULTS, Injected
 from tests.support.postgres import running_server
 
 _SECTION = "faults"
-# A study is done with after so many faults, and another is begun.
-_MOST_IN_A_STUDY = 10
+# After this many faults a new study is started.
+_FAULTS_PER_STUDY = 10
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
             while total.times < arguments.times:
                 with tempfile.TemporaryDirectory(prefix="sca-search-faults-") as folder:
                     total.add(
-                        inject(Path(folder) / "case", min(_MOST_IN_A_STUDY, arguments.times - total.times), server)
+                        inject(Path(folder) / "case", min(_FAULTS_PER_STUDY, arguments.times - total.times), server)
                     )
                 write_json_atomic(_cell(arguments.cells, name), asdict(total))
             print(" · ".join(_row(name, total)), flush=True)
@@ -48,8 +48,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--only", default="", help="only faults with this in their names")
-    parser.add_argument("--cells", type=Path, default=Path("faults-cells"), help="where counts are kept on the way")
+    parser.add_argument("--only", default="", help="only faults whose names contain this")
+    parser.add_argument("--cells", type=Path, default=Path("faults-cells"), help="where intermediate counts are stored")
     return parser.parse_args()
 
 
@@ -73,12 +73,12 @@ def text_of(found: dict[str, Injected]) -> str:
     rows = report.with_earlier(report.RESULTS, _SECTION, measured, FAULTS)
     return (
         f"## Faults\n\n{report.table(headings, rows)}\n\n{len(rows)} of {len(FAULTS)} faults. "
-        "Real studies of digits, whose trials take seconds; a heart that beats every half second, and a checkpoint an "
-        "epoch. Recovered: what a dead worker or a lost machine trained is trained by another, from its last "
-        "checkpoint; a study whose only process was killed has kept more after --resume; a stopped or refused command "
-        "has ended in order; a trial has ended after the database came back "
-        "or the clock was moved; a candidate with a damaged checkpoint has begun again; a trial beyond its limits has "
-        f"been ended. Processes import torch on the way, which takes seconds. {report.EARLIER}\n\n{report.provenance()}"
+        "Real studies of digits with trials of a few seconds, a heartbeat every half second and a checkpoint every "
+        "epoch. Recovered means: the trial of a dead worker or a lost machine is continued by another one from its "
+        "last checkpoint; a study whose only process was killed has saved more after --resume; a stopped or rejected "
+        "command has ended cleanly; a trial has ended after the database came back or the clock was changed; a "
+        "candidate with a corrupt checkpoint has started again; a trial beyond its limits has been ended. The time "
+        f"includes importing torch, which takes seconds. {report.EARLIER}\n\n{report.provenance()}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Fuzzes every reader of files: `python -m benchmarks.fuzz --cases 100000` writes the table of RESULTS.md.
+"""Fuzzes every file reader: `python -m benchmarks.fuzz --cases 100000` writes the table of RESULTS.md.
 
-Each reader runs in a process of its own, so that its memory is its own. Readers of a whole page, screen or study are
-given a fiftieth of the cases, unless --all is said: each file that they read has a reader of its own, too.
+Each reader runs in its own process, so that its memory can be measured. Readers of a whole page, screen or study get a
+fiftieth of the cases unless --all is given, because each file that they read has its own reader as well.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.support.hostile_files import readers
 
 _SECTION = "fuzz"
 _FEWER = 50
-# Where there is one, in memory: a disk would decide how long it takes.
+# In memory if possible: otherwise the disk determines the time.
 _SCRATCH = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
 
 
@@ -29,10 +29,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--only", default="", help="only readers whose names begin so")
-    parser.add_argument("--all", action="store_true", help="as many cases for slow readers: hours")
-    parser.add_argument("--go-on", action="store_true", help="not those that RESULTS.md has with as many cases")
-    parser.add_argument("--jobs", type=int, default=1, help="readers side by side")
+    parser.add_argument("--only", default="", help="only readers whose names start with this")
+    parser.add_argument("--all", action="store_true", help="all cases also for slow readers: hours")
+    parser.add_argument("--go-on", action="store_true", help="skip readers that have as many cases in RESULTS.md")
+    parser.add_argument("--jobs", type=int, default=1, help="readers in parallel")
     arguments = parser.parse_args()
     every = _names()
     names = [name for name in every if name.startswith(arguments.only)]
@@ -48,11 +48,11 @@ def main() -> None:
 
 
 def _are_done(cases: int, *, all_of_them: bool) -> set[str]:
-    """Readers whose rows of RESULTS.md have no fewer cases than they would get now."""
+    """Readers whose rows in RESULTS.md have at least as many cases as they would get now."""
     rows = report.read_table(report.RESULTS, _SECTION)
     with _readers() as every:
-        wanted = {reader.name: _share(reader, cases, all_of_them=all_of_them) for reader in every}
-    return {row["reader"] for row in rows if int(row["cases"].replace(",", "")) >= wanted.get(row["reader"], math.inf)}
+        needed = {reader.name: _cases_of(reader, cases, all_of_them=all_of_them) for reader in every}
+    return {row["reader"] for row in rows if int(row["cases"].replace(",", "")) >= needed.get(row["reader"], math.inf)}
 
 
 @contextmanager
@@ -61,18 +61,18 @@ def _readers() -> Iterator[list[Reader]]:
         yield readers(Path(folder))
 
 
-def _share(reader: Reader, cases: int, *, all_of_them: bool) -> int:
+def _cases_of(reader: Reader, cases: int, *, all_of_them: bool) -> int:
     return cases if all_of_them or not reader.is_slow else max(1, cases // _FEWER)
 
 
 def _names() -> list[str]:
-    """The quickest first: a run that is cut short has most of them."""
+    """The fastest first, so that an interrupted run has most of them."""
     with _readers() as every:
         return [reader.name for reader in sorted(every, key=_seconds)]
 
 
 def _seconds(reader: Reader) -> float:
-    reader.read(reader.good)  # what is made once is not counted
+    reader.read(reader.good)  # one-time setup is not counted
     began = time.process_time()
     for _ in range(5):
         reader.read(reader.good)
@@ -82,14 +82,14 @@ def _seconds(reader: Reader) -> float:
 def _one(name: str, *, cases: int, first: int, all_of_them: bool) -> Outcomes:
     with _readers() as every:
         reader = next(each for each in every if each.name == name)
-        return fuzzed(reader, _share(reader, cases, all_of_them=all_of_them), first)
+        return fuzzed(reader, _cases_of(reader, cases, all_of_them=all_of_them), first)
 
 
 def _kinds(crashes: list[str]) -> list[str]:
-    """One of each kind, by where it happened, and how many are like it."""
+    """One example per place of a crash, with the number of similar ones."""
     places = [crash.partition(": ")[2].rpartition(" File ")[2] for crash in crashes]  # without its seed
     kinds = dict(zip(reversed(places), reversed(crashes), strict=True))
-    return [f"{crash} ({places.count(place)} like it)" for place, crash in kinds.items()]
+    return [f"{crash} ({places.count(place)} similar)" for place, crash in kinds.items()]
 
 
 def _row(each: Outcomes) -> list[str]:
@@ -103,14 +103,14 @@ def _row(each: Outcomes) -> list[str]:
 
 
 def _text(found: list[Outcomes], every: list[str]) -> str:
-    headings = ["reader", "cases", "refused", "read", "crashes", "hangs", "slowest, s", "peak memory, MB"]
+    headings = ["reader", "cases", "rejected", "read", "crashes", "hangs", "slowest, s", "peak memory, MB"]
     rows = report.with_earlier(report.RESULTS, _SECTION, [_row(each) for each in found], sorted(every))
     return (
-        "## Files that accidents and attackers changed\n\n"
-        "A reader answers or refuses in one sentence; anything else is a crash, more than "
-        f"{MOST_SECONDS} s of the processor's time is a hang. Memory is above what the process had before, at most "
-        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study may have fewer cases: each of their files has "
-        "a reader of its own, too.\n\n"
+        "## Fuzzing: corrupt and malicious files\n\n"
+        "A reader reads a file or rejects it with one sentence; anything else is a crash, and more than "
+        f"{MOST_SECONDS} s of CPU time is a hang. Memory is the increase over the process before reading, at most "
+        f"{MOST_MEGABYTES} MB. Readers of a whole page, screen or study may have fewer cases, because each of their "
+        "files has its own reader as well.\n\n"
         f"{report.table(headings, rows)}\n\n{len(rows)} of {len(every)} readers. {report.EARLIER}\n\n"
         f"{report.provenance()}"
     )

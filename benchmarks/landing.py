@@ -1,10 +1,10 @@
-"""How near rounding alone lands to the plan, in the paper's form, whose α stands still while it trains.
+"""Difference between planned sparsity and the sparsity after rounding, in the paper's form with its constant α.
 
     python -m benchmarks.landing --seeds 3
 
-The first trial has only the closed form to go by. After four trials of an ordinary study a fifth is trained at each of
-several strengths of the pull, once with what the four reached as a correction and once without; and all of this again
-where no weight is rounded for good before the end, as in the paper.
+The first trial uses the closed form. After four trials of an ordinary study, a fifth is trained with several strengths
+of the regularizer, with and without the correction that was fitted to the four. All of this is repeated without pinned
+weights, as in the paper.
 """
 
 import argparse
@@ -30,18 +30,18 @@ from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
 STRENGTHS = (STRENGTH[0], 30.0, STRENGTH[1])
-# When weights begin to be held, for the fifth trial: at the latest that is searched, or never.
-HOLDINGS = {"as searched": 0.9, "nothing held": 1.0}
+# When weights start to be pinned in the fifth trial: at the latest value that is searched, or never.
+PINNINGS = {"as searched": 0.9, "no pinning": 1.0}
 
 
 @dataclass(frozen=True)
-class Landing:
-    """One training: what it was, and how far off the plan rounding alone left it."""
+class RoundingResult:
+    """One training, and the distance of its sparsity after rounding from the plan."""
 
     what: str
     target: float
-    off: float  # share of all weights
-    moved: float
+    error: float  # fraction of all weights
+    adjusted: float
 
 
 def main() -> None:
@@ -50,19 +50,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    landings = [
-        landing
+    results = [
+        result
         for seed in range(arguments.seeds)
-        for holding in HOLDINGS
+        for pinning in PINNINGS
         for target in TARGETS
-        for landing in _landings(seed, target, holding)
+        for result in _results(seed, target, pinning)
     ]
-    _report(landings, arguments.seeds)
+    _report(results, arguments.seeds)
 
 
-def _landings(seed: int, target: float, holding: str) -> list[Landing]:
+def _results(seed: int, target: float, pinning: str) -> list[RoundingResult]:
     spec = resolve(None, {"seed": seed, "target_sparsity": target, "form": "paper", "trials": 4})
-    if HOLDINGS[holding] == 1.0:
+    if PINNINGS[pinning] == 1.0:
         spec = StudySpec.model_validate(_merged(spec.model_dump(), {"search": {"space": {"hold_from": 1.0}}}))
     task = make_task(spec)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,16 +74,16 @@ def _landings(seed: int, target: float, holding: str) -> list[Landing]:
         objective = Objective(run, space, task, start, Listener())
         work(study, objective, lambda: has_waiting(study))
         first = rows(study)[0]
-        off = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
-        moved = float(first["moved_share"])  # type: ignore[arg-type]
-        found = [Landing(f"{holding}: first trial, strength 100", target, off, moved)]
+        error = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
+        adjusted = float(first["moved_share"])  # type: ignore[arg-type]
+        found = [RoundingResult(f"{pinning}: first trial, strength 100", target, error, adjusted)]
         for strength in STRENGTHS:
-            plain = _with_strength(space, target, strength, HOLDINGS[holding])
+            plain = _with_strength(space, target, strength, PINNINGS[pinning])
             corrected = plain.model_copy(update={"asked": objective.asked(study, plain)})
             for what, candidate in (("closed form", plain), ("corrected", corrected)):
                 settled = train_candidate(candidate, task, start, Progress())
-                found.append(_landing(f"{holding}: fifth trial, strength {strength:g}, {what}", target, settled))
-    print(seed, target, [f"{each.what}: {100 * each.off:.2f}" for each in found], flush=True)
+                found.append(_result(f"{pinning}: fifth trial, strength {strength:g}, {what}", target, settled))
+    print(seed, target, [f"{each.what}: {100 * each.error:.2f}" for each in found], flush=True)
     return found
 
 
@@ -93,40 +93,40 @@ def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_strength(space: Space, target: float, strength: float, hold_from: float) -> Candidate:
-    """The first guess with a late pull and late holding, or none: what drifts most."""
+    """The first guess with a late start of λ and late or no pinning, where sparsity drifts most."""
     changed = {"strength": strength, "pull_start": 0.3, "hold_from": hold_from}
     return space.candidate(space.first_guess() | changed, target, seed=12345)
 
 
-def _landing(what: str, target: float, settled: Settled) -> Landing:
-    return Landing(what, target, abs(settled.sparsity_before - target), settled.moved_share)
+def _result(what: str, target: float, settled: Settled) -> RoundingResult:
+    return RoundingResult(what, target, abs(settled.sparsity_before - target), settled.moved_share)
 
 
-def _report(landings: list[Landing], seeds: int) -> None:
-    kinds = dict.fromkeys(landing.what for landing in landings)
+def _report(results: list[RoundingResult], seeds: int) -> None:
+    kinds = dict.fromkeys(result.what for result in results)
     cells = [
-        [what, *(_worst(landings, what, target) for target in TARGETS), f"{_most_moved(landings, what):.3f}"]
+        [what, *(_worst(results, what, target) for target in TARGETS), f"{_most_adjusted(results, what):.3f}"]
         for what in kinds
     ]
-    headings = ["training", *(f"off at {target:g}, points" for target in TARGETS), "most moved, %"]
+    headings = ["training", *(f"error at {target:g}, points" for target in TARGETS), "most adjusted, %"]
     text = (
-        "## Where rounding lands, in the paper's form\n\n"
+        "## Sparsity after rounding, in the paper's form\n\n"
         f"{table(headings, cells)}\n\n"
-        "Digits; distance of the sparsity by rounding alone from the plan, before the exact step, the worst of "
-        f"{seeds} seeds. The fifth trial follows four of an ordinary study and pulls from 0.3 of its epochs on. As "
-        "searched: weights are rounded for good, the most decided first, from 0.9 of the epochs on, the latest that a "
-        "study tries; nothing held: in all five trials none is before the end. Corrected: asked for what those four "
-        f"say.  \n{provenance()}"
+        "Digits; difference between the sparsity after rounding, before the exact step, and the planned one, the "
+        f"maximum of {seeds} seeds. The fifth trial follows four of an ordinary study, and its λ starts after 0.3 of "
+        "the epochs. As searched: weights are pinned, those farthest from the threshold first, from 0.9 of the epochs "
+        "on, the latest value that a study tries; no pinning: no weight is pinned in any of the five trials. "
+        f"Corrected: the requested sparsity is corrected by the results of those four.  \n{provenance()}"
     )
     write_section(RESULTS, "landing", text)
 
 
-def _worst(landings: list[Landing], what: str, target: float) -> str:
-    return f"{max(100 * each.off for each in landings if (each.what, each.target) == (what, target)):.2f}"
+def _worst(results: list[RoundingResult], what: str, target: float) -> str:
+    return f"{max(100 * each.error for each in results if (each.what, each.target) == (what, target)):.2f}"
 
 
-def _most_moved(landings: list[Landing], what: str) -> float:
-    return max(100 * each.moved for each in landings if each.what == what)
+def _most_adjusted(results: list[RoundingResult], what: str) -> float:
+    return max(100 * each.adjusted for each in results if each.what == what)
 
 
 if __name__ == "__main__":

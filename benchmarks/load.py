@@ -1,9 +1,9 @@
-"""Many workers and thousands of short trials against one PostgreSQL: `python -m benchmarks.load` writes its table.
+"""Many workers and thousands of short trials against one PostgreSQL server; writes the table of RESULTS.md.
 
     python -m benchmarks.load --workers 16 --trials 2000
 
-The queue, the storage, hearts, sampling and the prior are the study's own; only the training is a stand-in that sleeps
-for a moment. Some workers are killed on the way, and others start in their places.
+Queue, storage, heartbeats, sampling and prior are those of a real study; only the training is a short sleep. Some
+workers are killed during the run and replaced.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--kills", type=int, default=20, help="workers killed on the way")
+    parser.add_argument("--kills", type=int, default=20, help="workers killed during the run")
     return parser.parse_args()
 
 
@@ -72,7 +72,7 @@ def _space(trials: int) -> Space:
 
 @dataclass(frozen=True)
 class StandIn:
-    """An objective that samples as ours does, and trains nothing."""
+    """An objective that samples like the real one but trains nothing."""
 
     run: RunFolder
     space: Space
@@ -84,7 +84,7 @@ class StandIn:
         return self.space.spec
 
     def drop_checkpoint(self, _trial: FrozenTrial) -> None:
-        """There is none."""
+        """Nothing to do: there is no checkpoint."""
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         assert not is_surplus(trial.study, trial)
@@ -104,7 +104,7 @@ def _worker(run: RunFolder, trials: int) -> None:
 
 
 def _run(run: RunFolder, arguments: argparse.Namespace) -> int:
-    """All workers to their end; how many were killed."""
+    """Runs all workers to the end; the number of killed ones."""
     context = multiprocessing.get_context("spawn")
     chance, killed = random.Random(0), 0
 
@@ -133,15 +133,15 @@ def _text(study: optuna.Study, arguments: argparse.Namespace, killed: int, secon
     stuck = sum(not trial.state.is_finished() for trial in trials)
     lengths = [trial.duration.total_seconds() for trial in trials if trial.duration and trial.values]
     rows = [
-        ["workers, of one process each", str(arguments.workers)],
-        ["workers killed on the way", str(killed)],
+        ["workers (one process each)", str(arguments.workers)],
+        ["workers killed during the run", str(killed)],
         ["candidates", f"{arguments.trials:,}"],
         ["lost", str(lost)],
         ["counted twice", str(len(complete) - len(set(complete)))],
-        ["stuck (waiting or running in the end)", str(stuck)],
-        ["seconds in all", f"{seconds:.0f}"],
-        ["trials a second", f"{len(complete) / seconds:.1f}"],
-        [f"seconds of a trial, {TRAINING_SECONDS:g} of them training: median", f"{statistics.median(lengths):.2f}"],
+        ["stuck (waiting or running at the end)", str(stuck)],
+        ["seconds in total", f"{seconds:.0f}"],
+        ["trials per second", f"{len(complete) / seconds:.1f}"],
+        [f"seconds per trial, {TRAINING_SECONDS:g} of them training: median", f"{statistics.median(lengths):.2f}"],
     ]
     return f"## Load\n\n{report.table(['PostgreSQL on this machine', ''], rows)}\n\n{report.provenance()}"
 

@@ -1,13 +1,13 @@
-"""What a study costs between its trainings when it is long: ask, the prior's fit, tell, and what is written then.
+"""Cost per trial of a long study apart from training: ask, prior fit, tell, and writing files.
 
     python -m benchmarks.long_study
     python -m benchmarks.long_study --postgres
     python -m benchmarks.long_study --storage postgresql://user@host/database
 
-A study's storage is filled with trials that look like real ones (values of the real space of a real network, what the
-objective leaves at a trial, a tenth of them paused, some failed), and then some more are asked for and told as the
-objective does it, without the training. One storage grows from size to size; both samplers are asked at each. At last
-it is made anew with as many trials, of which most are still in the queue.
+The storage of a study is filled with realistic trials (parameters from the search space of a real network, the
+attributes that the objective stores, a tenth of them paused, some failed). Then more trials are run as the objective
+does it, without the training. One storage grows from size to size; both samplers are timed at each size. Finally a new
+storage has the same number of trials, most of them still in the queue.
 """
 
 import argparse
@@ -43,20 +43,20 @@ from sca_search.ternary.prior_file import write_prior
 from sca_search.training.task import Progress, Task
 from tests.support.postgres import running_server
 
-# What must be quick, and what is written beside it.
-ASKED = ("ask", "values", "prior's fit", "tell")
+# The parts that have a time limit, and the files written after each trial.
+TIMED = ("ask", "values", "prior fit", "tell")
 WRITTEN = ("rows", "tables", "prior file")
-# Seconds at so many stored trials: 5 % of a trial of one minute, and a limit of its own.
+# Limit in seconds by number of stored trials: 5 % of a trial of one minute, and a stricter one.
 LIMITS = {1_000: 0.05 * 60.0, 10_000: 2.0}
 
 Seconds = dict[str, float]
 Shown = dict[tuple[int, int, str], list[Seconds]]
-"""What each part of some trials took, by stored trials, how many of these wait, and sampler."""
+"""Seconds of each part per trial, by number of stored trials, number of waiting trials, and sampler."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One study that grows."""
+    """One growing study."""
 
     run: RunFolder
     space: Space
@@ -83,11 +83,11 @@ def new_study(storage: str) -> optuna.Study:
     )
 
 
-# What is timed -------------------------------------------------------------------------------------------------------
+# Timing -----------------------------------------------------------------------------------------------------------
 
 
-class Watch:
-    """Seconds by name, and of the processor: on a machine that others use, a part waits for its turn."""
+class Stopwatch:
+    """Wall-clock and CPU seconds by name; they differ if the machine is busy."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = {}
@@ -96,17 +96,17 @@ class Watch:
     def __call__(self, name: str) -> Iterator[None]:
         began, used = time.perf_counter(), time.process_time()
         yield
-        self.seconds |= {name: time.perf_counter() - began, processor(name): time.process_time() - used}
+        self.seconds |= {name: time.perf_counter() - began, cpu_key(name): time.process_time() - used}
 
 
-def processor(name: str) -> str:
-    """Under which the processor's seconds of a part are kept."""
-    return f"{name} (processor)"
+def cpu_key(name: str) -> str:
+    """The key of the CPU seconds of a part."""
+    return f"{name} (CPU)"
 
 
 def one_trial(bench: Bench) -> Seconds:
-    """What happens around one training: in the worker before and after it, then in the process that writes."""
-    study, space, watch = bench.study, bench.space, Watch()
+    """Everything around one training: in the worker before and after it, then in the process that writes files."""
+    study, space, watch = bench.study, bench.space, Stopwatch()
     number = len(study.get_trials(deepcopy=False))
     if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         study.enqueue_trial({}, user_attrs={"candidate": number, "planned_sparsity": planned(space, number)})
@@ -114,25 +114,25 @@ def one_trial(bench: Bench) -> Seconds:
         trial = study.ask()
     with watch("values"):
         candidate = space.sample(trial, float(trial.user_attrs["planned_sparsity"]), seed=number)
-    with watch("prior's fit"):
+    with watch("prior fit"):
         trial.set_user_attr("asked", bench.objective.asked(study, candidate))
-    left = finished(space, 0.1, trial.params, trial.user_attrs["asked"], np.random.default_rng(number))
+    attributes = finished(space, 0.1, trial.params, trial.user_attrs["asked"], np.random.default_rng(number))
     with watch("tell"):
-        for name, value in (left | {"worker": 1, "epochs": 25}).items():
+        for name, value in (attributes | {"worker": 1, "epochs": 25}).items():
             trial.set_user_attr(name, value)
         study.tell(trial, (0.98, candidate.sparsity))
     write(bench, watch)
     return watch.seconds
 
 
-def write(bench: Bench, watch: Watch) -> None:
+def write(bench: Bench, watch: Stopwatch) -> None:
     with watch("rows"):
-        told = rows(bench.study)
+        table_rows = rows(bench.study)
     with watch("tables"):
-        write_tables(bench.run, bench.spec, trial_frame(told))
+        write_tables(bench.run, bench.spec, trial_frame(table_rows))
     with watch("prior file"):
-        seen = observations(bench.study)
-        write_prior(bench.run.prior_file, bench.spec.search.form, bench.task.layer_shapes, seen)
+        observed = observations(bench.study)
+        write_prior(bench.run.prior_file, bench.spec.search.form, bench.task.layer_shapes, observed)
 
 
 def measured(bench: Bench, sizes: list[int], samplers: list[str], trials: int) -> Shown:
@@ -146,7 +146,7 @@ def measured(bench: Bench, sizes: list[int], samplers: list[str], trials: int) -
 
 
 def with_queue(bench: Bench, size: int, finished: int, samplers: list[str], trials: int) -> Shown:
-    """A study of so many trials, the first of which are finished."""
+    """A study with `size` trials, of which the first `finished` are complete."""
     store(bench.study, [synthetic(bench.space, candidate) for candidate in range(finished)])
     store(bench.study, [waiting(bench.space, candidate) for candidate in range(finished, size)])
     return {(size, size - finished, name): some_trials(bench, name, trials) for name in samplers}
@@ -154,38 +154,38 @@ def with_queue(bench: Bench, size: int, finished: int, samplers: list[str], tria
 
 def some_trials(bench: Bench, sampler: str, trials: int) -> list[Seconds]:
     bench.study.sampler = PlannedSampler(bench.spec.seed, bench.space.first_guess(), INNER[sampler])
-    one_trial(bench)  # warms up: imports, and the storage's cache of finished trials
-    taken = [one_trial(bench) for _ in range(trials)]
-    print(sampler, {part: span(taken, (part,)) for part in (*ASKED, *WRITTEN)}, file=sys.stderr, flush=True)
-    return taken
+    one_trial(bench)  # warm-up: imports, and the storage's cache of finished trials
+    seconds = [one_trial(bench) for _ in range(trials)]
+    print(sampler, {part: span(seconds, (part,)) for part in (*TIMED, *WRITTEN)}, file=sys.stderr, flush=True)
+    return seconds
 
 
-# What is told --------------------------------------------------------------------------------------------------------
+# Report -----------------------------------------------------------------------------------------------------------
 
 
 def span(trials: list[Seconds], parts: tuple[str, ...]) -> str:
-    """Best and worst of the sum of some parts."""
+    """Minimum and maximum of the sum of some parts."""
     sums = [math.fsum(trial[part] for part in parts) for trial in trials]
     return f"{min(sums):.3f} to {max(sums):.3f}"
 
 
 def verdicts(found: Shown) -> list[str]:
-    """The worst trial of each size that has a limit, beside it."""
-    told = []
+    """The slowest trial of each size that has a limit."""
+    lines = []
     for (size, queued, name), trials in found.items():
         if size in LIMITS:
-            worst = max(math.fsum(trial[part] for part in ASKED) for trial in trials)
-            used = max(math.fsum(trial[processor(part)] for part in ASKED) for trial in trials)
+            worst = max(math.fsum(trial[part] for part in TIMED) for trial in trials)
+            used = max(math.fsum(trial[cpu_key(part)] for part in TIMED) for trial in trials)
             is_met = "met" if worst < LIMITS[size] else "not met"
             of_these = f", {queued:,} of them in the queue" if queued else ""
-            seconds = f"{worst:.2f} s at worst ({used:.2f} s of the processor)"
-            told.append(f"- {size:,} trials{of_these}, {name}: {seconds}, below {LIMITS[size]:g} s: {is_met}.")
-    return told
+            seconds = f"at most {worst:.2f} s ({used:.2f} s CPU time)"
+            lines.append(f"- {size:,} trials{of_these}, {name}: {seconds}, limit {LIMITS[size]:g} s: {is_met}.")
+    return lines
 
 
 def text_of(found: Shown, about: str) -> str:
-    used = tuple(processor(part) for part in ASKED)
-    columns = {part: (part,) for part in ASKED} | {"together": ASKED, "of the processor": used}
+    used = tuple(cpu_key(part) for part in TIMED)
+    columns = {part: (part,) for part in TIMED} | {"total": TIMED, "CPU time": used}
     columns |= {part: (part,) for part in WRITTEN}
     headings = ["stored trials", "in the queue", "sampler", *columns]
     lines = [
@@ -193,7 +193,7 @@ def text_of(found: Shown, about: str) -> str:
         for (size, queued, name), trials in found.items()
     ]
     return "\n\n".join(
-        [f"Seconds a trial, best to worst of {about}.", table(headings, lines), "\n".join(verdicts(found))]
+        [f"Seconds per trial, minimum to maximum of {about}.", table(headings, lines), "\n".join(verdicts(found))]
     )
 
 
@@ -207,7 +207,7 @@ def main() -> None:
 
 
 def report(arguments: argparse.Namespace, storage: str | None) -> None:
-    """In a database, or in a SQLite file."""
+    """Measures a study in a database, or in a SQLite file, and writes its section."""
     settings = {"model": arguments.model, "form": arguments.form, "front": True}
     spec = resolve(None, settings | {"dense_epochs": 1, "train_limit": 100})
     with tempfile.TemporaryDirectory() as folder:
@@ -222,9 +222,9 @@ def report(arguments: argparse.Namespace, storage: str | None) -> None:
     layers, values = len(bench.space.layers), len(distributions_of(bench.space))
     about = (
         f"{arguments.trials}; {arguments.model}, {layers} ternary layers, {values} searched values, {database}; "
-        f"about {load:.0f} processes wanted to run in the last minutes, ours among them"
+        f"load average about {load:.0f}, including this process"
     )
-    origin = provenance().replace(arguments.storage or "\0", "URL")  # which may hold a password
+    origin = provenance().replace(arguments.storage or "\0", "URL")  # the URL may contain a password
     text = f"## Cost of a long study: {database}\n\n{text_of(found, about)}\n\n{origin}"
     print(text)
     write_section(RESULTS, f"long study on {database}", text)
@@ -234,13 +234,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--samplers", nargs="+", choices=list(INNER), default=["tpe", "gp"])
-    parser.add_argument("--trials", type=int, default=5, help="timed at each size")
-    parser.add_argument("--queued", type=int, default=9_000, help="of the largest size, once more; 0: not again")
+    parser.add_argument("--trials", type=int, default=5, help="timed trials per size")
+    parser.add_argument(
+        "--queued", type=int, default=9_000, help="waiting trials in the last part, of the largest size; 0 skips it"
+    )
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--form", default="paper")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--storage", help="a database's URL; a SQLite file otherwise")
-    where.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own, on this machine")
+    where.add_argument("--storage", help="database URL; default: a SQLite file")
+    where.add_argument("--postgres", action="store_true", help="start a PostgreSQL server on this machine")
     return parser.parse_args()
 
 

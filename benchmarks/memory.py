@@ -1,11 +1,11 @@
-"""Whether a long study grows in memory, and what one trial takes beside a bare PyTorch loop of the same network.
+"""Memory of a long study, and peak memory of one trial compared with a bare PyTorch loop of the same network.
 
     python -m benchmarks.memory
 
-Each part runs in a process of its own. The study: many short trials on the digits in one process, as the command runs
-them; what is in memory is read after each, when garbage is collected and the C library has returned what it had kept.
-The trials: the paper's LeNet and ResNet-20 on as many random images as MNIST and CIFAR-10 have, from a dense network to
-its trits, each beside a loop in a process that imports torch alone.
+Each part runs in its own process. The study: many short trials on the digits in one process, as the command runs them;
+resident memory is measured after each trial, after garbage collection and `malloc_trim`. The trials: the paper's LeNet
+and ResNet-20 on as many random images as MNIST and CIFAR-10 have, from a dense network to trits, each compared with a
+loop in a process that imports only torch.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from sca_search.training.source import BY_NAME
 from sca_search.training.task import Progress, Task, WarmStart
 from sca_search.training.train import train_candidate
 
-# A study may grow by so much between these two trials, and a trial may take so much more than the bare loop.
-FIRST_LOOK, MOST_GROWTH, MOST_BESIDE = 20, 0.05, 1.3
+# Allowed growth of a study after the first measured trial, and allowed peak memory relative to the bare loop.
+FIRST_TRIAL, MOST_GROWTH, MOST_RATIO = 20, 0.05, 1.3
 EPOCHS = 1
 
 Memory = dict[str, int]
-"""Bytes after the imports, and the most since."""
+"""Bytes after the imports, and the peak since then."""
 
 
 def main() -> None:
@@ -68,20 +68,20 @@ def bare_command(network: str) -> list[str]:
 
 
 def printed(command: list[str]) -> Any:
-    """The last line that a program prints, as JSON."""
+    """The last line that a program prints, parsed as JSON."""
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def study_part(trials: int) -> list[int]:
-    """What is in memory after each trial of a study."""
-    looks: list[int] = []
+    """Resident bytes after each trial of a study."""
+    resident: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         short = {"epochs": 1, "dense_epochs": 1, "train_limit": 200, "refits": 0, "trials": trials, "threads": 1}
         spec = resolve(None, {"front": True, "out": Path(folder), **short})
-        listen: Callable[[dict[str, object]], None] = lambda _row: looks.append(resident_bytes())  # noqa: E731
+        listen: Callable[[dict[str, object]], None] = lambda _row: resident.append(resident_bytes())  # noqa: E731
         run_study(new_run(spec), spec, make_task(spec), Audience(on_trial_end=listen))
-    return looks
+    return resident
 
 
 def trial_part(network: str) -> Memory:
@@ -94,61 +94,61 @@ def trial_part(network: str) -> Memory:
 
 
 def trial_of(spec: StudySpec, images: int) -> tuple[Task, Candidate, WarmStart]:
-    """The study's first guess on a dense network that was never trained: what it knows takes no more room."""
+    """The first guess of a study on an untrained dense network: training does not change its memory."""
     shape = WORKLOADS[str(spec.model.label)].shape
     train, val = (Split(*random_images(shape, count)) for count in (images, images // 10))
     network = prepared(BY_NAME.maker(spec, 10, train.image_shape), train.image_shape, 10, spec.model)
     data = assemble("images", tuple("0123456789"), train, val, lambda: val)
     task = Task(data, network.make_model, network.choices, spec.train.batch)
     model = task.make_model()
-    told = answers(model, train.batches(EVALUATION_BATCH))
+    logits = answers(model, train.batches(EVALUATION_BATCH))
     space = Space(spec, task.layer_shapes)
-    start = WarmStart(model.state_dict(), task.validate(model), told)
+    start = WarmStart(model.state_dict(), task.validate(model), logits)
     candidate = space.candidate(space.first_guess(), 0.9, seed=0)
     return task, candidate.model_copy(update={"frozen_epochs": EPOCHS}), start
 
 
-# What is told --------------------------------------------------------------------------------------------------------
+# Report -----------------------------------------------------------------------------------------------------------
 
 
-def growth_of(looks: list[int]) -> float:
-    """The share that a study has grown by since its first look."""
-    return looks[-1] / looks[FIRST_LOOK - 1] - 1.0
+def growth_of(resident: list[int]) -> float:
+    """Relative growth since the first measured trial."""
+    return resident[-1] / resident[FIRST_TRIAL - 1] - 1.0
 
 
-def growth_text(looks: list[int]) -> str:
-    numbers = sorted({1, FIRST_LOOK, *range(FIRST_LOOK, len(looks), 60), len(looks)})
-    told = table(["after trial", "resident, MB"], [[str(number), megabytes(looks[number - 1])] for number in numbers])
-    grown = growth_of(looks)
-    met = "met" if grown <= MOST_GROWTH else "not met"
-    goal = (
-        f"From trial {FIRST_LOOK} to trial {len(looks)} a study grows by {grown:.1%}, at most {MOST_GROWTH:.0%}: {met}."
+def growth_text(resident: list[int]) -> str:
+    numbers = sorted({1, FIRST_TRIAL, *range(FIRST_TRIAL, len(resident), 60), len(resident)})
+    rows = table(
+        ["after trial", "resident, MB"], [[str(number), megabytes(resident[number - 1])] for number in numbers]
     )
-    return f"{told}\n\n{goal} Read after `gc.collect()` and the C library's `malloc_trim`."
+    grown = growth_of(resident)
+    met = "met" if grown <= MOST_GROWTH else "not met"
+    goal = f"From trial {FIRST_TRIAL} to {len(resident)} memory grows by {grown:.1%}, limit {MOST_GROWTH:.0%}: {met}."
+    return f"{rows}\n\n{goal} Measured after `gc.collect()` and `malloc_trim`."
 
 
 def peak_text(peaks: dict[str, tuple[Memory, Memory]]) -> str:
-    """The requirement is about the whole process; what is above the imports is told beside it."""
+    """The requirement is for the whole process; memory above the imports is shown as well."""
     lines, goals = [], []
     for network, (ours, bare) in peaks.items():
         pairs = [(each["base"], each["peak"], each["peak"] - each["base"]) for each in (ours, bare)]
         lines.append([network, "one trial", *map(megabytes, pairs[0])])
-        lines.append([network, "bare loop, torch alone", *map(megabytes, pairs[1])])
+        lines.append([network, "bare loop, torch only", *map(megabytes, pairs[1])])
         lines.append([network, "ratio", *(f"{mine / other:.2f}" for mine, other in zip(*pairs, strict=True))])
-        beside = ours["peak"] / bare["peak"]
-        met = "met" if beside <= MOST_BESIDE else "not met"
+        ratio = ours["peak"] / bare["peak"]
+        met = "met" if ratio <= MOST_RATIO else "not met"
         images = f"{WORKLOADS[network].images:,} images"
         goals.append(
-            f"- {network}, {images}: the peak is {beside:.2f} times the bare loop's, at most {MOST_BESIDE}: {met}."
+            f"- {network}, {images}: peak memory is {ratio:.2f} times the bare loop's, limit {MOST_RATIO}: {met}."
         )
-    told = table(["network", "", "after the imports, MB", "peak, MB", "peak above the imports, MB"], lines)
-    return "\n\n".join([told, "\n".join(goals), optional_text()])
+    rows = table(["network", "", "after the imports, MB", "peak, MB", "peak above the imports, MB"], lines)
+    return "\n\n".join([rows, "\n".join(goals), optional_text()])
 
 
 def optional_text() -> str:
-    """What pandas and Optuna import besides, where it happens to be installed: tens of megabytes."""
+    """Packages that pandas and Optuna import if they are installed: tens of megabytes."""
     there = [name for name in ("pyarrow", "boto3") if importlib.util.find_spec(name)]
-    return f"Optional packages that this environment has and a process imports: {', '.join(there) or 'none'}."
+    return f"Optional packages that are installed and imported: {', '.join(there) or 'none'}."
 
 
 def megabytes(count: int) -> str:

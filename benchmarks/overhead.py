@@ -1,12 +1,12 @@
-"""What the tool costs: one trial against a bare PyTorch loop that does the same steps and evaluations.
+"""Overhead: one trial against a bare PyTorch loop with the same steps and evaluations.
 
     python -m benchmarks.overhead digits
     python -m benchmarks.overhead mnist --data-dir DIR
 
-The bare loop is written out by hand below, with functional layers, no module, no Lightning, no callbacks. Both run
-interleaved in one process; the best of each counts, since noise only ever adds. The regularizer's own share is
-measured the same way: one training step with it and one without. The bare loop looks for its quantiles among all
-weights; ours looks near where they were.
+The bare loop is written by hand below, with functional layers, without modules, Lightning or callbacks. Both run
+interleaved in one process; the minimum of each counts, since noise only adds time. The cost of the regularizer is
+measured in the same way: one training step with it and one without. The bare loop searches its quantiles among all
+weights; ours searches near the previous ones.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.report import RESULTS, provenance, table, write_section
-from benchmarks.turns import Taken, best, in_turns
+from benchmarks.turns import Timing, best, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.schedule import Constant
@@ -33,7 +33,7 @@ from sca_search.training.train import train_candidate, train_dense
 
 STUDIES = {
     "digits": ({}, {"epochs": 20, "dense_epochs": 3}),
-    # Few images and one epoch: a step's cost does not depend on how many there are.
+    # Few images and one epoch: the cost of a step does not depend on their number.
     "mnist": (
         {"data": "mnist", "model": "lenet", "batch": 128, "train_limit": 12800},
         {"epochs": 1, "dense_epochs": 1},
@@ -42,7 +42,7 @@ STUDIES = {
 
 
 class BareTrial:
-    """The sharpened trial of a LeNet, by hand."""
+    """A trial of LeNet in the sharpened form, written by hand."""
 
     def __init__(self, candidate: Candidate, task: Task, start: WarmStart) -> None:
         torch.manual_seed(candidate.seed)
@@ -177,7 +177,7 @@ def main() -> None:
     what, lengths = STUDIES[arguments.study]
     spec = resolve(None, {**what, **lengths, "data_dir": arguments.data_dir, "target_sparsity": 0.5})
     task, start, candidate = _prepare(spec)
-    trials = in_turns(
+    trials = interleaved(
         {
             "one trial": lambda: lambda: train_candidate(candidate, task, start, Progress()),
             "bare loop": lambda: lambda: BareTrial(candidate, task, start).run(),
@@ -194,7 +194,7 @@ def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
     )
     space = Space(spec)
     candidate = space.candidate(space.first_guess(), spec.goal.target_sparsity, seed=0)
-    # The bare loop has no regularizer: its share is measured by itself.
+    # The bare loop has no regularizer, whose cost is measured separately.
     changes = {"strength": Constant(value=0.0), "strength_is_lambda": True}
     if spec.train.epochs == 1:  # a short trial has a short frozen phase
         changes["frozen_epochs"] = 1
@@ -202,11 +202,11 @@ def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
 
 
 def _wdr_steps(task: Task, start: WarmStart, candidate: Candidate) -> tuple[float, float]:
-    """Seconds of a training step with and without the regularizer."""
+    """Seconds per training step with and without the regularizer."""
     strong = candidate.model_copy(update={"strength": Constant(value=1e-6)})
     with_wdr, without = _step(task, start, strong), _step(task, start, candidate)
-    taken = in_turns({"with": lambda: with_wdr, "without": lambda: without}, rounds=60)
-    return best(taken["with"]), best(taken["without"])
+    runs = interleaved({"with": lambda: with_wdr, "without": lambda: without}, rounds=60)
+    return best(runs["with"]), best(runs["without"])
 
 
 def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], None]:
@@ -224,16 +224,16 @@ def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], No
     return step
 
 
-def _report(arguments: argparse.Namespace, trials: dict[str, list[Taken]], with_wdr: float, without: float) -> None:
+def _report(arguments: argparse.Namespace, trials: dict[str, list[Timing]], with_wdr: float, without: float) -> None:
     rows = [
-        [name, f"{best(taken):.2f} ({best(taken):.2f} to {max(each.seconds for each in taken):.2f})"]
-        for name, taken in trials.items()
+        [name, f"{best(runs):.2f} ({best(runs):.2f} to {max(each.seconds for each in runs):.2f})"]
+        for name, runs in trials.items()
     ]
     rows += [
-        ["ratio of the best", f"{best(trials['one trial']) / best(trials['bare loop']):.3f}"],
-        ["regularizer's share of a step", f"{(with_wdr - without) / with_wdr:.1%}"],
+        ["ratio of the minima", f"{best(trials['one trial']) / best(trials['bare loop']):.3f}"],
+        ["regularizer, fraction of a step", f"{(with_wdr - without) / with_wdr:.1%}"],
     ]
-    text = f"## Overhead: {arguments.study}\n\n{table(['', 'seconds, best (range)'], rows)}\n\n{provenance()}"
+    text = f"## Overhead: {arguments.study}\n\n{table(['', 'seconds, minimum (range)'], rows)}\n\n{provenance()}"
     print(text)
     write_section(RESULTS, f"overhead on {arguments.study}", text)
 

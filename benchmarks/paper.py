@@ -1,11 +1,11 @@
-"""The paper's tables with ours beside them, and which of its claims held, from finished `sca-search reproduce` folders.
+"""The paper's tables next to ours, and which of its claims held, from folders of `sca-search reproduce`.
 
     python -m benchmarks.paper --table 6 --folder runs/paper/table-6
     python -m benchmarks.paper --table 1 --folder A --table 5 --folder B --table 6 --folder C --readme
 
-It only reads: a table that is not finished is written as far as it has come, and again later. Table 5 is compared with
-table 2 where both are given. --readme writes the claims into the README, and leaves those whose table is not given.
---spread puts tables of shorter trainings with several seeds beside those of long ones, into sections of their own.
+It only reads results: an unfinished table is written with the finished cells and can be written again later. Table 5 is
+compared with table 2 if both are given. --readme writes the claims to the README and leaves those whose tables are not
+given. --spread writes tables of shorter trainings with several seeds to separate sections.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from benchmarks.claims import (
     UNDECIDED,
     Claim,
     above_others,
-    collapse_told,
+    collapse_text,
     full_epochs_of,
     has_collapsed,
-    is_level,
-    level,
+    matches,
+    matches_dense,
     needs_tanh,
     reaches,
     rises,
@@ -45,14 +45,14 @@ from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import RunFolder
 
 SECTION = "claims of the paper"
-HEADINGS = ("claim", "the paper", "seen here", "")
+HEADINGS = ("claim", "the paper", "measured here", "")
 SPREAD = ", several seeds of a shorter training"
-SEEN = {True: "the collapse was seen", False: "no collapse was seen", None: "whether it collapsed cannot be told"}
+COLLAPSED = {True: "collapsed", False: "did not collapse", None: "undecided"}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A table's folder as far as it is finished."""
+    """The finished cells of a table's folder."""
 
     table: str
     folder: Path
@@ -88,16 +88,16 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", action="append", choices=TITLES, default=[], help="one of the paper's")
-    parser.add_argument("--folder", action="append", type=Path, default=[], help="where its cells are, for each table")
-    parser.add_argument(
-        "--with-tanh", type=Path, help="table 2 with as many epochs as table 5, where --table 2 has others"
-    )
-    parser.add_argument("--spread", action="store_true", help="shorter trainings with several seeds: other sections")
-    parser.add_argument("--readme", action="store_true", help="also write the claims into the README")
+    parser.add_argument("--table", action="append", choices=TITLES, default=[], help="number of a table in the paper")
+    parser.add_argument("--folder", action="append", type=Path, default=[], help="folder of its cells, one per table")
+    parser.add_argument("--with-tanh", type=Path, help="table 2 with the epochs of table 5, if --table 2 has others")
+    parser.add_argument("--spread", action="store_true", help="shorter trainings with several seeds: separate sections")
+    parser.add_argument("--readme", action="store_true", help="also write the claims to the README")
     arguments = parser.parse_args()
     if arguments.spread and arguments.readme:
-        parser.error("the README's claims are of the longest trainings: --readme must stand without --spread")
+        parser.error(
+            "--readme and --spread must not be combined: the README's claims are those of the longest trainings"
+        )
     if len(arguments.table) != len(arguments.folder):
         parser.error(f"each --table must have its --folder, got {len(arguments.table)} and {len(arguments.folder)}")
     for folder in [*arguments.folder, *filter(None, [arguments.with_tanh])]:
@@ -116,8 +116,8 @@ def section_of(reading: Reading, with_tanh: Reading | None = None, kind: str = "
         _grid(reading.rows) if reading.table in GRIDS else _list(reading.rows),
         *_findings(reading, with_tanh),
         f"{len(reading.results)} of {len(reading.cells)} cells are trained{_setting(reading)}. Test accuracy; mean ± "
-        "standard deviation where there are several seeds, which share the network that they start from; zeros as "
-        "rounding leaves them. Other methods' figures are in the paper.",
+        "standard deviation over seeds, which share the dense network; zeros are counted after rounding. Results of "
+        "other methods are in the paper.",
         f"{_made_by(reading)}the tables by:  \n{provenance()}",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -156,7 +156,7 @@ def _list(rows: Sequence[Row]) -> str:
 
 
 def ours(row: Row) -> str:
-    """Our figure of a row, and how many of its seeds diverged."""
+    """Our result of a row, and the number of diverged seeds."""
     diverged = f"{row.failed} diverged" if row.failed else ""
     return diverged if row.ours is None else ", ".join(filter(None, [spread_of(row), diverged]))
 
@@ -168,7 +168,7 @@ def _amount(row: Row) -> list[str]:
 
 
 def _findings(reading: Reading, with_tanh: Reading | None) -> list[str]:
-    """What a table is there to show, beside its figures."""
+    """The findings of a table, as text."""
     if reading.table in GRIDS:
         return [_ranks(reading.rows)]
     if reading.table != "5":
@@ -178,8 +178,8 @@ def _findings(reading: Reading, with_tanh: Reading | None) -> list[str]:
     for row in (row for row in reading.rows if row.seeds):
         other = others.get(row.figure.network)
         for measure in MEASURES:
-            told, seen = collapse_told(row, other, measure), SEEN[has_collapsed(row, other, measure)]
-            lines.append(f"- {measure.told}: {told}: {seen}.")
+            figures, collapsed = collapse_text(row, other, measure), COLLAPSED[has_collapsed(row, other, measure)]
+            lines.append(f"- {measure.label}: {figures}: {collapsed}.")
     return ["\n".join(lines)]
 
 
@@ -187,7 +187,8 @@ def _ranks(rows: Sequence[Row]) -> str:
     lines = []
     for rank in rank_correlations(rows):
         mine = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
-        lines.append(f"- λ {rank.strength_lambda:g}: Spearman of zeros and α: the paper {rank.paper:.3f}, ours {mine}.")
+        words = f"Spearman correlation of sparsity and α: paper {rank.paper:.3f}, ours {mine}"
+        lines.append(f"- λ {rank.strength_lambda:g}: {words}.")
     return "\n".join(lines)
 
 
@@ -195,7 +196,7 @@ def _ranks(rows: Sequence[Row]) -> str:
 
 
 def _setting(reading: Reading) -> str:
-    """What was other than the paper's: the network, fewer images."""
+    """Differences from the paper: another network, fewer images."""
     parts = sorted(
         {f"{result.network} instead of {cell.network}" for cell, result in reading.results.items()}
         - {f"{cell.network} instead of {cell.network}" for cell in reading.cells}
@@ -211,7 +212,7 @@ def _train_limit(folder: Path) -> int | None:
 
 
 def _made_by(reading: Reading) -> str:
-    """The cells' command, machine and versions, as far as they were noted."""
+    """Command, machine and versions of the cells, if recorded."""
     for cell in reading.results:
         about: dict[str, Any] = read_json(RunFolder(reading.folder / cell.name).about_file, {})
         if about.get("commands"):
@@ -223,12 +224,12 @@ def _made_by(reading: Reading) -> str:
 
 
 def without_paths(command: str) -> str:
-    """A folder of this machine says nothing to others."""
+    """Replaces local paths, which mean nothing to others."""
     return shlex.join("PATH" if Path(word).is_absolute() else word for word in shlex.split(command))
 
 
 def _likely_command(reading: Reading) -> str:
-    """From the results themselves, where no command was noted."""
+    """The command inferred from the results, if none was recorded."""
     epochs = {result.epochs for result in reading.results.values()}
     seeds = max(result.seeds for result in reading.results.values())
     is_whole = all(result.epochs == full_epochs(cell) for cell, result in reading.results.items())
@@ -245,44 +246,44 @@ def _likely_command(reading: Reading) -> str:
 
 
 def claims_of(rows: dict[str, list[Row]], with_tanh: Sequence[Row]) -> list[Claim]:
-    """Every claim, whether its table was trained or not."""
+    """Every claim, including those whose table was not trained."""
     return [
         rises("6", "LeNet on MNIST", rows["6"]),
         rises("7", "VGG-S on CIFAR-10", rows["7"]),
         reaches("6", "LeNet on MNIST", rows["6"]),
         reaches("7", "VGG-S on CIFAR-10", rows["7"]),
-        level("mnist", "lenet", rows["1"]),
-        *_studies_level(),
-        *(level(*pair, rows[number]) for number in ("2", "3", "4") for pair in _pairs(rows[number])),
+        matches_dense("mnist", "lenet", rows["1"]),
+        *_studies_match(),
+        *(matches_dense(*pair, rows[number]) for number in ("2", "3", "4") for pair in _pairs(rows[number])),
         above_others(rows["1"], read_table(RESULTS, "methods on mnist")),
         *(needs_tanh(rows["5"], with_tanh, measure) for measure in MEASURES),
     ]
 
 
 def _pairs(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Data set and network of a table's rows, each once, in their order."""
+    """The distinct pairs of data set and network of a table, in order."""
     return list(dict.fromkeys((row.figure.dataset, row.figure.network) for row in rows))
 
 
-def _studies_level() -> list[Claim]:
-    """The same of a study's first guesses, which another benchmark has measured."""
+def _studies_match() -> list[Claim]:
+    """The same for the first guesses of studies, measured by another benchmark."""
     claims = []
     for line in read_table(RESULTS, "accuracy on mnist"):
         points, _, spread = line["difference, points"].partition(" ± ")
         here = f"{line['ternary, %']} % against {line['dense, %']} %: {line['difference, points']} points"
         claims.append(
             Claim(
-                f"the same with a study's {line['form']} form at a sparsity of {line['target']}",
+                f"the same for a study in the {line['form']} form at sparsity {line['target']}",
                 "",
                 f"{here}; {line['seeds']} seeds",
-                verdict(is_level(float(points), 0.0, float(spread or 0.0))),
+                verdict(matches(float(points), 0.0, float(spread or 0.0))),
             )
         )
     return claims
 
 
 def with_earlier(claims: Sequence[Claim], written: Sequence[dict[str, str]]) -> list[Claim]:
-    """Claims whose table is not given, as an earlier run wrote them: its folders may be gone."""
+    """Claims whose table is not given, as written by an earlier run."""
     earlier = {line[HEADINGS[0]]: Claim(*(line[heading] for heading in HEADINGS)) for line in written}
     return [earlier.get(claim.claim, claim) if claim.verdict == NOT_RUN else claim for claim in claims]
 
@@ -294,10 +295,10 @@ def claims_text(claims: Sequence[Claim]) -> str:
     summary = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     others = "; ".join(claim.claim for claim in claims if claim.verdict == NOT_RUN)
     return (
-        f"### Which of the paper's claims held here\n\n{len(run)} claims were tried: {summary}.\n\n"
+        f"### Which of the paper's claims held here\n\n{len(run)} claims were tested: {summary}.\n\n"
         f"{table(list(HEADINGS), [claim.cells for claim in run])}\n\nNot run here: {others or 'none'}.\n\n"
-        f"{RULES} Shorter trainings than the paper's are adapted by [a rule](docs/the-paper.md#shorter-runs). Claims "
-        "of tables that are not named below stay as an earlier run of the same program wrote them.  \n"
+        f"{RULES} Trainings shorter than the paper's are scaled by [a rule](docs/the-paper.md#shorter-runs). Claims "
+        "of tables that are not named below were written by an earlier run of the same program.  \n"
         f"{provenance()}"
     )
 

@@ -1,4 +1,4 @@
-"""Writes measured figures into RESULTS.md and the README, each program into its own marked section."""
+"""Writes results to RESULTS.md and the README, one marked section per program."""
 
 import datetime
 import platform
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sca_search.runs.provenance import processor, usable_cores
+from sca_search.system.machine import processor, usable_cores
 from sca_search.system.versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,7 +17,7 @@ README = ROOT / "README.md"
 
 
 def write_section(file: Path, name: str, text: str) -> None:
-    """Puts `text` between the file's markers of that name; appends both where they are missing."""
+    """Writes `text` between the markers of that name; appends the markers if they are missing."""
     begin, end = f"<!-- {name}: written by the program named below -->", f"<!-- end of {name} -->"
     section = f"{begin}\n{text.strip()}\n{end}"
     old = file.read_text(encoding="utf-8") if file.exists() else "# Results\n"
@@ -27,9 +27,9 @@ def write_section(file: Path, name: str, text: str) -> None:
 
 
 def provenance() -> str:
-    """Command, date, machine and versions: what is needed to measure again."""
+    """Command, date, machine and versions, as needed to repeat a measurement."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
-    # A folder of this machine says nothing to others.
+    # Local paths mean nothing to others.
     arguments = ["PATH" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
     command = shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments])
     return (
@@ -45,7 +45,7 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
 
 
 def read_table(file: Path, name: str) -> list[dict[str, str]]:
-    """The first table of a section as it was written, a row a dictionary by the headings; empty where there is none."""
+    """The first table of a section, one dictionary by heading per row; empty if there is none."""
     begin, end = f"<!-- {name}: written by", f"<!-- end of {name} -->"
     section = file.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
@@ -53,13 +53,13 @@ def read_table(file: Path, name: str) -> list[dict[str, str]]:
     return [dict(zip(headings, row, strict=True)) for row in rows if len(row) == len(headings)]
 
 
-EARLIER = "Rows that the command below did not measure stay as an earlier run of the same program wrote them."
+EARLIER = "Rows that the command below did not measure were written by an earlier run of the same program."
 
 
 def with_earlier(file: Path, name: str, rows: list[list[str]], order: Iterable[str]) -> list[list[str]]:
-    """Rows in an order of their first cells; what is not among them as the section's table has it, if it does.
+    """Rows in the given order of their first cells; missing rows are copied from the existing section.
 
-    So that what takes hours may be measured in parts, on machines that do not last.
+    This allows a table to be measured in parts.
     """
     written = [list(line.values()) for line in read_table(file, name)]
     known = {row[0]: row for row in [*written, *rows]}

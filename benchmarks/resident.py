@@ -1,4 +1,4 @@
-"""Memory of this process as the kernel counts it; by the standard library alone, for programs that must stay bare."""
+"""Memory of this process as counted by the kernel; standard library only, for programs that must stay minimal."""
 
 import ctypes
 import ctypes.util
@@ -7,10 +7,9 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """What is in memory now, after what nobody refers to has been given back.
+    """Resident memory after garbage collection.
 
-    The C library keeps freed memory for itself as long as it likes, and how much is chance: it is asked to return it,
-    where it can be asked.
+    The C library caches an unpredictable amount of freed memory, so `malloc_trim` is called where it exists.
     """
     gc.collect()
     library = ctypes.CDLL(ctypes.util.find_library("c"))
@@ -20,7 +19,7 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most that was in memory since the process began."""
+    """Peak resident memory since the process started."""
     return _status("VmHWM")
 
 

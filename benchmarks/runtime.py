@@ -1,12 +1,12 @@
-"""How fast the exported C is beside onnxruntime, and how its time grows with the weights that are not zero.
+"""Latency of the exported C compared with onnxruntime, and as a function of the number of non-zero weights.
 
-Networks with random trits, first and last layer dense and included; one image at a time on one thread. All engines of a
-cell are timed in one process in turns, and only samples between quiet calibration loops count.
+Networks with random trits, including their dense first and last layer; batch size 1, one thread. All engines of a cell
+are timed interleaved in one process, and only samples between undisturbed calibration loops count.
 
     python -m benchmarks.runtime --cells DIR --readme
 
-With --deepsparse PYTHON, the interpreter of an environment that has DeepSparse 1.8, that is timed as well, in a process
-of its own. Cells that --cells holds are not measured again.
+With --deepsparse PYTHON, the interpreter of an environment with DeepSparse 1.8, that engine is timed as well, in a
+separate process. Cells that exist below --cells are not measured again.
 """
 
 import argparse
@@ -27,14 +27,14 @@ import torch
 from benchmarks.report import README, RESULTS, provenance, table, write_section
 from benchmarks.runtime_layers import layer_cells, layer_report
 from benchmarks.size import NETWORKS, drawn
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.compiler import PORTABLE, require_compiler
 from sca_search.export.c.library import CompiledModel, compile_source, require_answers
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import Graph, TestVectors
-from sca_search.export.integer.integer_scales import largest_values
 from sca_search.export.integer.model import integer_model
+from sca_search.export.integer.reference import largest_values
 from sca_search.export.latency.bench import (
     FLOAT,
     INT8,
@@ -46,7 +46,7 @@ from sca_search.export.latency.bench import (
     onnx_rivals,
 )
 from sca_search.export.latency.onnx_engines import float_model
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 
 SPARSITIES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.98)
 DEEPSPARSE = "DeepSparse"
@@ -59,7 +59,7 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
     cells = [
-        _kept(arguments.cells, f"{name}-{sparsity:g}", lambda: _cell(name, sparsity, arguments))  # noqa: B023 - at once
+        _cached(arguments.cells, f"{name}-{sparsity:g}", lambda: _cell(name, sparsity, arguments))  # noqa: B023 - at once
         for name in arguments.networks
         for sparsity in arguments.sparsities
     ]
@@ -68,30 +68,32 @@ def main() -> None:
     if arguments.readme:
         write_section(README, "runtime", f"{_short_table(cells)}  \n{source}")
     if not arguments.no_layers:
-        layers = _kept(arguments.cells, "layers", lambda: layer_cells(arguments.networks, _builds()[_main_build()]))
-        write_section(RESULTS, "runtime by layer", f"## Time by list entries\n\n{layer_report(layers)}\n\n{source}")
+        layers = _cached(arguments.cells, "layers", lambda: layer_cells(arguments.networks, _builds()[_main_build()]))
+        write_section(RESULTS, "runtime by layer", f"## Latency by list entries\n\n{layer_report(layers)}\n\n{source}")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--sparsities", nargs="+", type=float, default=list(SPARSITIES))
-    parser.add_argument("--seconds", type=float, default=12.0, help="for all engines of a cell together")
-    parser.add_argument("--deepsparse", type=Path, metavar="PYTHON", help="of an environment with DeepSparse")
-    parser.add_argument("--cells", type=Path, metavar="DIR", help="keep what was measured, and go on from there")
-    parser.add_argument("--no-layers", action="store_true", help="only whole networks")
-    parser.add_argument("--readme", action="store_true", help="also write the short table into the README")
+    parser.add_argument("--seconds", type=float, default=12.0, help="seconds for all engines of a cell together")
+    parser.add_argument(
+        "--deepsparse", type=Path, metavar="PYTHON", help="Python interpreter of an environment with DeepSparse"
+    )
+    parser.add_argument("--cells", type=Path, metavar="DIR", help="store measurements here, and continue from them")
+    parser.add_argument("--no-layers", action="store_true", help="measure only whole networks")
+    parser.add_argument("--readme", action="store_true", help="also write the short table to the README")
     return parser.parse_args()
 
 
 def _tools() -> str:
-    """What else the figures depend on."""
+    """Other versions that the results depend on."""
     compiler = require_compiler().version().splitlines()[0]
     return f"onnxruntime {importlib.metadata.version('onnxruntime')}, {compiler}"
 
 
-def _kept(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
-    """What was measured, from its file where there is one."""
+def _cached(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
+    """The measurement, read from its file if that exists."""
     path = folder / f"{name}.json" if folder is not None else None
     if path is not None and path.is_file():
         return json.loads(path.read_text())
@@ -103,7 +105,7 @@ def _kept(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
 
 
 def _builds() -> dict[str, tuple[str, ...]]:
-    """Flags by the name of a build; the first is the one that is compared."""
+    """Compiler flags by build; the first build is the one that is compared."""
     native = {NATIVE: require_compiler().native()}
     if platform.machine() not in ("x86_64", "AMD64"):
         return native
@@ -129,8 +131,8 @@ def _cell(name: str, sparsity: float, arguments: argparse.Namespace) -> Cell:
     cell = {"network": name, "sparsity": sparsity, "init_ms": _init_ms(models[_main_build()])} | bench.as_json()
     if arguments.deepsparse:
         cell["deepsparse_us"] = _deepsparse(arguments.deepsparse, graph)
-    told = ", ".join(f"{each['name']} {each['median_us']:.0f}" for each in cell["engines"])
-    print(f"{name} {sparsity:g}: {told}, DeepSparse {cell.get('deepsparse_us')}", flush=True)
+    times = ", ".join(f"{each['name']} {each['median_us']:.0f}" for each in cell["engines"])
+    print(f"{name} {sparsity:g}: {times}, DeepSparse {cell.get('deepsparse_us')}", flush=True)
     return cell
 
 
@@ -163,9 +165,9 @@ def _init_ms(model: CompiledModel) -> float:
 
 
 def _deepsparse(python: Path, graph: Graph, seconds: float = 4.0) -> float:
-    """The median in microseconds. It cannot take turns, since it needs a process of its own."""
+    """The median in microseconds. It is not interleaved, because it needs its own process."""
     model = float_model(graph)
-    # Of what is used here opset 13 means the same, and DeepSparse knows no later ones.
+    # Opset 13 is equivalent for the operators used here, and DeepSparse supports no later one.
     model.opset_import[0].version, model.ir_version = 13, 7
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.onnx"
@@ -181,7 +183,7 @@ def _engine(cell: Cell, name: str) -> Cell:
 
 
 def _first(cell: Cell) -> Cell:
-    """The build that is compared."""
+    """The build that is compared with other engines."""
     engine: Cell = cell["engines"][0]
     return engine
 
@@ -192,17 +194,17 @@ def _full_table(cells: list[Cell]) -> str:
     others = [FLOAT, INT8]
     headings = ["network", "sparsity", *(f"{name}, µs" for name in (*builds, *others, DEEPSPARSE))]
     headings += [*(f"times {name}" for name in (*others, DEEPSPARSE)), f"integers, times {INT8}"]
-    headings += ["needed adds a cycle", "library, KB", "tables, KB", "scratch, KB", "init, ms", "noisy"]
+    headings += ["required additions per cycle", "library, kB", "tables, kB", "scratch, kB", "init, ms", "noisy"]
     rows = [_full_row(cell, builds, others) for cell in cells]
     clock = np.median([cell["clock_ghz"] for cell in cells])
     return (
         f"{table(headings, rows)}\n\nMedian (interquartile range) of quiet samples, one image, one thread, at "
-        f"{clock:.2f} GHz; the ratios are those of {builds[0]}. First and last layer are dense and included. "
-        "onnxruntime has its weights as plain floats, its faster form, and in int8 unsigned activations and signed "
-        "weights of reduced range. DeepSparse ran in a process of its own, on the same sparse weights. *noisy* is the "
-        "share of samples that were left out: a calibration loop beside them was slow, or the thread was interrupted. "
-        "Additions are those that the network needs, weights that are not zero times cells, dense layers included. "
-        "Tables and scratch are memory, KB of 1000 bytes. *integers* is the export with integer activations."
+        f"{clock:.2f} GHz; the ratios are those of {builds[0]}. The dense first and last layer are included. "
+        "onnxruntime fp32 uses plain float weights, its fastest option; int8 uses unsigned activations and signed "
+        "weights of reduced range. DeepSparse ran in its own process, with the same sparse weights. *noisy* is the "
+        "fraction of discarded samples, during which a calibration loop was slow or the thread was interrupted. "
+        "Required additions are non-zero weights times output positions, including dense layers. Tables and scratch "
+        "are memory; kB are 1,000 bytes. *integers* is the export with integer activations."
     )
 
 
@@ -228,7 +230,7 @@ def _full_row(cell: Cell, builds: list[str], others: list[str]) -> list[str]:
 
 
 def _short_table(cells: list[Cell]) -> str:
-    """For the README."""
+    """The table for the README."""
     headings = [
         "network",
         "sparsity",
@@ -247,8 +249,8 @@ def _short_table(cells: list[Cell]) -> str:
         rows.append([cell["network"], f"{cell['sparsity']:g}", *shown[0], *shown[1]])
     build = f"{_first(cells[0])['name']}, " if _first(cells[0])["name"] == AVX2 else ""
     return (
-        f"{table(headings, rows)}\n\n{build}random trits, one image at a time on one thread, all engines in turns in "
-        "one process; medians of quiet samples; integers: `--activations int8`."
+        f"{table(headings, rows)}\n\n{build}random trits, batch size 1, one thread, all engines interleaved in one "
+        "process; medians of quiet samples; integers: `--activations int8`."
     )
 
 

@@ -1,4 +1,4 @@
-"""How the time of one layer grows with the entries of its lists: for each shape of a ternary layer, a fitted line."""
+"""Latency of one layer as a function of its list entries: a fitted line for each shape of a ternary layer."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +13,18 @@ from benchmarks.size import drawn
 from sca_search.export.graph.records import Convolution, Graph, WeightRecord
 from sca_search.export.latency.timing import stopwatch, time_in_turns
 from sca_search.export.latency.tune import layer_input, layer_models
-from sca_search.runs.provenance import usable_cores
+from sca_search.system.machine import usable_cores
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.97)
-SECONDS = 4.0  # for all sparsities and kernels of a shape together
-COLUMNS = {"lists": 1, "in-place": 1, "combined": 3}  # of a kernel's row that one entry stands for
-_POINTS = 3  # fewer make no line: dense layers of many weights cannot be read in place
+SECONDS = 4.0  # seconds for all sparsities and kernels of a shape together
+COLUMNS = {"lists": 1, "in-place": 1, "combined": 3}  # weights of a kernel row per list entry
+_POINTS = 3  # fewer points give no line: large layers of low sparsity cannot be read in place
 
 Cell = dict[str, Any]
 
 
 def layer_cells(networks: list[str], flags: tuple[str, ...]) -> list[Cell]:
-    """Each shape of a ternary layer once, at every sparsity, with every kernel that has lists."""
+    """Each shape of a ternary layer once, at every sparsity, with every kernel that uses lists."""
     cells = []
     for graph, layer in _shapes(networks):
         measured = _measured(graph, layer, flags)
@@ -34,7 +34,7 @@ def layer_cells(networks: list[str], flags: tuple[str, ...]) -> list[Cell]:
 
 
 def entries(weight: NDArray[np.int8], columns: int) -> int:
-    """Groups of so many weights side by side in a kernel's row, or of channels of single weights, that are not zero."""
+    """The number of non-zero groups of adjacent weights in kernel rows, or of channels for 1×1 kernels."""
     if weight.ndim == 2 or columns == 1:
         return int(np.count_nonzero(weight))
     rows = weight if weight.shape[3] > 1 else weight.transpose(0, 2, 3, 1)
@@ -44,16 +44,16 @@ def entries(weight: NDArray[np.int8], columns: int) -> int:
 
 @dataclass(frozen=True)
 class Line:
-    """Microseconds at no entry, nanoseconds an entry, how well that explains what was measured."""
+    """Microseconds without entries, nanoseconds per entry, and the quality of the fit."""
 
     start: float
     slope: float
-    explained: float  # share of the variance
-    off: float  # the largest error, relative to what was measured
+    explained: float  # R²: fraction of the variance
+    off: float  # largest error relative to the measurement
 
     @classmethod
     def through(cls, cell: Cell) -> "Line":
-        """The line with the least relative errors: sparse layers count as much as dense ones."""
+        """The line with the smallest relative errors, so that sparse layers count as much as dense ones."""
         x, y = np.array(cell["entries"], dtype=float), np.array(cell["us"])
         slope, start = np.polyfit(x, y, 1, w=1 / y)
         rest = y - (start + slope * x)
@@ -62,25 +62,25 @@ class Line:
 
 
 def layer_report(cells: list[Cell]) -> str:
-    """The table and the picture."""
+    """The table and the figure."""
     (ROOT / "docs" / "runtime-layers.svg").write_text(_svg(cells), encoding="utf-8")
     rows = [[cell["shape"], cell["kernel"], f"{cell['cells']:,}", *_fit_cells(cell)] for cell in cells]
     headings = [
         "layer",
         "kernel",
         "cells",
-        "µs at no entry",
-        "ns an entry",
-        "additions a cycle",
+        "µs without entries",
+        "ns per entry",
+        "additions per cycle",
         "R²",
-        "off by at most",
+        "largest error",
     ]
     return (
         f"{table(headings, rows)}\n\nEach layer alone at sparsities {', '.join(f'{s:g}' for s in SPARSITIES)}: tenth "
-        "percentile of quiet samples, against the number of entries in its lists; in place, at those at which a layer "
-        "can be read so. An entry of *lists* and *in-place* is a weight that is not zero, of *combined* up to three "
-        "side by side; each is one addition a cell. The lines have the least relative errors.\n\n"
-        "![Time by list entries](../docs/runtime-layers.svg)"
+        "percentile of quiet samples, against the number of list entries; *in-place* only at sparsities at which the "
+        "layer supports it. An entry of *lists* and *in-place* is one non-zero weight, an entry of *combined* up to "
+        "three adjacent ones; each costs one addition per output position. Lines minimize relative errors.\n\n"
+        "![Latency by list entries](../docs/runtime-layers.svg)"
     )
 
 
@@ -91,7 +91,7 @@ def _fit_cells(cell: Cell) -> list[str]:
 
 
 def _shapes(networks: list[str]) -> list[tuple[Graph, WeightRecord]]:
-    """One layer of each shape."""
+    """One layer per shape."""
     found: dict[str, tuple[Graph, WeightRecord]] = {}
     for name in networks:
         graph = drawn(name, 0.0).graph()
@@ -111,7 +111,7 @@ def _spelled(layer: WeightRecord) -> str:
 def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list[Cell]:
     sparse = {sparsity: _at(layer, sparsity) for sparsity in SPARSITIES}
     image = layer_input(graph, layer)
-    with ThreadPoolExecutor(usable_cores()) as pool:  # compilers are processes of their own; nothing is timed yet
+    with ThreadPoolExecutor(usable_cores()) as pool:  # compilers run in parallel; nothing is timed yet
         built = list(pool.map(lambda each: layer_models(_with(graph, each), each, flags), sparse.values()))
     samplers = {
         (kind, sparsity): stopwatch().sampler(model, image)
@@ -137,12 +137,12 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
 
 
 def _with(graph: Graph, layer: WeightRecord) -> Graph:
-    """The graph with that layer instead of its own: what it can have depends on its weights."""
+    """The graph with this layer replaced: the available kernels depend on its weights."""
     return replace(graph, records=tuple(layer if each.name == layer.name else each for each in graph.records))
 
 
 def _at(layer: WeightRecord, sparsity: float) -> WeightRecord:
-    """The layer with that share of its weights zero."""
+    """The layer with this fraction of zeros."""
     random = np.random.default_rng(0)
     weight = random.choice(np.array([-1, 1], dtype=np.int8), layer.weight.size)
     weight[random.permutation(weight.size)[: round(sparsity * weight.size)]] = 0
@@ -157,7 +157,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _LEGEND = 980, 560, 70, 70, 330
 
 
 def _svg(cells: list[Cell]) -> str:
-    """Points and fitted lines on logarithmic axes, drawn here: no browser is needed for it."""
+    """Points and fitted lines on logarithmic axes, drawn without a browser."""
     lists = [cell for cell in cells if cell["kernel"] == "lists"]
     all_x = [math.log10(count) for cell in lists for count in cell["entries"] if count]
     all_y = [math.log10(value) for cell in lists for value in cell["us"]]
@@ -183,7 +183,7 @@ def _svg(cells: list[Cell]) -> str:
         parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:,g}</text>')
     middle = (_LEFT + right) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 20}" text-anchor="middle">entries in the lists of a layer</text>')
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 20}" text-anchor="middle">list entries of a layer</text>')
     parts.append(
         f'<text x="16" y="{bottom / 2}" text-anchor="middle" transform="rotate(-90 16 {bottom / 2})">µs</text>'
     )

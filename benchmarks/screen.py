@@ -1,8 +1,8 @@
-"""Runs the README's main command and puts what it prints, and a picture of its page, into the README.
+"""Runs the README's main command and writes its output and a screenshot of its dashboard to the README.
 
     python -m benchmarks.screen [--chromium /usr/bin/chromium]
 
-The picture needs playwright and a browser; without --chromium only the screen is written.
+The screenshot needs playwright and a browser; without --chromium only the output is written.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "sca_search.cli.run", *COMMAND[1:]],
+            [sys.executable, "-m", "sca_search", *COMMAND[1:]],
             cwd=folder,
             env=os.environ | {"COLUMNS": "100", "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -38,14 +38,14 @@ def main() -> None:
 
 
 def _picture(page: Path, chromium: str) -> None:
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only where a picture is wanted
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only for a screenshot
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1240, "height": 1180})
         tab.goto(page.as_uri())
         tab.wait_for_selector("body[data-ready=yes]")
-        tab.wait_for_timeout(1500)  # figures that are just below
+        tab.wait_for_timeout(1500)  # loads figures just below the visible part
         tab.screenshot(path=ROOT / "docs" / "dashboard.png")
         browser.close()
 

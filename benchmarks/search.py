@@ -5,10 +5,10 @@
     python -m benchmarks.search front mnist --data-dir DIR --seeds 3 --hours 1
     python -m benchmarks.search report
 
-`front`: every contender spends the same epochs on the whole range of sparsities; its hypervolume counts. `targets`:
-the epochs of one study go to one sparsity; the test accuracy of the network that validation picks counts. A cell is
-one contender and one seed; finished cells are files below --cells and are not run again. `--hours` starts no new cell
-after that time. `report` writes RESULTS.md from all cells that are there.
+`front`: every contender spends the same epochs on the whole range of sparsities and is compared by hypervolume.
+`targets`: all epochs of a study are spent on one sparsity; contenders are compared by the test accuracy of the network
+selected on validation. A cell is one contender and one seed; finished cells are files below --cells and are not run
+again. `--hours` starts no new cell after that time. `report` writes RESULTS.md from all existing cells.
 """
 
 import argparse
@@ -49,7 +49,7 @@ CONTENDERS: dict[str, Contender] = {
     "ours, paper's form": ours({"search.form": "paper"}),
     "ours, paper's form, no correction": ours({"search.form": "paper", "search.correction": False}),
     "ours, no prior": no_prior,
-    "ours, even split": ours({"search.space.split": 0.0}),
+    "ours, uniform allocation": ours({"search.space.split": 0.0}),
     "ours, halving": ours({"search.keep": 0.5}),
     "ours, no frozen phase": ours(moved_to_training=True),
     "ours, random sampler": ours({"search.sampler": "random"}),
@@ -63,7 +63,7 @@ CONTENDERS: dict[str, Contender] = {
     "straight-through": straight_through,
     "straight-through, labels only": straight_through_labels,
 }
-# What a study looks like on each data set, and how many trials' epochs a cell may spend.
+# Settings per data set, and the epochs that a cell may spend, in trials.
 STUDIES: dict[str, tuple[dict[str, Any], int]] = {
     "digits": ({"train": {"dense_epochs": 30, "epochs": 20, "frozen_epochs": 5}}, 14),
     "mnist": (
@@ -83,7 +83,7 @@ STUDIES: dict[str, tuple[dict[str, Any], int]] = {
         4,
     ),
 }
-# One sparsity needs fewer trials than the whole range, so each may be longer.
+# One sparsity needs fewer trials than the whole range, so each can be longer.
 AT_ONE_SPARSITY: dict[str, tuple[dict[str, Any], int]] = {
     "mnist": ({"train": {"epochs": 6, "frozen_epochs": 2}}, 3),
 }
@@ -98,7 +98,7 @@ def main() -> None:
         deadline = time.monotonic() + 3600 * arguments.hours
         for cell in _cells(arguments):
             if time.monotonic() > deadline:
-                print("the time is up; the same command goes on where it was")
+                print("time limit reached; the same command continues")
                 break
             cell()
     report(arguments.cells)
@@ -111,7 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--targets", type=float, nargs="+", default=list(TARGETS))
-    parser.add_argument("--trials", type=int, help="how many trials' epochs a cell may spend")
+    parser.add_argument("--trials", type=int, help="epochs that a cell may spend, in trials")
     parser.add_argument("--hours", type=float, default=1e6)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--threads", type=int, default=1)
@@ -120,7 +120,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _cells(arguments: argparse.Namespace) -> list[Callable[[], None]]:
-    """Seed by seed, so that a benchmark cut short has every contender equally often."""
+    """Ordered by seed, so that an interrupted benchmark has every contender equally often."""
     goals: list[float | None] = list(arguments.targets) if arguments.part == "targets" else [None]
     return [
         lambda seed=seed, goal=goal, name=name: _cell(arguments, seed, goal, name)  # type: ignore[misc]
@@ -138,7 +138,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
         return
     began = time.monotonic()
     trials = arguments.trials or _settings(arguments.data, target)[-1][1]
-    # Candidates that are stopped early leave room for others.
+    # Candidates that are stopped early leave epochs for others.
     spec = study_of(arguments.data, seed, arguments.data_dir, target, 4 * trials)
     task = make_task(spec)
     dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
@@ -178,14 +178,14 @@ def study_of(
     trials: int = 16,
     form: str = "sharpened",
 ) -> StudySpec:
-    """The study on one of the data sets, for a target or the whole front."""
+    """The study on a data set, for a target or the whole front."""
     spec = resolve(
         None,
         {
             "seed": seed,
             "target_sparsity": target,
             "front": True if target is None else None,
-            "grid": None if target is None else False,  # as for the others, all epochs go to the target
+            "grid": None if target is None else False,  # as for the others, all epochs are spent on the target
             "data_dir": data_dir,
             "trials": trials,
             "form": form,
@@ -199,7 +199,7 @@ def study_of(
 
 
 def _settings(data: str, target: float | None) -> list[tuple[dict[str, Any], int]]:
-    """What is set for the data set, then for one sparsity on it."""
+    """The settings of the data set, with those for a single sparsity."""
     return [STUDIES[data], *([AT_ONE_SPARSITY[data]] if target is not None and data in AT_ONE_SPARSITY else [])]
 
 

@@ -1,8 +1,8 @@
 """Cells of `search.py` -> tables and figures in RESULTS.md.
 
-A contender's network is picked on the validation split, from all that it trained; what counts is that network's test
-accuracy. So the front is the validation front, and its hypervolume is measured with the test accuracies of its
-networks: a front that only looks good on the validation split does not stay so.
+Networks of a contender are selected on the validation split and compared by their test accuracy. The front is therefore
+the validation front, and its hypervolume is computed from the test accuracies of its networks, so that overfitting to
+the validation split is not rewarded.
 """
 
 import json
@@ -19,16 +19,16 @@ from benchmarks.report import RESULTS, ROOT, provenance, table, write_section
 from sca_search.runs.trials import best_trial, hypervolume, pareto_front, trial_frame
 
 Cell = dict[str, Any]
-# Below the dense network by so many points, and at so many zeros, a network counts nothing.
+# Reference point of the hypervolume: accuracy below the dense network, and sparsity.
 POINTS_BELOW, LEAST_SPARSITY = 0.05, 0.3
 FIXED = (0.9, 0.97, 0.99)
 BASELINE = "straight-through"
-KNOWN_SPLITS = ("by sensitivity", "even", "by layer size")  # in the order in which a study for a target tries them
+KNOWN_ALLOCATIONS = ("by sensitivity", "uniform", "by layer size")  # in the order in which a study tries them
 NAMES = {"digits": "the digits", "mnist": "20,000 images of MNIST", "cifar10": "10,000 images of CIFAR-10"}
 
 
 def report(cells: Path) -> None:
-    """Writes every section that there are cells for."""
+    """Writes every section that has cells."""
     found: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for file in sorted((cells / "search").glob("*/*/*/seed-*/cell.json")):
         cell = json.loads(file.read_text())
@@ -40,17 +40,17 @@ def report(cells: Path) -> None:
 def _write(data: str, part: str, cells: list[Cell]) -> None:
     if part == "front":
         title = f"Search of the whole front on {NAMES[data]}"
-        text = f"{_front_table(cells)}\n\n{_verdicts(cells)}\n\n{_front_words(cells)}\n\n{_picture(data, cells)}"
+        text = f"{_front_table(cells)}\n\n{_verdicts(cells)}\n\n{_front_text(cells)}\n\n{_figure(data, cells)}"
     else:
         title = f"Search at one sparsity on {NAMES[data]}"
-        parts = (_target_table(cells), _target_verdicts(cells), _target_words(cells), _splits(cells))
+        parts = (_target_table(cells), _target_verdicts(cells), _target_text(cells), _allocations(cells))
         text = "\n\n".join(part for part in parts if part)
     measured = f"Measured by `python -m benchmarks.search {part} {data}`; the tables by:  \n{provenance()}"
     write_section(RESULTS, f"search, {part} on {data}", f"## {title}\n\n{text}\n\n{measured}")
 
 
 def area(cell: Cell, epochs: float = float("inf"), accuracy: str = "test_accuracy") -> float:
-    """The hypervolume in points × sparsity after some epochs, by the accuracy named."""
+    """The hypervolume in points × sparsity after some epochs, from the named accuracy."""
     points = [point for point in cell["points"] if point["epochs"] <= epochs]
     rows = [
         {
@@ -72,7 +72,7 @@ def area(cell: Cell, epochs: float = float("inf"), accuracy: str = "test_accurac
 
 
 def _upper(front: pd.DataFrame) -> pd.DataFrame:
-    """What of a validation front is also a front by the accuracy given."""
+    """The part of a validation front that is also a front by the other accuracy."""
     return pareto_front(front.assign(trial=range(len(front)), state="complete", loss=0.0))
 
 
@@ -94,16 +94,22 @@ def _front_table(cells: list[Cell]) -> str:
                 str(len(group)),
                 _spread([area(cell) for cell in group]),
                 _spread([area(cell, accuracy="accuracy") for cell in group]),
-                _share_needed(group, stock),
+                _epochs_needed(group, stock),
                 *(_spread([_lost_at(cell, sparsity) for cell in group], "+") for sparsity in FIXED),
             ]
         )
-    headings = ["contender", "seeds", "hypervolume, test", "hypervolume, validation", "epochs to the best stock one's"]
+    headings = [
+        "contender",
+        "seeds",
+        "hypervolume, test",
+        "hypervolume, validation",
+        "epochs to match the best stock sampler",
+    ]
     return table([*headings, *(f"points at {sparsity:g}" for sparsity in FIXED)], rows)
 
 
 def _best_stock(groups: dict[str, list[Cell]]) -> dict[int, float]:
-    """The final validation hypervolume of the best stock contender, a seed."""
+    """The final validation hypervolume of the best stock sampler, by seed."""
     stock = {name: group for name, group in groups.items() if name.startswith("stock")}
     if not stock:
         return {}
@@ -111,9 +117,9 @@ def _best_stock(groups: dict[str, list[Cell]]) -> dict[int, float]:
     return {cell["seed"]: area(cell, accuracy="accuracy") for cell in best}
 
 
-def _share_needed(group: list[Cell], stock: dict[int, float]) -> str:
-    """After which share of the epochs a contender has what the best stock one ends with."""
-    shares = []
+def _epochs_needed(group: list[Cell], stock: dict[int, float]) -> str:
+    """The fraction of the epochs after which a contender reaches the final hypervolume of the best stock sampler."""
+    fractions = []
     for cell in group:
         if cell["seed"] not in stock:
             continue
@@ -122,19 +128,19 @@ def _share_needed(group: list[Cell], stock: dict[int, float]) -> str:
             for point in cell["points"]
             if area(cell, point["epochs"], "accuracy") >= stock[cell["seed"]]
         ]
-        shares.append(min(reached, default=float("inf")))
-    if not shares:
+        fractions.append(min(reached, default=float("inf")))
+    if not fractions:
         return ""
-    middle = statistics.median(shares)
-    return "never" if middle == float("inf") else f"{middle:.2f} ({min(shares):.2f}–{_shown(max(shares))})"
+    middle = statistics.median(fractions)
+    return "never" if middle == float("inf") else f"{middle:.2f} ({min(fractions):.2f}–{_shown(max(fractions))})"
 
 
-def _shown(share: float) -> str:
-    return "never" if share == float("inf") else f"{share:.2f}"
+def _shown(fraction: float) -> str:
+    return "never" if fraction == float("inf") else f"{fraction:.2f}"
 
 
 def _lost_at(cell: Cell, sparsity: float) -> float:
-    """Test accuracy against dense, in points, of the network picked on validation with at least these zeros."""
+    """Test accuracy minus dense, in points, of the network selected on validation with at least this sparsity."""
     near = [point for point in cell["points"] if point["sparsity"] >= sparsity - 0.001]
     if not near:
         return float("nan")
@@ -142,23 +148,23 @@ def _lost_at(cell: Cell, sparsity: float) -> float:
 
 
 def _best(cell: Cell, points: list[dict[str, Any]]) -> dict[str, Any]:
-    """What validation picks, of every contender in the way that a study chooses."""
-    frame = pd.DataFrame(points).assign(trial=range(len(points)), images=cell["images"])
-    picked = best_trial(frame)
-    assert picked is not None
-    return points[picked]
+    """The network selected on validation, by the rule of a study."""
+    frame = pd.DataFrame(points).rename(columns={"accuracy": "metric"})
+    frame = frame.assign(trial=range(len(points)), images=cell["images"])
+    selected = best_trial(frame)
+    assert selected is not None
+    return points[selected]
 
 
 def _verdicts(cells: list[Cell]) -> str:
-    """What the figures say about the aims, for better or worse."""
+    """Comparison of ours with the others, as text."""
     groups = _by_contender(cells)
     if "ours" not in groups:
         return ""
     mine = groups["ours"]
     others = {name: group for name, group in groups.items() if not name.startswith("ours")}
-    lines = [
-        f"- Ours needs {_share_needed(mine, _best_stock(groups))} of its epochs for what the best stock one ends with."
-    ]
+    needed = _epochs_needed(mine, _best_stock(groups))
+    lines = [f"- Ours matches the final result of the best stock sampler after {needed} of its epochs."]
     for where, accuracy in (("test", "test_accuracy"), ("validation", "accuracy")):
         ours_median = _median(mine, lambda cell, accuracy=accuracy: area(cell, accuracy=accuracy))  # type: ignore[misc]
         above = {
@@ -166,47 +172,49 @@ def _verdicts(cells: list[Cell]) -> str:
             for name, group in others.items()
         }
         better = [f"{name} ({value:.2f})" for name, value in above.items() if value >= ours_median]
-        verdict = f"is not above {', '.join(better)}" if better else "is above every stock and baseline contender"
-        lines.append(f"- By the median {where} hypervolume, ours ({ours_median:.2f}) {verdict}.")
+        verdict = (
+            f"is not better than {', '.join(better)}" if better else "is better than every stock sampler and baseline"
+        )
+        lines.append(f"- By median {where} hypervolume, ours ({ours_median:.2f}) {verdict}.")
     if baseline := groups.get(BASELINE):
         for sparsity in FIXED:
             found = [[_lost_at(cell, sparsity) for cell in group] for group in (mine, baseline)]
-            lines.append(_beside(sparsity, *found))
+            lines.append(_against_baseline(sparsity, *found))
     return "\n".join(lines)
 
 
-def _beside(sparsity: float, mine: list[float], theirs: list[float]) -> str:
-    """Ours against straight-through with an even split, at one sparsity; outside the spread beyond both deviations."""
+def _against_baseline(sparsity: float, mine: list[float], theirs: list[float]) -> str:
+    """Ours against straight-through with a uniform allocation; the threshold is the sum of both standard deviations."""
     gap = statistics.fmean(mine) - statistics.fmean(theirs)
     spread = statistics.pstdev(mine) + statistics.pstdev(theirs)
     if min(len(mine), len(theirs)) < 2:
         verdict = f"{gap:+.2f}, a single seed"
     else:
-        where = "outside" if abs(gap) > spread else "inside"
-        verdict = f"{gap:+.2f}, {where} the spread of seeds{_seed_by_seed(mine, theirs)}"
+        where = "beyond" if abs(gap) > spread else "within"
+        verdict = f"{gap:+.2f}, {where} seed variation{_per_seed(mine, theirs)}"
     dense = "no worse than dense" if statistics.fmean(mine) >= 0 else "below dense"
     return (
-        f"- At {sparsity:g}, test: ours {_mean(mine)} points against dense ({dense}), {BASELINE} with an even split "
-        f"{_mean(theirs)}: {verdict}."
+        f"- At {sparsity:g}, test: ours {_mean(mine)} points against dense ({dense}), {BASELINE} with a uniform "
+        f"allocation {_mean(theirs)}: {verdict}."
     )
 
 
-def _seed_by_seed(mine: list[float], theirs: list[float]) -> str:
-    """The differences on the same warm starts, where both have all seeds."""
+def _per_seed(mine: list[float], theirs: list[float]) -> str:
+    """The differences for the same warm starts, if both have all seeds."""
     if len(mine) != len(theirs):
         return ""
-    return f" (seed by seed {', '.join(f'{a - b:+.2f}' for a, b in zip(mine, theirs, strict=True))})"
+    return f" (per seed {', '.join(f'{a - b:+.2f}' for a, b in zip(mine, theirs, strict=True))})"
 
 
-def _front_words(cells: list[Cell]) -> str:
+def _front_text(cells: list[Cell]) -> str:
     budget = cells[0]["budget"]
     return (
-        f"Each contender spends {budget} epochs beside the shared dense warm start. Medians over seeds, lowest and "
-        f"highest in brackets. Hypervolume in points × sparsity above (dense − {100 * POINTS_BELOW:g} points, "
-        f"s = {LEAST_SPARSITY:g}), of the validation front, measured on the test split and on validation; the "
-        "epochs are the share of the whole after which the validation hypervolume is that of the best stock "
-        "contender's end; points at a sparsity are test accuracy against dense of the network that validation picks "
-        "at that sparsity or above. All contenders train with the same teacher but the one that says labels only."
+        f"Each contender spends {budget} epochs in addition to the shared dense warm start. Medians over seeds, "
+        "minimum and maximum in parentheses. Hypervolume of the validation front in points × sparsity above (dense − "
+        f"{100 * POINTS_BELOW:g} points, s = {LEAST_SPARSITY:g}), from test and from validation accuracies; the epochs "
+        "are the fraction after which the validation hypervolume reaches the final one of the best stock sampler; "
+        "points at a sparsity are test accuracy minus dense, for the network selected on validation at that sparsity "
+        "or above. All contenders use the same teacher, except *labels only*."
     )
 
 
@@ -214,18 +222,18 @@ def _target_table(cells: list[Cell]) -> str:
     rows = []
     for target in sorted({cell["target"] for cell in cells}):
         groups = _by_contender(cell for cell in cells if cell["target"] == target)
-        baseline = {cell["seed"]: _picked(cell) for cell in groups.get(BASELINE, [])}
-        for name, group in sorted(groups.items(), key=lambda item: -statistics.fmean(map(_picked, item[1]))):
-            gaps = [_picked(cell) - baseline[cell["seed"]] for cell in group if cell["seed"] in baseline]
+        baseline = {cell["seed"]: _selected(cell) for cell in groups.get(BASELINE, [])}
+        for name, group in sorted(groups.items(), key=lambda item: -statistics.fmean(map(_selected, item[1]))):
+            gaps = [_selected(cell) - baseline[cell["seed"]] for cell in group if cell["seed"] in baseline]
             rows.append(
                 [
                     f"{target:g}",
                     name,
                     str(len(group)),
-                    _mean([_picked(cell) for cell in group]),
+                    _mean([_selected(cell) for cell in group]),
                     _mean([_average(cell) for cell in group]),
                     _mean(gaps) if gaps else "",
-                    f"{_worst(group, lambda point, wanted: abs(point['before'] - wanted)):.2f}",
+                    f"{_worst(group, lambda point, target: abs(point['before'] - target)):.2f}",
                     f"{_worst(group, lambda point, _: point['moved']):.3f}",
                 ]
             )
@@ -233,11 +241,11 @@ def _target_table(cells: list[Cell]) -> str:
         "target",
         "contender",
         "seeds",
-        "picked network, points",
+        "selected network, points",
         "all networks, points",
-        "picked, beside straight-through",
-        "off before the exact step, points",
-        "moved by it, %",
+        "selected, against straight-through",
+        "error before the exact step, points",
+        "adjusted, %",
     ]
     return table(headings, rows)
 
@@ -247,16 +255,18 @@ def _target_verdicts(cells: list[Cell]) -> str:
     for target in sorted({cell["target"] for cell in cells}):
         groups = _by_contender(cell for cell in cells if cell["target"] == target)
         if "ours" in groups and BASELINE in groups:
-            lines.append(_beside(target, *([_picked(cell) for cell in groups[name]] for name in ("ours", BASELINE))))
+            lines.append(
+                _against_baseline(target, *([_selected(cell) for cell in groups[name]] for name in ("ours", BASELINE)))
+            )
     return "\n".join(lines)
 
 
-def _splits(cells: list[Cell]) -> str:
-    """A study at one sparsity tries known splits first, alike in all else: what each of them gave."""
+def _allocations(cells: list[Cell]) -> str:
+    """Results of the known allocations, which a study at one sparsity tries first and which differ in nothing else."""
     rows = []
     for target in sorted({cell["target"] for cell in cells}):
         group = [cell for cell in cells if cell["target"] == target and cell["contender"] == "ours"]
-        for number, name in enumerate(KNOWN_SPLITS):
+        for number, name in enumerate(KNOWN_ALLOCATIONS):
             known = [cell for cell in group if len(cell["points"]) > number]
             if known:
                 points = [cell["points"][number] for cell in known]
@@ -267,30 +277,33 @@ def _splits(cells: list[Cell]) -> str:
                 rows.append([f"{target:g}", name, str(len(known)), loss, _mean(validation), _mean(test)])
     if not rows:
         return ""
-    headings = ["target", "split", "seeds", "validation loss", "validation, points", "test, points"]
-    words = "The first trainings of ours at each sparsity, which differ in the split (and the seed) alone:"
-    return f"{words}\n\n{table(headings, rows)}\n\n{_split_verdicts(cells)}"
+    headings = ["target", "allocation", "seeds", "validation loss", "validation, points", "test, points"]
+    text = "The first trials of ours at each sparsity, which differ only in allocation and seed:"
+    return f"{text}\n\n{table(headings, rows)}\n\n{_allocation_verdicts(cells)}"
 
 
-def _split_verdicts(cells: list[Cell]) -> str:
-    """The found split against the even one, by test accuracy."""
+def _allocation_verdicts(cells: list[Cell]) -> str:
+    """The allocation by sensitivity against the uniform one, by test accuracy."""
     lines = []
     for target in sorted({cell["target"] for cell in cells}):
         both = [cell for cell in cells if (cell["target"], cell["contender"]) == (target, "ours")]
-        found, even = ([100 * cell["points"][n]["test_accuracy"] for cell in both] for n in (0, 1))
-        gap = statistics.fmean(found) - statistics.fmean(even)
-        gaps = [mine - theirs for mine, theirs in zip(found, even, strict=True)]
+        found, uniform = ([100 * cell["points"][n]["test_accuracy"] for cell in both] for n in (0, 1))
+        gap = statistics.fmean(found) - statistics.fmean(uniform)
+        gaps = [mine - theirs for mine, theirs in zip(found, uniform, strict=True)]
         beats = len(gaps) > 1 and gap > statistics.pstdev(gaps)
-        verdict = "beats the even one outside the spread" if beats else "does not beat the even one outside the spread"
-        lines.append(f"- At {target:g} the split by sensitivity {verdict}: {_mean(gaps)} points, test, seed by seed.")
+        verdict = "is better" if beats else "is not better"
+        lines.append(
+            f"- At {target:g} the allocation by sensitivity {verdict} than the uniform one beyond seed variation: "
+            f"{_mean(gaps)} points on the test split, per seed."
+        )
     return "\n".join(lines)
 
 
-def _target_words(cells: list[Cell]) -> str:
+def _target_text(cells: list[Cell]) -> str:
     return (
-        f"Each contender spends its epochs on one sparsity ({cells[0]['budget']} epochs a study, the grid's trials "
-        "left out). Test accuracy against the dense network in points, mean ± standard deviation over seeds: of the "
-        "network that validation picks, and of all networks at the target. The last two columns are the worst seen."
+        f"Each contender spends all epochs on one sparsity ({cells[0]['budget']} epochs per study, without grid "
+        "trials). Test accuracy minus that of the dense network in points, mean ± standard deviation over seeds: of "
+        "the network selected on validation, and of all networks at the target. The last two columns are maxima."
     )
 
 
@@ -302,7 +315,7 @@ def _at_target(cell: Cell) -> list[dict[str, Any]]:
     return [point for point in cell["points"] if abs(point["sparsity"] - cell["target"]) <= 0.001]
 
 
-def _picked(cell: Cell) -> float:
+def _selected(cell: Cell) -> float:
     return 100 * float(_best(cell, _at_target(cell))["test_accuracy"] - cell["dense_test"])
 
 
@@ -325,8 +338,8 @@ def _mean(values: list[float]) -> str:
     return f"{statistics.fmean(values):+.2f} ± {statistics.pstdev(values):.2f}"
 
 
-def _picture(data: str, cells: list[Cell]) -> str:
-    """Median hypervolume over epochs, its range shaded, as an SVG drawn here: no browser is needed for it."""
+def _figure(data: str, cells: list[Cell]) -> str:
+    """Median hypervolume over epochs with its range shaded, as an SVG drawn without a browser."""
     file = ROOT / "docs" / f"search-{data}.svg"
     file.write_text(_svg(_by_contender(cells), cells[0]["budget"]), encoding="utf-8")
     return f"![Hypervolume over epochs](../docs/{file.name})"

@@ -1,8 +1,8 @@
-"""How small an export is, and how long export and verification take.
+"""Size of exports, and time of export and verification.
 
-Sizes follow from shapes and the number of zeros alone, so that the trits are drawn and not trained. What is timed on
-the digits is the whole command after a short study; on VGG-S, the export of a network with drawn trits, verified on
-noise instead of images.
+Sizes depend only on shapes and the number of zeros, so the trits are random and not trained. On the digits the whole
+command is timed after a short study; on VGG-S the export of a network with random trits, verified on noise instead of
+images.
 
     python -m benchmarks.size
 """
@@ -23,9 +23,9 @@ from benchmarks.report import README, RESULTS, provenance, table, write_section
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Images, Network
 from sca_search.export.graph.records import TestVectors
+from sca_search.export.model_card import Sizes, sizes
 from sca_search.export.packed.format import packed_bytes
-from sca_search.export.references import choose_vectors
-from sca_search.export.sizes import Sizes, sizes
+from sca_search.export.verify import choose_vectors
 from sca_search.models import Shape, build_model
 from sca_search.training.evaluate import reestimate_normalisation
 
@@ -35,12 +35,12 @@ NETWORKS: dict[str, tuple[str, Shape]] = {
     "VGG-S": ("vgg-s", (3, 32, 32)),
 }
 SPARSITIES = (0.0, 0.5, 0.9)
-NOISE_IMAGES = 5_000  # as many as CIFAR-10's validation split has
+NOISE_IMAGES = 5_000  # size of CIFAR-10's validation split
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-times", action="store_true", help="only sizes, which need no quiet machine")
+    parser.add_argument("--no-times", action="store_true", help="measure only sizes, which do not need an idle machine")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measured(name, sparsity) for name in NETWORKS for sparsity in SPARSITIES]
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def drawn(name: str, sparsity: float) -> Network:
-    """A network with first and last layer dense, every other with exactly that share of zeros."""
+    """A network with dense first and last layer, all others with exactly this fraction of zeros."""
     model_name, shape = NETWORKS[name]
     torch.manual_seed(0)
     model = build_model(model_name, num_classes=10, input_shape=shape)
@@ -92,7 +92,7 @@ class Row:
 
 
 def measured(name: str, sparsity: float) -> Row:
-    """The sizes of a drawn network and of its packed file."""
+    """The sizes of a random network and of its packed file."""
     network = drawn(name, sparsity)
     graph = network.graph()
     images = choose_vectors(graph, network.images)
@@ -106,8 +106,16 @@ KINDS = ["float32", "int8", "2 bits", "packed", "bound"]
 
 
 def full_table(rows: list[Row]) -> str:
-    """For RESULTS.md."""
-    headings = ["network", "sparsity", "weights", *KINDS, "over the bound", "all as float32", "model.safetensors"]
+    """The table for RESULTS.md."""
+    headings = [
+        "network",
+        "sparsity",
+        "weights",
+        *KINDS,
+        "over the bound",
+        "whole model as float32",
+        "model.safetensors",
+    ]
     cells = [
         [
             row.network,
@@ -121,33 +129,33 @@ def full_table(rows: list[Row]) -> str:
         for row in rows
     ]
     return (
-        f"{table(headings, cells)}\n\nKB of 1000 bytes. The columns up to *over the bound* count ternary weights "
-        "alone; the bound is H(s) + (1 - s) bits a weight. The last two count whole models: first and last layer, "
-        "scales and biases in float32, and in the file also the description and the test vectors."
+        f"{table(headings, cells)}\n\nKB are 1,024 bytes. The columns up to *over the bound* count only ternary "
+        "weights; the bound is H(s) + (1 - s) bits per weight. The last two count the whole model: with first and last "
+        "layer, scales and biases in float32 and, in the file, the description and the test vectors."
     )
 
 
 def short_table(rows: list[Row]) -> str:
-    """For the README."""
+    """The table for the README."""
     headings = ["network", "sparsity", *(f"ternary weights: {KINDS[0]}", *KINDS[1:]), "whole file"]
     cells = [[row.network, f"{row.sparsity:g}", *row.ternary_cells, _kilobytes(row.file_bytes)] for row in rows]
-    return f"{table(headings, cells)}\n\nKB of 1000 bytes; the bound is H(s) + (1 - s) bits a weight."
+    return f"{table(headings, cells)}\n\nKB are 1,024 bytes; the bound is H(s) + (1 - s) bits per weight."
 
 
 def _kilobytes(count: float) -> str:
-    return f"{count / 1000:,.1f}"
+    return f"{count / 1024:,.1f}"
 
 
 def _times() -> str:
-    headings = ["model", "what", "seconds", "of the processor", "verified on", "agrees"]
+    headings = ["model", "what", "seconds", "CPU seconds", "verified on", "agrees"]
     return (
-        f"{table(headings, [_digits_row(), _vgg_row()])}\n\nAll four formats, one thread, the C program compiled by "
-        "the system's compiler; each format may spend 15 s on validation images."
+        f"{table(headings, [_digits_row(), _vgg_row()])}\n\nAll four formats, one thread, C compiled by the system's "
+        "compiler; at most 15 s of validation images per format."
     )
 
 
 class Stopwatch:
-    """Seconds on the wall, and on the processor with all processes started: the machine may be busy elsewhere."""
+    """Wall-clock seconds, and CPU seconds including child processes."""
 
     def __init__(self) -> None:
         self._began = os.times()
@@ -161,7 +169,7 @@ class Stopwatch:
 
 def _digits_row() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sca_search.cli.run"]
+        command = [sys.executable, "-m", "sca_search"]
         short = ["--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "4", "--threads", "1"]
         subprocess.run([*command, "--name", "d", *short], cwd=folder, check=True, capture_output=True)
         watch = Stopwatch()

@@ -1,10 +1,10 @@
-"""What a ternary network's accuracy owes to the inputs that its BatchNorm statistics are estimated on.
+"""Effect of the images on which BatchNorm statistics are estimated on the accuracy of a ternary network.
 
     python -m benchmarks.statistics_source --run FOLDER
 
 FOLDER is a finished run on augmented images, for example a cell of `sca-search reproduce 2`. The weights of the chosen
-network stay as they are; only the statistics are estimated again, on the training images as they lie there and as
-training saw them.
+network are unchanged; only the statistics are re-estimated, on the training images as stored and as augmented in
+training.
 """
 
 import argparse
@@ -25,11 +25,11 @@ def main() -> None:
     spec = run.spec()
     task = make_task(spec)
     if not task.data.changes:
-        parser.error(f"--run must be a run on augmented images, {run.path} is not")
+        parser.error(f"--run must be a run on augmented images, got {run.path}")
     model = task.model_with(load_plain(run.chosen_file)[0])
     test = task.data.read_test()
     rows = []
-    for source, split in (("as they lie there", task.data.train), ("as training saw them", task.data.training)):
+    for source, split in (("as stored", task.data.train), ("as augmented in training", task.data.training)):
         batches: Batches = split.batches(EVALUATION_BATCH, seed=0)
         reestimate_normalisation(model, batches)
         scores = task.validate(model), task.score(model, test.batches(EVALUATION_BATCH))
@@ -39,9 +39,9 @@ def main() -> None:
     text = (
         f"## Statistics from plain and from augmented images: {spec.model.label} on {spec.data.name}\n\n"
         f"{table(['training images', 'validation accuracy, %', 'test accuracy, %'], rows)}\n\n"
-        f"One ternary network, trained for {spec.train.epochs} epochs on images augmented by {task.data.augmentation}, "
-        "with BatchNorm's statistics estimated on the training images in two ways; all weights are the same. Studies "
-        f"estimate them on images as training saw them.\n\n{provenance()}"
+        f"One ternary network, trained for {spec.train.epochs} epochs on images augmented by {task.data.augmentation}; "
+        "BatchNorm statistics are estimated on the training images in two ways, all weights are the same. Studies use "
+        f"images as augmented in training.\n\n{provenance()}"
     )
     write_section(RESULTS, name, text)
 

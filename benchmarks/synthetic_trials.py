@@ -1,4 +1,4 @@
-"""Trials as the objective leaves them, without the training: for studies of thousands, stored within seconds."""
+"""Trials with the attributes of real ones but without training: thousands are stored within seconds."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def distributions_of(space: Space) -> dict[str, BaseDistribution]:
     return numbers | {name: CategoricalDistribution(options) for name, options in space.choices().items()}
 
 
-def drawn(distribution: Any, random: np.random.Generator) -> Any:
+def sampled(distribution: Any, random: np.random.Generator) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[int(random.integers(len(distribution.choices)))]
     if distribution.log:
@@ -37,53 +37,58 @@ def planned(space: Space, candidate: int) -> float:
 
 
 def synthetic(space: Space, candidate: int) -> FrozenTrial:
-    """A trial as the objective leaves it; of twenty, two are paused at a rung and one failed."""
+    """A trial as the objective stores it; of twenty, two are paused at a rung and one failed."""
     random = np.random.default_rng(candidate)
     distributions = distributions_of(space)
-    params = {name: drawn(distribution, random) for name, distribution in distributions.items()}
+    params = {name: sampled(distribution, random) for name, distribution in distributions.items()}
     sparsity = planned(space, candidate)
     loss = float(0.1 / (1.0 - sparsity) ** 0.3 * math.exp(random.normal(0.0, 0.3)))
-    told: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
-    told["asked"] = {layer.name: beside(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
-    told["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
-    told["rung_metric"] = 0.9
+    attributes: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
+    attributes["asked"] = {layer.name: shifted(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
+    attributes["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
+    attributes["rung_metric"] = 0.9
     state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
     values = None
     if state == TrialState.COMPLETE:
         values = [float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01)), sparsity]
-        told |= finished(space, loss, params, told["asked"], random)
-    return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=told)
+        attributes |= finished(space, loss, params, attributes["asked"], random)
+    return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=attributes)
 
 
 def finished(
     space: Space, loss: float, params: dict[str, Any], asked: dict[str, float], random: np.random.Generator
 ) -> dict[str, Any]:
-    """What a finished trial tells beside: a layer reaches less than was asked for, and not always the same."""
+    """The attributes of a finished trial: layers achieve less than the requested sparsity, with noise."""
     strength = float(params.get("strength", 0.0))
     observed = [
-        {"layer": layer.name, "asked": share, "reached": beside(share, random.normal(-0.3, 0.2)), "strength": strength}
-        for layer, share in zip(space.layers, asked.values(), strict=True)
+        {
+            "layer": layer.name,
+            "asked": fraction,
+            "reached": shifted(fraction, random.normal(-0.3, 0.2)),
+            "strength": strength,
+        }
+        for layer, fraction in zip(space.layers, asked.values(), strict=True)
     ]
     figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "moved_share": 0.001}
     return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360, "observed": observed}
 
 
-def beside(share: float, by: float) -> float:
-    """A share moved in log-odds."""
-    inside = min(max(share, 1e-3), 1.0 - 1e-3)
+def shifted(fraction: float, by: float) -> float:
+    """A fraction shifted in log-odds."""
+    inside = min(max(fraction, 1e-3), 1.0 - 1e-3)
     return 1.0 / (1.0 + (1.0 - inside) / inside * math.exp(-by))
 
 
 def waiting(space: Space, candidate: int) -> FrozenTrial:
-    """A trial of the queue."""
-    told = {"candidate": candidate, "planned_sparsity": planned(space, candidate)}
-    return create_trial(state=TrialState.WAITING, user_attrs=told)
+    """A waiting trial."""
+    attributes = {"candidate": candidate, "planned_sparsity": planned(space, candidate)}
+    return create_trial(state=TrialState.WAITING, user_attrs=attributes)
 
 
 def store(study: optuna.Study, trials: list[FrozenTrial]) -> None:
-    """Adds trials in one go: Optuna's own way takes 30 ms for each.
+    """Inserts all trials at once; Optuna's own method takes 30 ms per trial.
 
-    The rows are those that Optuna would write; a study made anew reads them as its own.
+    The rows are those that Optuna would write, so a newly opened study reads them.
     """
     engine = study._storage._backend.engine
     first = len(study.get_trials(deepcopy=False))

@@ -1,12 +1,12 @@
-"""Images a second of our training beside a bare PyTorch loop of the same network, and what each choice brings.
+"""Images per second of our training compared with a bare PyTorch loop, and the effect of each design choice.
 
     python -m benchmarks.throughput lenet-medium --data-dir DIR
     python -m benchmarks.throughput resnet20 --images 2560
 
-The bare loop has the same network, batches, memory layout and optimizer, and nothing else: no course of the learning
-rate, no look at the loss. Ours is `fit` as a study calls it. All run in turns in one process. Without --data-dir the
-images are random ones of the right shape: what they show makes no difference to the time. Two workers of one thread
-each are processes of their own, each with half of the images.
+The bare loop has the same network, batches, memory layout and optimizer, and nothing else: no learning rate schedule
+and no monitoring of the loss. Ours is `fit` as a study calls it. All run interleaved in one process. Without --data-dir
+the images are random, which does not affect the time. Two workers with one thread each are separate processes, each
+with half of the images.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
 
 from benchmarks.report import RESULTS, provenance, write_section
-from benchmarks.throughput_report import ARMS, speeds_of, text_of
-from benchmarks.turns import Work, in_turns
+from benchmarks.throughput_report import VARIANTS, speeds_of, text_of
+from benchmarks.turns import TimedTask, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
@@ -44,7 +44,7 @@ from sca_search.training.task import Task
 
 SPARSITY = 0.9
 RATE = 1e-3
-# Network: its data, the shape of an image, a batch, and images for a round of seconds.
+# By network: data set, image shape, batch size, and images per round (a few seconds).
 NETWORKS = {
     "lenet": ("mnist", (1, 28, 28), 64, 3_200),
     "lenet-medium": ("mnist", (1, 28, 28), 64, 12_800),
@@ -54,7 +54,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Bench:
-    """What all arms train: the same network on the same images."""
+    """The network and images that all variants train."""
 
     spec: StudySpec
     network: PreparedNetwork
@@ -70,8 +70,8 @@ class Bench:
         memory_format: torch.memory_format | None = None,
         fused: bool = True,
         batches: Iterable[tuple[Tensor, ...]] | None = None,
-    ) -> Work:
-        """One epoch, as short as it can be written."""
+    ) -> TimedTask:
+        """One epoch of the minimal loop."""
         model = self.network.make_model().train()
         model.to(memory_format=memory_format or layout(model))
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=fused)
@@ -85,8 +85,8 @@ class Bench:
 
         return work
 
-    def bare_ternary(self, form: Form) -> Work:
-        """The same of the ternary network, by the formulas alone, at the end of its schedules."""
+    def bare_ternary(self, form: Form) -> TimedTask:
+        """The same for the ternary network, by the plain formulas, at the end of its schedules."""
         candidate = self.candidate(form)
         end = float(candidate.epochs)
         model = self.network.make_model().train()
@@ -109,12 +109,12 @@ class Bench:
 
         return work
 
-    def dense(self) -> Work:
+    def dense(self) -> TimedTask:
         model = self.network.make_model()
         return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
 
-    def ternary(self, form: Form, *, held: bool = False) -> Work:
-        """A study's first guess for this form: its schedules, and λ in its unit; held step by step only if asked to."""
+    def ternary(self, form: Form, *, held: bool = False) -> TimedTask:
+        """The first guess of a study for this form; weights are pinned progressively only if requested."""
         candidate = self.candidate(form)
         if not held:
             candidate = candidate.model_copy(update={"hold_from": 1.0})
@@ -129,7 +129,7 @@ class Bench:
         space = Space(spec)
         return space.candidate(space.first_guess(), SPARSITY, seed=0)
 
-    def two_threads(self) -> Work:
+    def two_threads(self) -> TimedTask:
         work = self.bare()
 
         def with_two() -> None:
@@ -141,14 +141,14 @@ class Bench:
 
         return with_two
 
-    def loaded(self) -> Work:
-        """Images through torch's loader, each turned from a picture into a normalised tensor by itself."""
+    def loaded(self) -> TimedTask:
+        """Images through torch's DataLoader, converted and normalized one by one."""
         loader = DataLoader(_Pictures(self.split), batch_size=self.batch, shuffle=True)
         return self.bare(batches=loader)
 
 
 class _Soft(nn.Module):
-    """Θ to W as the formula has it; keeps W for the regularizer."""
+    """Θ to W by the formula; stores W for the regularizer."""
 
     last: Tensor
 
@@ -173,8 +173,8 @@ class _Soft(nn.Module):
 
 
 @contextmanager
-def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], Work]]:
-    """Two processes of one thread that each train the bare loop on half of the images, told when."""
+def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], TimedTask]]:
+    """Two processes with one thread, which train the bare loop on half of the images each when signalled."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(2)]
     workers = [
@@ -184,7 +184,7 @@ def _two_workers(arguments: argparse.Namespace) -> Iterator[Callable[[], Work]]:
     for worker in workers:
         worker.start()
 
-    def make_ready() -> Work:
+    def make_ready() -> TimedTask:
         for ours, _ in pipes:
             ours.send("make ready")
         for ours, _ in pipes:
@@ -219,7 +219,7 @@ def _half(arguments: argparse.Namespace, half: int, pipe: Any) -> None:
 
 
 class _Pictures(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """A split as torchvision's data sets have theirs: bytes that become a picture, then a tensor, then normalised."""
+    """A split like those of torchvision: bytes become a PIL image, then a tensor, then normalized."""
 
     def __init__(self, split: Split) -> None:
         from torchvision import transforms  # noqa: PLC0415 - `fit` has healed it by now
@@ -244,15 +244,15 @@ def main() -> None:
     torch.set_num_threads(1)
     bench = _bench(arguments)
     with _two_workers(arguments) as two_workers:
-        taken = in_turns(_works(bench, two_workers), arguments.rounds)
+        timings = interleaved(_works(bench, two_workers), arguments.rounds)
     images = "real images" if arguments.data_dir else "random images"
     heading = f"Throughput of training: {arguments.network}"
-    text = f"## {heading}\n\n{text_of(speeds_of(taken, len(bench.split)), _setting(bench, images))}\n\n{provenance()}"
+    text = f"## {heading}\n\n{text_of(speeds_of(timings, len(bench.split)), _setting(bench, images))}\n\n{provenance()}"
     print(text)
     write_section(RESULTS, f"throughput of {arguments.network}", text)
 
 
-def _works(bench: Bench, two_workers: Callable[[], Work]) -> dict[str, Callable[[], Work]]:
+def _works(bench: Bench, two_workers: Callable[[], TimedTask]) -> dict[str, Callable[[], TimedTask]]:
     works = {
         "bare": bench.bare,
         "dense": bench.dense,
@@ -267,14 +267,14 @@ def _works(bench: Bench, two_workers: Callable[[], Work]) -> dict[str, Callable[
         "two threads": bench.two_threads,
         "two workers": two_workers,
     }
-    assert works.keys() == ARMS
+    assert works.keys() == VARIANTS
     return works
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("network", choices=NETWORKS)
-    parser.add_argument("--images", type=int, help="images of a round")
+    parser.add_argument("--images", type=int, help="images per round")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data-dir", type=Path, help="real images instead of random ones")
@@ -284,7 +284,7 @@ def _arguments() -> argparse.Namespace:
 def _bench(arguments: argparse.Namespace) -> Bench:
     data, shape, batch, images = NETWORKS[arguments.network]
     batch = arguments.batch or batch
-    whole = max(1, (arguments.images or images) // batch) * batch  # no smaller batch at the end
+    whole = max(1, (arguments.images or images) // batch) * batch  # no smaller last batch
     flags = {"model": arguments.network, "data": data, "target_sparsity": SPARSITY, "epochs": 1, "batch": batch}
     spec = resolve(None, {**flags, "data_dir": arguments.data_dir})
     split = _real(spec, whole) if arguments.data_dir else _random(shape, whole)
@@ -303,7 +303,7 @@ def _random(shape: tuple[int, ...], images: int) -> Split:
 
 
 def _setting(bench: Bench, images: str) -> str:
-    return f"{len(bench.split):,} {images} a round, batches of {bench.batch}"
+    return f"{len(bench.split):,} {images} per round, batch size {bench.batch}"
 
 
 if __name__ == "__main__":

@@ -1,44 +1,44 @@
-"""Works timed in turns, in one process: noise that comes and goes meets all of them alike, and it only ever adds."""
+"""Interleaved timing in one process: temporary noise affects all tasks alike, and noise only adds time."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.system.memory import give_back
+from sca_search.system.memory import trim_heap
 
-Work = Callable[[], object]
+TimedTask = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Taken:
-    """One run of a work."""
+class Timing:
+    """One run of a task."""
 
     seconds: float
-    processor_seconds: float  # of all threads: what it took of the machine, also where others had the rest
+    processor_seconds: float  # CPU time of all threads, independent of other processes
 
 
-def in_turns(works: Mapping[str, Callable[[], Work]], rounds: int) -> dict[str, list[Taken]]:
-    """Each work is made ready, which is not timed, and run once a round. The first round warms up and is left out.
+def interleaved(tasks: Mapping[str, Callable[[], TimedTask]], rounds: int) -> dict[str, list[Timing]]:
+    """Runs each task once per round after its untimed setup. The first round is a warm-up and is discarded.
 
-    None inherits the memory that the one before it freed: pages that a process has need not be asked for.
+    Freed memory is returned before each task, so that none profits from pages that the previous one allocated.
     """
-    taken: dict[str, list[Taken]] = {name: [] for name in works}
-    for turn in range(rounds + 1):
-        for name, make_ready in works.items():
-            work = make_ready()
-            give_back()
-            one = _timed(work)
-            if turn:
-                taken[name].append(one)
-    return taken
+    timings: dict[str, list[Timing]] = {name: [] for name in tasks}
+    for round_number in range(rounds + 1):
+        for name, set_up in tasks.items():
+            task = set_up()
+            trim_heap()
+            timing = _timed(task)
+            if round_number:
+                timings[name].append(timing)
+    return timings
 
 
-def _timed(work: Work) -> Taken:
+def _timed(task: TimedTask) -> Timing:
     began, used = time.perf_counter(), time.process_time()
-    work()
-    return Taken(time.perf_counter() - began, time.process_time() - used)
+    task()
+    return Timing(time.perf_counter() - began, time.process_time() - used)
 
 
-def best(taken: list[Taken]) -> float:
-    """Seconds."""
-    return min(each.seconds for each in taken)
+def best(timings: list[Timing]) -> float:
+    """The minimum, in seconds."""
+    return min(timing.seconds for timing in timings)

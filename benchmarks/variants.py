@@ -1,9 +1,9 @@
-"""What pays and what does not: changes of the first guess, at equal epochs, chosen on validation alone.
+"""Ablations: changes of the first guess at equal epochs, compared on validation only.
 
     python -m benchmarks.variants digits --seeds 5 --sparsities 0.9 0.97 0.99
-    python -m benchmarks.variants mnist --data-dir DIR --seeds 2 --sparsities 0.99 --variants "first guess" "even split"
+    python -m benchmarks.variants mnist --data-dir DIR --seeds 2 --sparsities 0.99 --variants "first guess" "no teacher"
 
-Every training is kept below --cells and not done again.
+Every training is stored below --cells and not repeated.
 """
 
 import argparse
@@ -28,50 +28,53 @@ from sca_search.training.evaluate import EVALUATION_BATCH, score
 from sca_search.training.task import Progress, Task, WarmStart
 from sca_search.training.train import train_candidate
 
-# β rises slowly and the gradient is that of the function used, which was the first guess before.
+# β increases slowly and the gradient is that of the function itself: the first guess of an earlier version.
 SLOW: dict[str, Any] = {"gradient_sharpness": 1e9, "sharpness": 300.0, "sharpness_first": 2.0}
-# Name -> searched values and fields of the candidate that differ from the first guess; `form` is the study's.
+# Name -> parameters and candidate fields that differ from the first guess; `form` is that of the study.
 VARIANTS: dict[str, dict[str, Any]] = {
     "first guess": {},
-    "even split": {"split": {}},
-    "half-way to the even split": {"split_share": 0.5},
-    "real gradient, β from 2 to 300, sparsity rises": SLOW | {"rise": 0.5},
+    "uniform allocation": {"split": {}},
+    "half-way to the uniform allocation": {"split_fraction": 0.5},
+    "real gradient, β from 2 to 300, increasing sparsity": SLOW | {"rise": 0.5},
     "real gradient, β from 2 to 300": SLOW,
     "real gradient, β from 2 to 100": SLOW | {"sharpness": 100.0},
     "real gradient, β from 2 to 30": SLOW | {"sharpness": 30.0},
     "real gradient, β from 5 to 300, from 0.3 on": SLOW | {"sharpness_first": 5.0, "sharpness_start": 0.3},
-    "real gradient, Θ's rate 0.1": SLOW | {"latent_learning_rate": 0.1},
-    "real gradient, Θ's rate 0.1, no epoch frozen": SLOW | {"latent_learning_rate": 0.1, "frozen_share": 0.0},
-    "real gradient, Θ's rate 0.2, no epoch frozen": SLOW | {"latent_learning_rate": 0.2, "frozen_share": 0.0},
-    "real gradient, Θ's rate 0.1, no epoch frozen, spread 0.3": SLOW
-    | {"latent_learning_rate": 0.1, "frozen_share": 0.0, "spread": 0.3},
+    "real gradient, Θ learning rate 0.1": SLOW | {"latent_learning_rate": 0.1},
+    "real gradient, Θ learning rate 0.1, no frozen epochs": SLOW
+    | {"latent_learning_rate": 0.1, "frozen_fraction": 0.0},
+    "real gradient, Θ learning rate 0.2, no frozen epochs": SLOW
+    | {"latent_learning_rate": 0.2, "frozen_fraction": 0.0},
+    "real gradient, Θ learning rate 0.1, no frozen epochs, spread 0.3": SLOW
+    | {"latent_learning_rate": 0.1, "frozen_fraction": 0.0, "spread": 0.3},
     "gradient at 2, β from 2 to 300": SLOW | {"gradient_sharpness": 2.0},
-    "gradient at 2, β from 2 to 300, sparsity rises": SLOW | {"gradient_sharpness": 2.0, "rise": 0.5},
-    "gradient at 2, β from 2 to 300, Θ's rate 0.05": SLOW | {"gradient_sharpness": 2.0, "latent_learning_rate": 0.05},
+    "gradient at 2, β from 2 to 300, increasing sparsity": SLOW | {"gradient_sharpness": 2.0, "rise": 0.5},
+    "gradient at 2, β from 2 to 300, Θ learning rate 0.05": SLOW
+    | {"gradient_sharpness": 2.0, "latent_learning_rate": 0.05},
     "gradient at 5": {"gradient_sharpness": 5.0},
     "β to 300": {"sharpness": 300.0},
-    "sparsity rises": {"rise": 0.5},
-    "Θ's rate 0.01": {"latent_learning_rate": 0.01},
-    "Θ's rate 0.05": {"latent_learning_rate": 0.05},
+    "increasing sparsity": {"rise": 0.5},
+    "Θ learning rate 0.01": {"latent_learning_rate": 0.01},
+    "Θ learning rate 0.05": {"latent_learning_rate": 0.05},
     "spread 0.3": {"spread": 0.3},
     "spread 0.9": {"spread": 0.9},
     "no teacher": {"distillation": 0.0},
     "only the teacher": {"distillation": 1.0},
     "temperature 8": {"temperature": 8.0},
-    "a third of the epochs frozen": {"frozen_share": 1 / 3},
-    "a tenth of the epochs frozen": {"frozen_share": 0.1},
-    "no epoch frozen": {"frozen_share": 0.0},
-    "regularizer on top, strength 0.1": {"strength": {"kind": "ramp", "first": 0.0, "last": 0.1}},
+    "one third frozen epochs": {"frozen_fraction": 1 / 3},
+    "one tenth frozen epochs": {"frozen_fraction": 0.1},
+    "no frozen epochs": {"frozen_fraction": 0.0},
+    "additional regularizer, strength 0.1": {"strength": {"kind": "ramp", "first": 0.0, "last": 0.1}},
     "straight-through": {"form": "straight-through"},
-    "straight-through, Θ's rate 0.05": {"form": "straight-through", "latent_learning_rate": 0.05},
-    "straight-through, no epoch frozen": {"form": "straight-through", "frozen_share": 0.0},
-    "straight-through, even split": {"form": "straight-through", "split": {}},
-    "straight-through, even split, no teacher": {"form": "straight-through", "split": {}, "distillation": 0.0},
+    "straight-through, Θ learning rate 0.05": {"form": "straight-through", "latent_learning_rate": 0.05},
+    "straight-through, no frozen epochs": {"form": "straight-through", "frozen_fraction": 0.0},
+    "straight-through, uniform allocation": {"form": "straight-through", "split": {}},
+    "straight-through, uniform allocation, no teacher": {"form": "straight-through", "split": {}, "distillation": 0.0},
     "paper's form": {"form": "paper"},
-    "paper's form, nothing held": {"form": "paper", "hold_from": 1.0},
-    "paper's form, nothing held, strength 10": {"form": "paper", "hold_from": 1.0, "strength": 10.0},
-    "paper's form, nothing held, strength 1000": {"form": "paper", "hold_from": 1.0, "strength": 1000.0},
-    "paper's form, late pull": {"form": "paper", "pull_start": 0.5},
+    "paper's form, no pinning": {"form": "paper", "hold_from": 1.0},
+    "paper's form, no pinning, strength 10": {"form": "paper", "hold_from": 1.0, "strength": 10.0},
+    "paper's form, no pinning, strength 1000": {"form": "paper", "hold_from": 1.0, "strength": 1000.0},
+    "paper's form, late λ": {"form": "paper", "pull_start": 0.5},
 }
 
 
@@ -134,15 +137,15 @@ def _measured(
 def _candidate(space: Space, sparsity: float, changed: dict[str, Any]) -> Candidate:
     guess = space.first_guess()
     values = {name: value for name, value in changed.items() if name in guess}
-    fields = {name: value for name, value in changed.items() if name not in guess and not name.endswith("_share")}
+    fields = {name: value for name, value in changed.items() if name not in guess and not name.endswith("_fraction")}
     candidate = space.candidate(guess | values, sparsity, seed=1000 + space.spec.seed)
-    if "frozen_share" in changed:
+    if "frozen_fraction" in changed:
         epochs = candidate.epochs + candidate.frozen_epochs
-        frozen = round(changed["frozen_share"] * epochs)
+        frozen = round(changed["frozen_fraction"] * epochs)
         fields |= {"epochs": epochs - frozen, "frozen_epochs": frozen}
-    if "split_share" in changed:
+    if "split_fraction" in changed:
         weighting = sparing_weighting(space.costs, space.layers, sparsity)
-        part = {layer: changed["split_share"] * value for layer, value in weighting.items()}
+        part = {layer: changed["split_fraction"] * value for layer, value in weighting.items()}
         fields["split"] = split_of_weighting(space.layers, part, sparsity)
     return Candidate.model_validate(candidate.model_dump() | fields)
 
@@ -162,14 +165,14 @@ def _report(arguments: argparse.Namespace) -> None:
             "lost by rounding, points",
             "test, points",
         ]
-        blocks.append(f"At a sparsity of {sparsity:g}:\n\n{table(headings, lines)}")
+        blocks.append(f"At sparsity {sparsity:g}:\n\n{table(headings, lines)}")
     name = f"variants on {arguments.data}"
-    words = (
-        "Changes of the first guess, equal epochs, best validation loss first; mean ± standard deviation "
-        "over seeds; points of accuracy against the dense network. Lost by rounding: soft against rounded accuracy at "
-        "the end of training, before the frozen phase."
+    explained = (
+        "Changes of the first guess at equal epochs, sorted by validation loss; mean ± standard deviation over seeds; "
+        "accuracy minus that of the dense network, in points. Lost by rounding: soft minus rounded accuracy at the end "
+        "of training, before the frozen phase."
     )
-    text = f"## What pays and what does not, on {arguments.data}\n\n{words}\n\n" + "\n\n".join(blocks)
+    text = f"## Ablations of the first guess: {arguments.data}\n\n{explained}\n\n" + "\n\n".join(blocks)
     write_section(RESULTS, name, f"{text}\n\n{provenance()}")
 
 

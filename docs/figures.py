@@ -25,8 +25,8 @@ from sca_search.training.train import train_candidate, train_dense
 
 Points = list[tuple[float, float]]
 
-SPREAD = 0.6  # of Θ at the start, as a study's first guess has it
-LAYERS = ("conv2", "fc1")  # what is ternary in the small LeNet
+SPREAD = 0.6  # root mean square of Θ at the start, as in the first guess of a study
+LAYERS = ("conv2", "fc1")  # the ternary layers of the small LeNet
 ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 STRONG, WEAK = 30.0, 0.1  # dimensionless λ
@@ -34,7 +34,7 @@ STRONG, WEAK = 30.0, 0.1  # dimensionless λ
 
 @dataclass(frozen=True)
 class Curve:
-    """Points joined by a line, or marked one by one."""
+    """Points connected by a line, optionally with markers."""
 
     name: str
     points: Points
@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: a title, the names of both axes, curves."""
+    """A figure: title, axis labels, curves."""
 
     title: str
     x: str
@@ -55,13 +55,13 @@ class Chart:
 
 
 def regularizer_curves() -> tuple[Curve, ...]:
-    """What one weight W adds to R, (α − W²)·W², for several α."""
+    """The contribution of one weight W to R, (α − W²)·W², for several α."""
     steps = [step / 100 for step in range(-100, 101)]
     return tuple(Curve(f"α = {alpha:g}", [(w, (alpha - w * w) * w * w) for w in steps]) for alpha in ALPHAS)
 
 
 def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
-    """α(s) of each ternary layer of the dense network, its Θ rescaled as a training rescales it."""
+    """α(s) of each ternary layer of the dense network, with Θ rescaled as in training."""
     sparsities = [step / 200 for step in range(200)]
     latents = {layer: latent_of_dense(start.state[f"{layer}.weight"], SPREAD) for layer in LAYERS}
     return tuple(
@@ -71,10 +71,11 @@ def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
 
 
 def weight_curves(settled: Settled) -> tuple[Curve, ...]:
-    """How tanh Θ is distributed before the first epoch and after the last: share of the weights by value."""
+    """Histograms of tanh Θ before the first epoch and after the last, in percent of the weights."""
     first, last = settled.snapshots[0], settled.snapshots[-1]
     return tuple(
-        Curve(when, _histogram(snapshot.tanh)) for when, snapshot in (("before training", first), ("after it", last))
+        Curve(when, _histogram(snapshot.tanh))
+        for when, snapshot in (("before training", first), ("after training", last))
     )
 
 
@@ -83,22 +84,22 @@ def _histogram(counts: Sequence[int]) -> Points:
     return [(-1 + (place + 0.5) * width, 100 * count / sum(counts)) for place, count in enumerate(counts)]
 
 
-def landing_curves(train: Callable[[Candidate], Settled]) -> tuple[Curve, ...]:
-    """How far rounding alone is from the plan, in points; corrected: asked for what the weak pull taught."""
+def achieved_curves(train: Callable[[Candidate], Settled]) -> tuple[Curve, ...]:
+    """Achieved minus planned sparsity in points; corrected: from the observations with small λ."""
     strong = [observe(train, STRONG, sparsity) for sparsity in SPARSITIES]
     weak = [observe(train, WEAK, sparsity) for sparsity in SPARSITIES]
     corrected = [observe(train, WEAK, sparsity, asked_for(weak, sparsity, WEAK)) for sparsity in SPARSITIES]
-    named = {"strong pull": strong, "weak pull": weak, "weak pull, corrected": corrected}
+    named = {"large λ": strong, "small λ": weak, "small λ, corrected": corrected}
     return tuple(
-        Curve(name, [(s, 100 * (each.reached - s)) for s, each in zip(SPARSITIES, seen, strict=True)], marked=True)
-        for name, seen in named.items()
+        Curve(name, [(s, 100 * (each.reached - s)) for s, each in zip(SPARSITIES, observed, strict=True)], marked=True)
+        for name, observed in named.items()
     )
 
 
 def observe(
     train: Callable[[Candidate], Settled], strength: float, sparsity: float, asked: float | None = None
 ) -> Observation:
-    """What the first ternary layer reached, planned at a sparsity and asked for it or for something else."""
+    """The achieved sparsity of the first ternary layer, for a planned and optionally another requested sparsity."""
     candidate = papers_candidate(strength, sparsity)
     if asked is not None:
         candidate = candidate.model_copy(update={"asked": dict.fromkeys(LAYERS, asked)})
@@ -107,7 +108,7 @@ def observe(
 
 
 def papers_candidate(strength: float, sparsity: float) -> Candidate:
-    """The paper's form: α stays where the closed form puts it, λ grows over the first half."""
+    """The paper's form: constant α from the closed form, λ increases over the first half."""
     return Candidate(
         sparsity=sparsity,
         form="paper",
@@ -136,22 +137,22 @@ def charts() -> dict[str, Chart]:
     example = train(papers_candidate(STRONG, 0.5))
     return {
         "prior-regularizer.svg": Chart(
-            "What one weight adds to the regularizer", "weight W = tanh Θ", "(α − W²) · W²", regularizer_curves()
+            "Contribution of one weight to the regularizer", "weight W = tanh Θ", "(α − W²) · W²", regularizer_curves()
         ),
         "prior-alpha.svg": Chart(
-            "α that a layer needs for a sparsity", "sparsity s", "α(s) = 2 tanh²(Q)", alpha_curves(start)
+            "α required for a sparsity, per layer", "sparsity s", "α(s) = 2 tanh²(Q)", alpha_curves(start)
         ),
         "prior-weights.svg": Chart(
-            "The pull makes three peaks (sparsity 0.5)",
+            "The regularizer creates three peaks (sparsity 0.5)",
             "tanh Θ",
             "% of the weights",
             weight_curves(example),
         ),
         "prior-landing.svg": Chart(
-            f"Where rounding alone lands ({LAYERS[0]})",
+            f"Achieved sparsity before the exact step ({LAYERS[0]})",
             "planned sparsity",
-            "reached − planned, points",
-            landing_curves(train),
+            "achieved − planned, points",
+            achieved_curves(train),
         ),
     }
 
@@ -163,7 +164,7 @@ _COLOURS = ("#1b6ca8", "#d1495b", "#2f8f5b", "#b7791f", "#7a5195")
 
 
 def svg(chart: Chart) -> str:
-    """The chart as a file of its own: white ground, so that it is read on a dark page too."""
+    """The chart as an SVG file, with a white background for dark pages."""
     xs = [x for curve in chart.curves for x, _ in curve.points]
     ys = [y for curve in chart.curves for _, y in curve.points]
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -191,7 +192,7 @@ def svg(chart: Chart) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from below the lowest to above the highest."""
+    """Round numbers that enclose the range."""
     step = next(size for size in (0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 20, 50) if (high - low) / size <= 8)
     first = int(low // step)
     last = int(-(-high // step))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sca_search.api.loop_control import Control
     from sca_search.api.study import Found, Result, search
     from sca_search.export.c.library import compile_model as compile
-    from sca_search.export.load import load
+    from sca_search.export.open import load
 
 __all__ = [
     "Control",
@@ -54,7 +54,7 @@ _ROOMS = {
     "bake": ("api.loop", "bake"),
     "compile": ("export.c.library", "compile_model"),
     "export_baked": ("api.baked_export", "export_baked"),
-    "load": ("export.load", "load"),
+    "load": ("export.open", "load"),
     "regularizer": ("api.loop", "regularizer"),
     "search": ("api.study", "search"),
     "sparsity": ("api.loop", "sparsity"),

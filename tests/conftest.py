@@ -1,4 +1,4 @@
-"""What several test files share: a study small enough to run for real in seconds."""
+"""What the tests share: the tiers, the check of skips and of CPU time, and studies and exports that are made once."""
 
 import os
 import shutil
@@ -12,24 +12,29 @@ import pytest
 import torch
 from filelock import FileLock
 
-# The command's screen is as wide as its process is told when it is imported; sentences should not be folded.
+# The width of the terminal is read when the command is imported; no sentence should be wrapped.
 os.environ["COLUMNS"] = "200"
-from sca_search.cli.run import main
+from sca_search.cli.app import main
 from tests.support.command import TINY, Outcome, sca_search
+from tests.support.cpu_time import CpuTimes
+from tests.support.tools import missing_tool
 
-# Two test processes on two cores must not fight over them.
+# Two test processes share two cores.
 torch.set_num_threads(1)
 
-# How long an example takes says something of the machine alone.
-hypothesis.settings.register_profile("steady", deadline=None)
-hypothesis.settings.load_profile("steady")
-
+# The duration of an example depends on the load of the machine.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 TIERS = ("e2e", "nightly")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuTimes(TIERS, fails=bool(os.environ.get("SCA_SEARCH_CPU_LIMIT"))))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assigns each test to its tier: its own mark, else its folder, else what its fixtures need.
+    """Assigns each test to its tier: its own mark, else its folder, else e2e if it uses a tool or PostgreSQL.
 
     Files with many tests of the slower tiers start first: started last, one of them would occupy a single process for
     minutes.
@@ -37,17 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             folder = item.path.relative_to(Path(__file__).parent).parts[0]
-            needs_database = "server" in getattr(item, "fixturenames", ())
-            if (
-                tier := folder
-                if folder in TIERS
-                else "e2e"
-                if needs_database or item.get_closest_marker("slow")
-                else ""
-            ):
+            needs_more = item.get_closest_marker("needs") or "server" in getattr(item, "fixturenames", ())
+            if tier := folder if folder in TIERS else "e2e" if needs_more else "":
                 item.add_marker(tier)
     slow = Counter(item.path for item in items if any(item.get_closest_marker(tier) for tier in TIERS))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tool in [tool for mark in item.iter_markers("needs") for tool in mark.args]:
+        if reason := missing_tool(tool):
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,7 +67,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Outcome]:
-    """The command in this process, in an empty folder: a process of its own pays seconds for its imports."""
+    """The command in this process, in an empty folder: a new process takes seconds for its imports."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Outcome:
@@ -78,25 +83,56 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Compiled models do not go into the cache of whoever runs the tests."""
+    """Compiled models do not go into the user's cache."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     # The compiler of the extra [cross] builds a C library for each target, once: that takes a minute.
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(usual / "zig"))
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A copy of a folder that one of the test processes makes; tests may change their process's copy."""
+    own = factory.getbasetemp()
+    made = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"made-{name}"
+    with FileLock(f"{made}.lock"):
+        if not (made / "complete").is_file():
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            make(made)
+            (made / "complete").touch()
+    copy = factory.mktemp(name)
+    return Path(shutil.copytree(made, copy, dirs_exist_ok=True))
+
+
+def command_once(factory: pytest.TempPathFactory, name: str, *arguments: str) -> tuple[Path, str]:
+    """The folder in which a command ran once for all test processes, and what it printed."""
+
+    def make(folder: Path) -> None:
+        done = sca_search(*arguments, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "printed").write_text(done.stdout)
+
+    folder = once(factory, name, make)
+    return folder, (folder / "printed").read_text()
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A finished study of three short trials: its folder, and what the command printed. Trained by one of the processes
-    that run the tests; each has a copy, which its tests may change."""
-    own = tmp_path_factory.getbasetemp()
-    trained = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "tiny-trained"
-    with FileLock(f"{trained}.lock"):
-        if not (trained / "printed").is_file():
-            trained.mkdir()
-            done = sca_search("--target-sparsity", "0.5", "--name", "tiny", *TINY, cwd=trained)
-            assert done.returncode == 0, done.stderr
-            (trained / "printed").write_text(done.stdout)
-    folder = tmp_path_factory.mktemp("tiny") / "runs"
-    shutil.copytree(trained / "runs", folder)
-    return folder / "tiny", (trained / "printed").read_text()
+    """A finished study of three short trials: its folder, and what the command printed."""
+    folder, printed = command_once(tmp_path_factory, "tiny", "--target-sparsity", "0.5", "--name", "tiny", *TINY)
+    return folder / "runs" / "tiny", printed
+
+
+@pytest.fixture(scope="session")
+def tiny_export(tiny_run: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The chosen trial of that study in all formats: the export folder, and what the command printed."""
+    folder, printed = command_once(tmp_path_factory, "tiny-export", "export", str(tiny_run[0]), "--out", "out")
+    return folder / "out", printed
+
+
+@pytest.fixture(scope="session")
+def tiny_budget_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished study of three short trials with two size budgets: its folder, and what the command printed."""
+    flags = ("--max-kb", "1", "--max-file-kb", "11.4", "--no-grid", "--name", "small")
+    folder, printed = command_once(tmp_path_factory, "tiny-budget", *TINY, *flags)
+    return folder / "runs" / "small", printed

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from sca_search.api.loop import bake, regularizer, sparsity, ternarize
 from sca_search.api.loop_control import Control
 from sca_search.errors import ModelError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.parametrize import Form, ternary_weights
 
-heal_torchvision()
+patch_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
 
 

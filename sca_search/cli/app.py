@@ -1,68 +1,55 @@
-"""The flags that every command has, before or after its name, and the command that is meant where none is named."""
+"""The command line: all commands, and `main`. It must not import torch: what trains is imported inside the commands."""
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any
+import sys
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sca_search.cli.compare import compare_command
+from sca_search.cli.completion import NO_COMMAND
+from sca_search.cli.dashboard import dashboard_command, features_command
+from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
+from sca_search.cli.export import (
+    bench_command,
+    calibrate_command,
+    check_command,
+    export_command,
+    verify_command,
+)
+from sca_search.cli.init import init_command
+from sca_search.cli.options import OUTPUT_FLAGS, Command, output_options
+from sca_search.cli.reproduce import reproduce_command
+from sca_search.cli.rerun import rerun_command
+from sca_search.cli.run import run_command, show_command
+from sca_search.cli.worker import worker_command
 from sca_search.config.storage_url import require_addresses_in_place
-from sca_search.errors import SpecError
 from sca_search.system.console import speak
 
-_PANEL = "Output"
-_FLAGS: dict[str, Any] = {
-    "as_json": Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One JSON document on stdout, all words on stderr.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ],
-    "quiet": Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Only the result and errors.", rich_help_panel=_PANEL, show_default=False),
-    ],
-    "verbose": Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", help="Every step, and what caused an error.", rich_help_panel=_PANEL, show_default=False
-        ),
-    ],
+# Options of the group itself; all others belong to a command.
+_GROUP_OPTIONS = frozenset({"--install-completion", "--show-completion"})
+# Usage -> command; the first word is its name.
+_COMMANDS: dict[str, Command] = {
+    "show RUN": show_command,
+    "dashboard RUN": dashboard_command,
+    "features RUN": features_command,
+    "export RUN": export_command,
+    "verify DIR": verify_command,
+    "bench DIR": bench_command,
+    "check DIR": check_command,
+    "calibrate --model NAME --data NAME": calibrate_command,
+    "init --time 20m": init_command,
+    "compare --methods all": compare_command,
+    "reproduce 6 --quick": reproduce_command,
+    "worker STUDY --storage postgresql://…": worker_command,
+    "rerun RUN --trial 3": rerun_command,
 }
-_NAMES = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
-# Of the group itself; all others are flags of a command.
-_GROUPS_OWN = frozenset({"--install-completion", "--show-completion"})
-# In a context's meta: no command was named, so that the next word may still be one.
-UNNAMED = "sca_search.unnamed"
-
-
-def with_manner(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with --json, -q and -v. Typer reads flags from the signature."""
-
-    @functools.wraps(command)
-    def called(*args: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
-        if quiet and verbose:
-            raise SpecError("--quiet and --verbose cannot be given together")
-        speak(json=as_json, quiet=quiet, verbose=verbose)
-        command(*args, **options)
-
-    signature = inspect.signature(command)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in _FLAGS.items()
-    ]
-    called.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
-    called.__annotations__ = command.__annotations__ | _FLAGS
-    return called
 
 
 class PlainFlags(TyperCommand):
-    """A command whose help does not say <bool> behind a flag, which reads as if a value had to follow."""
+    """A command whose help does not show <bool> behind a switch, which reads as if a value had to follow."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)
@@ -76,16 +63,42 @@ class RunByDefault(TyperGroup):
     """`sca-search --target-sparsity 0.5` is `sca-search run --target-sparsity 0.5`, and `-q show` is `show -q`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # a shell that completes a line wants no sentences
+        if not ctx.resilient_parsing:  # shell completion must not print errors
             require_addresses_in_place(args)
         words = list(args)
-        first = [words.pop(0) for _ in range(_leading(words))]
-        if not words or (words[0] not in self.commands and words[0].partition("=")[0] not in _GROUPS_OWN):
-            ctx.meta[UNNAMED] = not words
+        first = [words.pop(0) for _ in range(_leading_output_flags(words))]
+        if not words or (words[0] not in self.commands and words[0].partition("=")[0] not in _GROUP_OPTIONS):
+            ctx.meta[NO_COMMAND] = not words
             words.insert(0, "run")
         rest: list[str] = super().parse_args(ctx, [words[0], *first, *words[1:]])
         return rest
 
 
-def _leading(words: list[str]) -> int:
-    return next((place for place, word in enumerate(words) if word not in _NAMES), len(words))
+def _leading_output_flags(words: list[str]) -> int:
+    return next((place for place, word in enumerate(words) if word not in OUTPUT_FLAGS), len(words))
+
+
+def _run_help() -> str:
+    """The help of `run`, which is that of the program: its own, the other commands and the exit codes."""
+    commands = [f"`sca-search {usage}`  {inspect.getdoc(command)}" for usage, command in _COMMANDS.items()]
+    return "\n\n".join(
+        [
+            inspect.getdoc(run_command) or "",
+            "**Other commands**",
+            *(line.partition("\n")[0] for line in commands),
+            "`sca-search --install-completion`  Install shell completion of commands, flags, names and run folders.",
+            "**Exit codes**: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()),
+        ]
+    )
+
+
+app = typer.Typer(cls=RunByDefault, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app.command("run", cls=PlainFlags, help=_run_help())(output_options(run_command))
+for _usage, _command in _COMMANDS.items():
+    app.command(_usage.partition(" ")[0], cls=PlainFlags)(output_options(_command))
+
+
+def main() -> NoReturn:
+    """The console script: an error of the user is one sentence and exit code 2, never a traceback."""
+    speak(json="--json" in sys.argv[1:])  # for errors before the options are parsed
+    sys.exit(exit_code_of(functools.partial(app, standalone_mode=False)))

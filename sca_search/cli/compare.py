@@ -1,4 +1,4 @@
-"""`compare`: SCA and the methods that it is measured against, trained under equal conditions, in one table and page."""
+"""`compare`: SCA and competing methods under equal conditions, in one table and page."""
 
 import statistics
 import sys
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from sca_search.cli.completion import data_names, method_names, model_names, study_files
-from sca_search.cli.options import check_seeds
+from sca_search.cli.completion import complete_from
+from sca_search.cli.options import StudyFile, check_seeds, option, study_options
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
@@ -23,8 +23,10 @@ from sca_search.system.signals import stop_on_interrupt
 if TYPE_CHECKING:
     from sca_search.study.compare import Contest, Entry
 
-_USUAL_TRIALS = 4
-_FLAGS = (
+_TRIALS = 4
+
+
+@study_options(
     "target_sparsity",
     "data",
     "data_dir",
@@ -36,65 +38,43 @@ _FLAGS = (
     "batch",
     "threads",
     "seed",
+    target_sparsity="Target sparsity of the methods that can choose it. Default: 0.5.",
+    trials=f"Number of trials per method and seed. Default: {_TRIALS}.",
+    seed="The first seed. Default: 0.",
 )
-
-
 def compare_command(
-    ctx: typer.Context,
-    study: Annotated[
-        Path | None,
-        typer.Argument(metavar="[STUDY]", help="A study file; flags overrule it.", autocompletion=study_files),
-    ] = None,
-    methods: Annotated[str, typer.Option(help="all, or names: sca,twn,ttq.", autocompletion=method_names)] = "all",
-    seeds: Annotated[int, typer.Option(callback=check_seeds, help="Warm starts and trainings per method.")] = 1,
-    target_sparsity: Annotated[
-        float | None,
-        typer.Option(help="Of the methods that can choose theirs. Default 0.5.", show_default=False),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=data_names)
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
-    ] = None,
-    train_limit: Annotated[
-        int | None, typer.Option(help="Use only so many training images.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=model_names)
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help=f"Of each method and seed. Default {_USUAL_TRIALS}.", show_default=False)
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Of each trial.", show_default=False)] = None,
-    dense_epochs: Annotated[int | None, typer.Option(help="Of the warm start.", show_default=False)] = None,
-    batch: Annotated[int | None, typer.Option(help="Images a step.", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(help="Of the training.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed.", show_default=False)] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The comparison's folder. Default: below runs.", show_default=False)
-    ] = None,
-    timed: Annotated[bool, typer.Option("--time/--no-time", help="Compile and time every method's C.")] = True,
+    flags: dict[str, Any],
+    study: StudyFile = None,
+    methods: Annotated[
+        str, typer.Option(help="all, or names separated by commas: sca,twn,ttq.", autocompletion=complete_from(METHODS))
+    ] = "all",
+    seeds: Annotated[
+        int, typer.Option(callback=check_seeds, help="Number of warm starts and trainings per method.")
+    ] = 1,
+    out: Annotated[Path | None, option("Folder of the comparison. Default: runs/compare-….")] = None,
+    timed: Annotated[
+        bool, typer.Option("--time/--no-time", help="Compile and time the C code of every method.")
+    ] = True,
 ) -> None:
-    """Trains several methods with equal epochs from the same warm start, and puts them on one front.
+    """Train SCA and other methods from the same warm start with equal epochs, and compare them in one table and page.
 
-    Methods that cannot choose their sparsity appear where they land. Finished ones are kept: the same command goes on.
+    Methods that cannot choose their sparsity have the one that training gives. The same command continues an
+    interrupted comparison.
 
     **Example**
 
     `sca-search compare --methods sca,straight-through,twn --target-sparsity 0.9 --seeds 3`
     """
-    flags = {name: ctx.params[name] for name in _FLAGS if ctx.params.get(name) is not None}
-    if study is None:
-        flags = {"trials": _USUAL_TRIALS} | flags
+    if study is None and flags["trials"] is None:
+        flags = flags | {"trials": _TRIALS}
     base = resolve(study, flags)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
-        raise SpecError("compare needs a target sparsity and nothing else for a goal: give --target-sparsity")
-    usual = base.out / f"compare-{base.base_name}"
+        raise SpecError("compare needs a target sparsity as its only goal: set --target-sparsity")
+    default = base.out / f"compare-{base.base_name}"
     say("loading torch")
     from sca_search.study.compare import Contest, chosen_methods
 
-    folder = (out or usual).expanduser()
+    folder = (out or default).expanduser()
     _run(Contest(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
 
 
@@ -111,7 +91,7 @@ def _run(contest: "Contest", timed: bool) -> None:
     rows = [row for row in rows if row["seeds"]]
     results().print(_table(rows))
     for name, reason in NOT_IMPLEMENTED.items():
-        remarks().print(f"{name} is not done: {reason}.", highlight=False, soft_wrap=True, style="dim")
+        remarks().print(f"{name} is not implemented: {reason}.", highlight=False, soft_wrap=True, style="dim")
     page = contest.folder / "comparison.html"
     runs = [contest.folder / f"{row['method']}-0" for row in rows]
     document: dict[str, Any] = {"target_sparsity": contest.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
@@ -121,12 +101,12 @@ def _run(contest: "Contest", timed: bool) -> None:
         results().print(f"Dashboard: {page}", highlight=False, soft_wrap=True, markup=False)
     answer(document | {"folder": contest.folder, "page": page if runs else None})
     if stopped:
-        errors().print("Stopped as asked. The same command goes on.")
+        errors().print("Interrupted. The same command continues.")
         raise typer.Exit(stop.exit_code)
 
 
 def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> dict[str, Any]:
-    """A method over its seeds: means, and the sample's standard deviation where there are two."""
+    """One method: means over its seeds, and sample standard deviations if there are two or more."""
     row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
     for name in ("metric", "test_metric", "sparsity", "ternary_bytes", "file_bytes"):
         values = [value for each in entries if (value := getattr(each, name)) is not None]
@@ -140,9 +120,9 @@ def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> di
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(Column("method", no_wrap=True), Column("weights", no_wrap=True))
-    for name in ("val, %", "test, %", "zeros, %", "ternary, KB", "file, KB", "ms"):
+    for name in ("val, %", "test, %", "sparsity, %", "ternary, KB", "file, KB", "ms"):
         table.add_column(name, justify="right")
-    table.caption = "ternary: the few-valued weights in the packed file; ms: the exported C, one image, one thread"
+    table.caption = "ternary: ternary or binary weights in the packed file; ms: exported C, one image, one thread"
     for row in rows:
         table.add_row(
             row["method"],

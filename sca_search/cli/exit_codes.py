@@ -1,15 +1,4 @@
-"""How a command ends: its exit code, and one sentence where something went wrong.
-
-| code | meaning |
-| --- | --- |
-| 0 | done |
-| 1 | the answer is no: no trial meets the goal, an export or a trial trained again differs, a self-test fails |
-| 2 | a mistake in what was given, or a disk that cannot be written |
-| 70 | a fault of sca-search itself, with its traceback |
-| 130 | stopped by Ctrl-C; what is finished is kept |
-| 143 | likewise by SIGTERM |
-| 141 | whoever read the output left before its end |
-"""
+"""Exit codes, and errors as one sentence."""
 
 import errno
 import logging
@@ -21,74 +10,80 @@ import typer
 
 from sca_search.errors import ScaError
 from sca_search.system.console import LOGGER, PIPE_CLOSED, answer, errors, manner
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
-DONE, NO, REFUSED, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
-# A disk that is full or may not be written, wherever it shows.
-_MACHINES_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-# A name that no file can have, or that leads in a circle.
-_IMPOSSIBLE_NAMES = {errno.ENAMETOOLONG, errno.ELOOP}
-# A sentence may quote what was given; of what is longer, its end tells the rule.
-_LONGEST, _TAIL = 1500, 300
+SUCCESS, NEGATIVE, INVALID, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
+EXIT_CODES = {
+    SUCCESS: "success",
+    NEGATIVE: (
+        "negative result: no trial meets the goal, an exported file or a repeated trial differs, a self-test fails"
+    ),
+    INVALID: "invalid input, or a disk that cannot be written: one sentence on stderr",
+    INTERNAL_ERROR: "internal error, with its traceback",
+    INTERRUPTED: "interrupted by Ctrl-C; finished work is saved, and `--resume` continues",
+    TERMINATED: "the same by SIGTERM",
+    PIPE_CLOSED: "stdout was closed early (SIGPIPE)",
+}
+# A disk that is full or must not be written to, or a path that no file can have: not our error, whatever raised it.
+_DISK_ERRORS = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+        "{error.filename} cannot be written: {error.strerror}",
+    ),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "{error.filename}: {error.strerror}"),
+}
+# A message can quote the input. The end of a long one states the rule.
+_MAX_CHARACTERS, _MAX_TAIL = 1500, 300
 
 
-def ended(command: Callable[[], Any]) -> int:
-    """Runs the command line and gives its exit code: a user's mistake is one sentence, never a traceback."""
+def exit_code_of(command: Callable[[], Any]) -> int:
+    """Run the command line and return its exit code; an error is printed."""
     try:
         code = command()
-        return code if isinstance(code, int) else DONE
+        return code if isinstance(code, int) else SUCCESS
     except BrokenPipeError:
         return PIPE_CLOSED
     except (KeyboardInterrupt, typer.Abort):
-        _tell("stopped", INTERRUPTED)
+        answer({"error": "interrupted", "exit_code": INTERRUPTED})
         return INTERRUPTED
     except Exception as error:
-        sentences = _sentences(error)
-        return _fault(error) if sentences is None else _refuse(sentences, error)
+        message = _message(error)
+        return _report_internal(error) if message is None else _report_invalid(message, error)
 
 
-def _sentences(error: Exception) -> str | None:
-    """What to tell a user; None where it is not the user's business."""
+def _message(error: Exception) -> str | None:
+    """The message of an error that the user can correct; None for an internal error."""
     if isinstance(error, ScaError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in _MACHINES_FAULTS:
-        return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
-    if isinstance(error, OSError) and error.errno in _IMPOSSIBLE_NAMES:
-        return f"{error.filename}: {error.strerror}"
-    # Typer's own errors about flags have no public class in common, but all know their sentence.
-    told = getattr(error, "format_message", None)
-    return _usage(told()) if told else None
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        error.filename = error.filename or "a file"
+        return _DISK_ERRORS[error.errno].format(error=error)
+    # Typer's errors about options have no public base class, but all have this method.
+    format_message = getattr(error, "format_message", None)
+    return f"{' '.join(format_message().split()).rstrip('.')}; see sca-search --help" if format_message else None
 
 
-def _usage(sentence: str) -> str:
-    return f"{' '.join(sentence.split()).rstrip('.')}; see sca-search --help"
-
-
-def _refuse(sentences: str, error: Exception) -> int:
-    # Shortened first, half a password would no longer be known as one.
-    sentences = "\n".join(map(_short, without_passwords(sentences).split("\n")))
+def _report_invalid(message: str, error: Exception) -> int:
+    # Passwords are removed first: the scrubber does not recognize half of one.
+    message = "\n".join(map(_truncated, scrub(message).split("\n")))
     if manner.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
-    _print(sentences, style="red")
-    _tell(sentences, REFUSED)
-    return REFUSED
+    _print(message, style="red")
+    answer({"error": message, "exit_code": INVALID})
+    return INVALID
 
 
-def _short(line: str) -> str:
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - _TAIL]} … {line[-_TAIL:]}"
+def _truncated(line: str) -> str:
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - _MAX_TAIL]} … {line[-_MAX_TAIL:]}"
 
 
-def _fault(error: Exception) -> int:
-    logging.getLogger(LOGGER).debug("a fault of sca-search itself", exc_info=error)
+def _report_internal(error: Exception) -> int:
+    logging.getLogger(LOGGER).debug("internal error", exc_info=error)
     _print("".join(traceback.format_exception(error)), style=None)
-    _tell(f"a fault of sca-search itself: {error!r}", FAULT)
-    return FAULT
+    answer({"error": f"internal error: {error!r}", "exit_code": INTERNAL_ERROR})
+    return INTERNAL_ERROR
 
 
 def _print(text: str, style: str | None) -> None:
-    for line in text.rstrip("\n").split("\n"):  # a name may hold other ends of lines, which are none here
+    for line in text.rstrip("\n").split("\n"):  # not splitlines: a file name can contain other line separators
         errors().print(line, style=style, highlight=False, soft_wrap=True, markup=False)
-
-
-def _tell(sentence: str, code: int) -> None:
-    answer({"error": sentence, "exit_code": code})

@@ -1,13 +1,14 @@
-"""The commands of exported models, and `calibrate`, which times a network that is not yet trained."""
+"""The commands of exported models, and `calibrate`, which times the kernels of an untrained network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.cli.completion import data_names, model_names, run_folders, study_files
+from sca_search.cli.exit_codes import NEGATIVE
+from sca_search.cli.options import RunArgument, StudyFile, TrialOption, option, study_options
 from sca_search.config.load import resolve
 from sca_search.system.console import answer, remarks, results, say, warn
 
@@ -15,33 +16,29 @@ if TYPE_CHECKING:
     from sca_search.export.verify import Verification
 
 
+ExportFolder = Annotated[Path, typer.Argument(metavar="DIR", help="An export folder.")]
+
+
 def export_command(
-    run_folder: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
-    ],
-    trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
+    run_folder: RunArgument,
+    trial: TrialOption = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Which of packed, c, onnx and torch, separated by commas.")
+        str, typer.Option("--format", help="Formats, separated by commas: packed, c, onnx, torch.")
     ] = "packed,c,onnx,torch",
-    out: Annotated[
-        Path | None, typer.Option(help="An empty or new folder. Default: RUN/exports/trial-NNN.", show_default=False)
-    ] = None,
-    half: Annotated[bool, typer.Option("--half", help="The packed file's float numbers as float16.")] = False,
-    int2: Annotated[bool, typer.Option("--int2", help="ONNX with two bits a ternary weight.")] = False,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="C with the kernels that are fastest here: each layer is timed with each.")
-    ] = False,
+    out: Annotated[Path | None, option("An empty or new folder. Default: RUN/exports/trial-NNN.")] = None,
+    half: Annotated[bool, option("Packed: store float parameters as float16.", "--half")] = False,
+    int2: Annotated[bool, option("ONNX: store two bits per ternary weight.", "--int2")] = False,
+    tune: Annotated[bool, option("C: time each kernel for each layer here, and use the fastest.", "--tune")] = False,
     stored: Annotated[
-        bool, typer.Option("--stored", help="C with weights stored as they are read: more flash, less working memory.")
+        bool, option("C: store weights in the order in which they are read: more flash, less RAM.", "--stored")
     ] = False,
     activations: Annotated[
-        str, typer.Option(help="Of C: float, or int8 with integer arithmetic and scales from training images.")
+        str, typer.Option(help="C: float, or int8 for integer arithmetic with scales from training images.")
     ] = "float",
-    force: Annotated[bool, typer.Option("--force", help="Replace an export that is in the folder.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
+    force: Annotated[bool, option("Replace an export in the folder.", "--force")] = False,
+    seconds: Annotated[float, typer.Option(help="Seconds of verification per format on the validation split.")] = 15.0,
 ) -> None:
-    """Writes a trial of a study as files to use elsewhere, without training again, and verifies them."""
+    """Write the chosen model, or any trial, as packed, C, ONNX and torch files, and verify them."""
     from sca_search.cli.json_output import export_answer
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export.run import export_run
@@ -58,20 +55,20 @@ def export_command(
         say=say,
     )
     exported = export_run(run_folder, trial, out, options)
-    for sentence in exported.left_out:
-        warn(sentence)
+    for message in exported.left_out:
+        warn(message)
     _print_checks(exported.verification)
     answer(export_answer(exported))
     results().print(f"Export:    {exported.folder} ({', '.join(exported.files)})", highlight=False, soft_wrap=True)
     if not exported.verification.holds:
-        raise typer.Exit(1)
+        raise typer.Exit(NEGATIVE)
 
 
 def verify_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder.")],
-    seconds: Annotated[float, typer.Option(help="Time for each format on the validation split.")] = 15.0,
+    folder: ExportFolder,
+    seconds: Annotated[float, typer.Option(help="Seconds per format on the validation split.")] = 15.0,
 ) -> None:
-    """Runs every format of an export and compares it with torch; exit code 1 if anything differs."""
+    """Verify an export again: run every format and compare it with torch; exit code 1 if anything differs."""
     from sca_search.cli.json_output import verification_answer
     from sca_search.export.verify_folder import verify_folder
 
@@ -80,17 +77,15 @@ def verify_command(
     _print_checks(verification)
     answer(verification_answer(verification))
     if not verification.holds:
-        raise typer.Exit(1)
+        raise typer.Exit(NEGATIVE)
 
 
 def bench_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the figures there, too, as JSON.", show_default=False)
-    ] = None,
+    folder: ExportFolder,
+    seconds: Annotated[float, typer.Option(help="Seconds of measurement.")] = 10.0,
+    save: Annotated[Path | None, option("Also write the measured times to this JSON file.", metavar="FILE")] = None,
 ) -> None:
-    """Times the exported C beside onnxruntime (fp32, int8) and torch: one image at a time, one thread, in turns."""
+    """Time exported C against onnxruntime (fp32, int8) and torch: one image at a time, one thread, interleaved."""
     from sca_search.export.latency.bench import bench_folder
     from sca_search.study.progress import bench_lines, bench_table
     from sca_search.system.files import write_json_atomic
@@ -105,15 +100,15 @@ def bench_command(
 
 
 def check_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An export folder with its C source.")],
+    folder: ExportFolder,
     target: Annotated[
-        str, typer.Option(help="Which of these machines, separated by commas.")
+        str, typer.Option(help="Targets, separated by commas.")
     ] = "aarch64-linux,armv7-linux,riscv64-linux,wasm32-wasi",
 ) -> None:
-    """Compiles the C self-test for other machines and runs it under qemu-user or wasmtime where they are installed.
+    """Cross-compile the C self-test for other targets and run it under qemu-user or wasmtime if they are installed.
 
-    The compiler is that of `pip install 'sca-search[cross]'`; its first build for a machine takes a minute. Says what
-    ran and what was only compiled, and how large the model is on a Cortex-M4; exit code 1 if anything fails.
+    The compiler is installed by `pip install 'sca-search[cross]'`; its first build for a target takes a minute. Prints
+    what ran and what was only compiled, and the model's size on a Cortex-M4; exit code 1 if anything fails.
     """
     from sca_search.cli.json_output import check_answer
     from sca_search.export.c.cross import parse_targets
@@ -125,44 +120,27 @@ def check_command(
     results().print(size_table(report))
     answer(check_answer(report))
     if not report.holds:
-        raise typer.Exit(1)
+        raise typer.Exit(NEGATIVE)
 
 
+@study_options("data", "data_dir", "image_size", "model", "skip", "only")
 def calibrate_command(
-    study: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="STUDY.toml", help="A study file, for its data, network and layers.", autocompletion=study_files
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=data_names)
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="As in a study.", show_default=False)] = None,
-    image_size: Annotated[int | None, typer.Option(help="As in a study.", show_default=False)] = None,
-    model: Annotated[
-        str | None, typer.Option(help="As in a study.", show_default=False, autocompletion=model_names)
-    ] = None,
-    skip: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
-    only: Annotated[str | None, typer.Option(help="As in a study.", show_default=False)] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure even if it was done before.")] = False,
-    seconds: Annotated[float, typer.Option(help="How long to time at most; compiling comes on top.")] = 15.0,
+    flags: dict[str, Any],
+    study: StudyFile = None,
+    fresh: Annotated[bool, option("Measure again, even if a measurement is cached.", "--fresh")] = False,
+    seconds: Annotated[float, typer.Option(help="Maximum seconds of timing; compiling is not counted.")] = 15.0,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the table there, too, for --latency-table.", show_default=False),
+        Path | None, option("Also write the table to this file, for --latency-table.", metavar="FILE")
     ] = None,
     emit: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the program for another device instead.", show_default=False),
+        Path | None, option("Write the program for another device to this folder instead.", metavar="DIR")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="The device: aarch64-linux, armv7-linux, …", show_default=False)
-    ] = None,
+    target: Annotated[str | None, option("The device, with --emit: aarch64-linux, armv7-linux, …")] = None,
 ) -> None:
-    """Times a network's C kernels on this machine, layer by layer at several sparsities, before anything is trained.
+    """Time the C kernels of an untrained network on this machine, per layer at several sparsities.
 
-    What was measured is kept for this processor, compiler, network and version of the kernels. On another device, what
-    the emitted program prints is a latency table: `./calibrate-aarch64-linux-neon > latency.json`.
+    The measurement is cached for this processor, compiler, network and version of the kernels. On another device, the
+    emitted program prints a latency table: `./calibrate-aarch64-linux-neon > latency.json`.
     """
     from sca_search.export.latency.calibrate import (
         How,
@@ -177,8 +155,7 @@ def calibrate_command(
     from sca_search.study.run import make_task
 
     refuse_mixed(emit, target, seconds)
-    named = {"data": data, "data_dir": data_dir, "image_size": image_size, "model": model, "skip": skip, "only": only}
-    task = make_task(resolve(study, named))
+    task = make_task(resolve(study, flags))
     graph = calibration_graph(task)
     if emit is not None and target is not None:
         emitted = emit_calibration(emit, graph, target, say)

@@ -1,17 +1,17 @@
-"""`reproduce`: a table of the paper's, trained here, with the paper's figures beside ours."""
+"""`reproduce`: a table of the paper, trained here, with the paper's results next to ours."""
 
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from sca_search.cli.completion import table_names
-from sca_search.cli.options import check_seeds
+from sca_search.cli.completion import complete_from
+from sca_search.cli.options import check_seeds, option, study_options
 from sca_search.errors import DataError, SpecError
-from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, of_networks, require_one_network
+from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, require_one_network, select_networks
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.system.console import answer, errors, remarks, results, say
 from sca_search.system.signals import stop_on_interrupt
@@ -20,81 +20,57 @@ if TYPE_CHECKING:
     from sca_search.paper.comparison import RankCorrelation, Row
     from sca_search.paper.reproduce import Plan
 
-_USUAL_OUT = Path("runs") / "paper"
+_OUT = Path("runs") / "paper"
 
 
+@study_options("data_dir", "weights", "skip_unreadable")
 def reproduce_command(
+    flags: dict[str, Any],
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="1 to 7, as the paper numbers them.", autocompletion=table_names)
+        str,
+        typer.Argument(
+            metavar="TABLE", help="Number of the table in the paper, 1 to 7.", autocompletion=complete_from(TITLES)
+        ),
     ],
-    network: Annotated[
-        list[str] | None,
-        typer.Option(help="Only the cells of this network; may be given several times.", show_default=False),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few epochs on a part of the data, in minutes.", show_default=False)
-    ] = False,
-    hours: Annotated[
-        float | None,
-        typer.Option(help="As many epochs as fit into so many hours, for what is left to run.", show_default=False),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Epochs of each cell. Default: the paper's.", show_default=False)
-    ] = None,
-    seeds: Annotated[int, typer.Option(callback=check_seeds, help="Trainings per cell.")] = 1,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with local copies of the data sets.", show_default=False)
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Trained weights of the dense network, instead of training it: safetensors or a state dict.",
-            show_default=False,
-        ),
-    ] = None,
-    skip_unreadable: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unreadable",
-            help="Leave out image files that cannot be read (Tiny ImageNet, ImageNet), and say how many.",
-            show_default=False,
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the table's folder lies. Default runs/paper.", show_default=False)
-    ] = None,
+    network: Annotated[list[str] | None, option("Only the cells of this network. Can be repeated.")] = None,
+    quick: Annotated[bool, option("Few epochs on a part of the data, in minutes.", "--quick")] = False,
+    hours: Annotated[float | None, option("As many epochs as fit into this many hours, for the cells to run.")] = None,
+    epochs: Annotated[int | None, option("Epochs per cell. Default: as in the paper.")] = None,
+    seeds: Annotated[int, typer.Option(callback=check_seeds, help="Number of trainings per cell.")] = 1,
+    out: Annotated[Path, option(f"Folder in which the table's folder is created. Default: {_OUT}.")] = _OUT,
 ) -> None:
-    """Trains a table of the paper's and prints ours beside the paper's.
+    """Train the networks of a table of the paper, and print our results next to the paper's.
 
-    SCA and the dense networks are trained; the other methods' figures are the paper's. Each cell is a study of its own.
-    Finished cells are kept: the same command goes on with the others.
+    SCA and the dense networks are trained; the results of other methods are the paper's. Each cell is a study. The same
+    command continues with the cells that are not finished.
 
     **Example**
 
     `sca-search reproduce 6 --quick --data-dir ~/data`
     """
     figures = figures_of(table)
-    _refuse_unusable(quick, hours, epochs, data_dir)
+    data_dir, weights = flags["data_dir"], flags["weights"]
+    _check_options(quick, hours, epochs, data_dir)
     extent = QUICK[table] if quick else Extent(epochs=epochs)
-    cells = of_networks(cells_of(figures), network or ())
+    cells = select_networks(cells_of(figures), network or ())
     if weights is not None:
         require_one_network(cells, weights)
     remarks().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
-    if told := extent.told(full_epochs(cell) for cell in cells):
-        remarks().print(f"shortened: {told}", highlight=False, soft_wrap=True)
-    folder = (out or _USUAL_OUT) / f"table-{table}{'-quick' if quick else ''}"
+    if shortened := extent.describe(full_epochs(cell) for cell in cells):
+        remarks().print(f"shortened: {shortened}", highlight=False, soft_wrap=True)
+    folder = out / f"table-{table}{'-quick' if quick else ''}"
     say("loading torch")
     from sca_search.paper.reproduce import Plan
 
-    command = tuple(sys.argv[1:])
-    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, command, skip_unreadable, weights))
+    skips = bool(flags["skip_unreadable"])
+    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:]), skips, weights))
 
 
-def _refuse_unusable(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
-    given = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
-    asked = [flag for flag, is_given in given.items() if is_given]
-    if len(asked) > 1:
-        raise SpecError(f"{' and '.join(asked)} cannot be given together: each decides the number of epochs")
+def _check_options(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
+    lengths = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
+    used = [flag for flag, is_used in lengths.items() if is_used]
+    if len(used) > 1:
+        raise SpecError(f"{' and '.join(used)} cannot be given together: each sets the number of epochs")
     if hours is not None and not 0 < hours < float("inf"):
         raise SpecError(f"--hours must be above 0, got {hours}")
     if epochs is not None and epochs < 1:
@@ -115,7 +91,7 @@ def _run(table: str, plan: "Plan") -> None:
             done = reproduce(plan, Watcher(say, stop, partial(watched, page=PageWriter)))
         except StopRequestedError:
             done = Reproduced(finished_results(plan), stopped=True)
-        except DataError:  # of a later cell's data set: what the earlier ones gave is there
+        except DataError:  # of a later cell: print the results of earlier ones
             if finished := finished_results(plan):
                 _print(table, plan, rows_of(figures_of(table), finished), len(finished))
             raise
@@ -133,7 +109,7 @@ def _run(table: str, plan: "Plan") -> None:
         }
     )
     if done.stopped:
-        errors().print("Stopped as asked. The same command goes on.")
+        errors().print("Interrupted. The same command continues.")
         raise typer.Exit(stop.exit_code)
 
 
@@ -144,13 +120,13 @@ def _print(table: str, plan: "Plan", rows: "list[Row]", finished: int) -> "list[
     results().print(_grid(rows) if table in GRIDS else _list(rows))
     for line in _rank_lines(ranks):
         results().print(line, highlight=False)
-    results().print(f"{finished} of {len(plan.cells)} cells, kept in {plan.out}", highlight=False)
+    results().print(f"{finished} of {len(plan.cells)} cells finished, in {plan.out}", highlight=False)
     return ranks
 
 
 def _list(rows: "list[Row]") -> Table:
-    """Tables of methods: a row a figure, the other methods' from the paper alone."""
-    names = ("data", "network", "method", "weights", "metric", "paper, %", "ours, %", "zeros, %", "epochs", "seeds")
+    """Tables of methods: one row per result of the paper."""
+    names = ("data", "network", "method", "weights", "metric", "paper, %", "ours, %", "sparsity, %", "epochs", "seeds")
     table = Table(*names)
     for row in rows:
         figure = row.figure
@@ -169,8 +145,8 @@ def _list(rows: "list[Row]") -> Table:
 
 
 def _grid(rows: "list[Row]") -> Table:
-    """Tables over α and λ: sparsity and accuracy of a cell side by side."""
-    names = ("λ", "α", "zeros, %: paper", "ours", "accuracy, %: paper", "ours", "epochs", "seeds")
+    """Tables over α and λ: one row per cell, with its sparsity and accuracy."""
+    names = ("λ", "α", "sparsity, %: paper", "ours", "accuracy, %: paper", "ours", "epochs", "seeds")
     table = Table(*names)
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
     accuracies = [row for row in rows if row.figure.metric == "top1"]
@@ -205,7 +181,7 @@ def _number(value: float | None, sd: float | None = None) -> str:
 
 
 def _rank_lines(ranks: "list[RankCorrelation]") -> list[str]:
-    """How well sparsity follows α, a line a λ."""
+    """The rank correlation of sparsity and α, per λ."""
     lines = []
     for rank in ranks:
         ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"

@@ -1,12 +1,12 @@
-"""`rerun`: a trial trained again, to see whether it comes out the same."""
+"""`rerun`: train a trial again, to check that it is reproducible."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sca_search.cli.completion import run_folders
-from sca_search.cli.exit_codes import NO
+from sca_search.cli.exit_codes import NEGATIVE
+from sca_search.cli.options import RunArgument, TrialOption, option
 from sca_search.config.names import format_metric
 from sca_search.errors import SpecError
 from sca_search.system.console import answer, errors, remarks, results, say
@@ -15,23 +15,18 @@ from sca_search.system.signals import stop_on_interrupt
 if TYPE_CHECKING:
     from sca_search.study.rerun import Rerun
 
-_MOST_LISTED = 10  # tensors that differ, by name
+_MAX_LISTED = 10  # tensors that differ
 
 
 def rerun_command(
-    run_folder: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
-    ],
-    trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
-    refit: Annotated[
-        int, typer.Option(help="Which of its refits, from 1. Default: the trial itself.", show_default=False)
-    ] = 0,
+    run_folder: RunArgument,
+    trial: TrialOption = None,
+    refit: Annotated[int, option("Number of one of its refits, from 1. Default: the trial itself.")] = 0,
 ) -> None:
-    """Trains a trial again from what the run folder holds and says whether it got the same bits.
+    """Train a trial again from the files of the run folder, and report whether the result is bit-identical.
 
-    Nothing in the run folder is changed. Exit code 1 if anything differs; then it says what, and which of versions,
-    threads and machine are not those of the run.
+    The run folder is not changed. Exit code 1 if anything differs, with a list of the differences, also of versions,
+    threads and machine.
 
     **Example**
 
@@ -48,33 +43,33 @@ def rerun_command(
         try:
             done = rerun(run_folder, trial, refit, say, Progress(stop_requested=stop))
         except StopRequestedError:
-            errors().print("Stopped as asked. The run is as it was.")
-            answer({"error": "stopped", "exit_code": stop.exit_code})
+            errors().print("Interrupted. The run folder is unchanged.")
+            answer({"error": "interrupted", "exit_code": stop.exit_code})
             raise typer.Exit(stop.exit_code) from None
     _print(done)
     answer(_document(run_folder, done))
     if not done.same:
-        raise typer.Exit(NO)
+        raise typer.Exit(NEGATIVE)
 
 
 def _print(done: "Rerun") -> None:
     name = f"Trial {done.trial}" + (f", refit {done.refit}," if done.refit else "")
     then, now = format_metric(done.metric, done.accuracy_then), format_metric(done.metric, done.accuracy_now)
     if done.same:
-        sentence = f"{name} came out the same, bit for bit: {done.tensors} tensors, {done.trits:,} trits, {then}."
-        results().print(sentence, highlight=False, soft_wrap=True)
+        message = f"{name} is bit-identical: {done.tensors} tensors, {done.trits:,} trits, {then}."
+        results().print(message, highlight=False, soft_wrap=True)
         return
     results().print(
-        f"{name} came out different: {len(done.differences)} of {done.tensors} tensors, "
+        f"{name} differs: {len(done.differences)} of {done.tensors} tensors, "
         f"{done.trits_differing:,} of {done.trits:,} trits; {then} then, {now} now.",
         highlight=False,
         soft_wrap=True,
     )
-    for each in done.differences[:_MOST_LISTED]:
+    for each in done.differences[:_MAX_LISTED]:
         line = f"  {each.tensor}: {each.values:,} {'trits' if each.is_ternary else 'numbers'}"
         remarks().print(line, highlight=False, soft_wrap=True, markup=False)
-    told = "; ".join(f"{what} {before} then, {after} now" for what, (before, after) in done.changed.items())
-    why = f"Not as in the run: {told}." if told else "Versions, threads and machine are those that the run tells of."
+    changed = "; ".join(f"{what} {before} then, {after} now" for what, (before, after) in done.changed.items())
+    why = f"Different from the run: {changed}." if changed else "Versions, threads and machine are the same."
     results().print(why, highlight=False, soft_wrap=True, markup=False)
 
 

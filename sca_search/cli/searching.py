@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Column, Table
 
-from sca_search.cli.exit_codes import NO
+from sca_search.cli.exit_codes import NEGATIVE
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.system.console import answer, errors, remarks, results, say
@@ -67,7 +67,7 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
         raise typer.Exit(stop.exit_code)
     if reason:
         errors().print(reason, highlight=False, soft_wrap=True)
-        raise typer.Exit(NO)
+        raise typer.Exit(NEGATIVE)
 
 
 def dry_run(spec: StudySpec) -> None:

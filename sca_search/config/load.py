@@ -17,7 +17,7 @@ from sca_search.config.costs import BUDGETS
 from sca_search.config.messages import sentence
 from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
-from sca_search.system.secrets import address_without_password, holds_password
+from sca_search.system.secrets import holds_password, scrub
 
 # Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done. A prior
 # was copied into the run folder when the study started.
@@ -53,7 +53,8 @@ class Flag:
         """The description with the default value, unless it names one."""
         text, default = self.field.description or "", self.field.default
         has_none = default is None or default is False or default == () or "Default" in text
-        return text if has_none else f"{text} Default: {'on' if default is True else default}."
+        shown = f"{default:g}" if isinstance(default, float) else default
+        return text if has_none else f"{text} Default: {'on' if default is True else shown}."
 
 
 def _find_flags(table: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Flag]]:
@@ -102,7 +103,7 @@ def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
         elif isinstance(value, list | tuple):
             queue += [(key, each) for each in value]
         elif isinstance(value, str | Path) and holds_password(str(value)):
-            shown = address_without_password(str(value))
+            shown = scrub(str(value))
             raise SpecError(f"{where}: {key} must not be an address with a password, got {shown!r}")
 
 

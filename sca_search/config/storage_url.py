@@ -1,7 +1,7 @@
-"""Where a study that several machines share is kept: the addresses, and that they are given nowhere else.
+"""URLs of a study that several machines share.
 
-The trials are in a PostgreSQL database. Files are in the run folder, which all machines then see, or in a store of
-artifacts: a folder that all of them see, or a bucket.
+The trials are in a PostgreSQL database. Files are in the run folder, if all machines can access it, or in an artifact
+store: a shared folder or an S3 bucket.
 """
 
 import os
@@ -12,31 +12,28 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sca_search.errors import SpecError
-from sca_search.system.secrets import HIDDEN, address_without_password, holds_password
+from sca_search.system.secrets import HIDDEN, holds_password, scrub
 
 STORAGE_VARIABLE = "SCA_SEARCH_STORAGE"
 _DRIVER = "postgresql+psycopg"
-_TAKE_ADDRESSES = ("--storage", "--artifacts")
-# Optuna fills in what stands between braces.
-_UNCLEAR = re.compile(r"[\s{}]")
-# Host, port and database, as far as they can be nothing else: a port with letters is a password without its @.
-_PLACE = re.compile(r"(?:\[[\da-f:.]*\]|[\w.-]*)(?::\d+(?=/|$))?(?:/[\w./-]*)?")
+_URL_FLAGS = ("--storage", "--artifacts")
+_SECRET_OPTION = re.compile(r"pass(?!file)|pwd|secret|key|token", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Addresses of a shared study; they may hold a password, and so are left out where this is printed."""
+    """URLs of a shared study. They may contain a password, so `repr` leaves them out."""
 
     storage: str = field(repr=False)
     artifacts: str | None = field(default=None, repr=False)
 
 
 def shared_by(storage: str | None, artifacts: str | None) -> Shared | None:
-    """What the flags, or else the environment, say of a shared study; None where there is none."""
+    """The shared study that the flags, or else the environment, name; None if there is none."""
     given = storage or os.environ.get(STORAGE_VARIABLE) or None
     if given is None:
         if artifacts is not None:
-            raise SpecError(f"--artifacts goes with --storage, got {address_without_password(artifacts)!r} alone")
+            raise SpecError(f"--artifacts requires --storage, got only {scrub(artifacts)!r}")
         return None
     if artifacts is not None:
         artifact_address(artifacts)
@@ -44,48 +41,54 @@ def shared_by(storage: str | None, artifacts: str | None) -> Shared | None:
 
 
 def require_addresses_in_place(arguments: Sequence[str]) -> None:
-    """An address with a password elsewhere would be taken for the name of a file or folder, and be written down."""
+    """Reject a URL with a password in any other argument: it would be used as a path, and written to files."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
-        flag, is_joined, _ = argument.partition("=") if argument.startswith("--") else (before, "", "")
-        if holds_password(argument) and flag not in _TAKE_ADDRESSES:
+        flag, _, _ = argument.partition("=") if argument.startswith("--") else (before, "", "")
+        if holds_password(argument) and flag not in _URL_FLAGS:
             where = flag if re.fullmatch(r"--[a-z-]+", flag) else "the command line"
-            shown = _unknown_address(argument.removeprefix(f"{flag}=") if is_joined else argument)
-            raise SpecError(f"{where}: an address with a password is taken by --storage alone, got {shown!r}")
+            shown = _shown_invalid(argument.removeprefix(f"{flag}="))
+            raise SpecError(f"{where}: only --storage may be a URL with a password, got {shown!r}")
 
 
 def storage_address(given: str) -> str:
-    """A database's address as SQLAlchemy takes it; SpecError where it is none."""
-    scheme, colon, rest = given.partition("://")
+    """The URL of a PostgreSQL database with its driver; SpecError for other URLs."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
-        parts = urlsplit(f"x://{rest}")
-        is_whole = bool(colon) and len(parts.path) > 1 and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        is_whole = False
-    if scheme not in {"postgresql", "postgres", _DRIVER} or not is_whole or not given.isprintable():
-        rule = "be the address of a PostgreSQL database, postgresql://USER@HOST/DATABASE"
-        raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
-    if _UNCLEAR.search(rest) or rest.count("@") != parts.netloc.count("@") or rest.count("@") > 1:
-        signs = "space, brace, slash, question mark and @"
-        rule = f"have every {signs} of its user and password written as %20, %7B, %7D, %2F, %3F and %40"
-        raise SpecError(f"--storage must {rule}, got {_unknown_address(given)!r}")
-    return f"{_DRIVER}://{rest}"
+        url = make_url(given)
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
+        url = None
+    is_ours = url is not None and url.drivername in {"postgresql", "postgres", _DRIVER} and given.isprintable()
+    if url is None or not is_ours or not url.database:
+        rule = "be the URL of a PostgreSQL database, postgresql://USER@HOST/DATABASE"
+    elif re.search(r"[@{}]", f"{url.host}{url.database}"):  # the @ of a password; Optuna fills in braces
+        rule = "have every @ and / of its user name and password written as %40 and %2F, and no braces in other parts"
+    else:
+        return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+    raise SpecError(f"--storage must {rule}, got {_shown_invalid(given)!r}")
 
 
-def _unknown_address(given: str) -> str:
-    """What is no address may hold a password anywhere before its last @, and behind it what is no place."""
-    scheme, colon, rest = given.partition("://") if "://" in given else ("", "", given)
-    user, at, place = rest.rpartition("@")
-    # The @ may be the password's own: db/x?password=hun@ter.
-    if not re.fullmatch(r"[\w+.-]*", scheme) or re.search(r"[/?=]", user):
-        return HIDDEN
-    clear = _PLACE.match(place)
-    known = clear[0] if clear else ""
-    return f"{scheme}{colon}{HIDDEN if user else ''}{at}{known}{HIDDEN if known != place else ''}"
+def shown_address(address: str) -> str:
+    """A valid storage URL as messages and files show it: without driver and secrets."""
+    from sqlalchemy import make_url
+
+    url = make_url(address)
+    public = url.difference_update_query([name for name in url.query if _SECRET_OPTION.search(name)])
+    return public.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def _shown_invalid(given: str) -> str:
+    """An invalid URL may contain a password anywhere: only its scheme is shown."""
+    if not re.search(r"[:@=%]", given):
+        return given
+    scheme, separator, _ = given.partition("://")
+    return f"{scheme}{separator}{HIDDEN}" if separator and re.fullmatch(r"[a-z][a-z0-9+.]*", scheme) else HIDDEN
 
 
 @dataclass(frozen=True)
 class ArtifactAddress:
-    """A folder, or a bucket and the beginning of the names in it."""
+    """A folder, or a bucket and the prefix of the names in it."""
 
     folder: Path | None = None
     bucket: str = ""
@@ -93,19 +96,16 @@ class ArtifactAddress:
 
 
 def artifact_address(given: str) -> ArtifactAddress:
-    """What --artifacts names; SpecError where it names nothing that is known."""
+    """Parse --artifacts; SpecError if it is neither a folder nor a bucket."""
     try:
         parts = urlsplit(given)
     except ValueError:
         parts = urlsplit("")
     path = unquote(parts.path)
-    if parts.query or parts.fragment:  # which nobody would look at; who writes a key into an address does so there
-        raise SpecError(
-            f"--artifacts must have no ? and no # in it, write %3F and %23, got {_unknown_address(given)!r}"
-        )
+    if parts.query or parts.fragment:  # nothing reads them, and people write access keys there
+        raise SpecError(f"--artifacts must have no ? and no #, write %3F and %23, got {_shown_invalid(given)!r}")
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(path) > 1 and "\0" not in path:
         return ArtifactAddress(folder=Path(path))
     if parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc):
         return ArtifactAddress(bucket=parts.netloc, prefix=path.strip("/"))
-    shown = address_without_password(given)
-    raise SpecError(f"--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got {shown!r}")
+    raise SpecError(f"--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got {scrub(given)!r}")

@@ -85,8 +85,8 @@ class DataSpec(Table):
 
     name: t.NameOrReference = _flag(
         "digits",
-        f"Data set: {', '.join(f'{name}PATH' if name.endswith(':') else name for name in DATA)}, or a function of "
-        "yours: module:function or file.py:function. digits is included in the package.",
+        f"Data set. One of {', '.join(f'{name}PATH' if name.endswith(':') else name for name in DATA)}, or your own "
+        "function: module:function or file.py:function. digits is included in the package.",
         name="data",
     )
     dir: t.FilePath | None = _flag(None, "Folder with local copies of the named data sets.", name="data_dir")
@@ -102,8 +102,8 @@ class DataSpec(Table):
     )
     augment: Augmentation = _flag(
         "none",
-        "Augmentation of training images: none, crop-flip (shifted by up to an eighth, mirrored) or scale-aspect "
-        "(image files only: a crop of 8 to 100 % of the area, mirrored).",
+        "Augmentation of training images. One of none, crop-flip (shifted by up to an eighth, mirrored) or "
+        "scale-aspect (image files only: a crop of 8 to 100 % of the area, mirrored).",
     )
     skip_unreadable: bool = _flag(False, "Skip image files that cannot be read, and report their number.")
 
@@ -113,8 +113,8 @@ class ModelSpec(Table):
 
     name: t.NameOrReference = _flag(
         "lenet-small",
-        f"Network: {', '.join(MODELS)}; any other as file.py:function, package.module:function, torchvision:NAME or "
-        "timm:NAME.",
+        f"Network. One of {', '.join(MODELS)}; any other as file.py:function, package.module:function, "
+        "torchvision:NAME or timm:NAME.",
         name="model",
     )
     weights: Annotated[t.FilePath, AfterValidator(Path.resolve)] | None = _flag(
@@ -145,12 +145,14 @@ class TrainSpec(Table):
     last_layer_weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of the last layer.")
     weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of all trained parameters, unless the last layer's.")
     loss: t.LossName | None = _flag(
-        None, f"Loss ({_names_by_kind(LOSSES)}), or module:function of (outputs, targets). Default: by the targets."
+        None,
+        f"Loss. By kind of target: {_names_by_kind(LOSSES)}; or module:function of (outputs, targets). Default: the "
+        "first of its kind.",
     )
     metric: t.MetricName | None = _flag(
         None,
-        f"Metric that trials are compared by ({_names_by_kind(METRICS)}), or module:function of (outputs, targets), "
-        "higher is better. Default: by the targets.",
+        f"Metric that trials are compared by. By kind of target: {_names_by_kind(METRICS)}; or module:function of "
+        "(outputs, targets), higher is better. Default: the first of its kind.",
     )
     distillation: Share = _key(0.9, "Weight of the distillation loss against the task's loss.")
     temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
@@ -190,9 +192,9 @@ class SearchSpec(Table):
     """The search: how many trials, of which form, by how many workers."""
 
     trials: t.Count = _flag(16, "Number of trials, each training one candidate.")
-    method: t.Method = _flag(SCA, "Training method: sca, or a competitor: straight-through, twn, ttq, … (see compare).")
+    method: t.Method = _flag(SCA, f"Training method. One of {', '.join(METHODS)}.")
     form: Literal["sharpened", "paper", "straight-through"] = _flag(
-        "sharpened", "Form of SCA: sharpened, paper (plain SCA) or straight-through (a baseline)."
+        "sharpened", "Form of SCA. One of sharpened, paper (plain SCA) or straight-through (a baseline)."
     )
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = _key(
         None, "How α is chosen during training; default: by form."

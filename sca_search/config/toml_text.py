@@ -1,6 +1,6 @@
 """A spec as a study file with a comment on every line; read back, it is the same spec."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tomli_w
@@ -11,20 +11,33 @@ from sca_search.config.study import StudySpec
 _COMMENT_COLUMN = 32
 
 
-def commented_toml(spec: StudySpec, comments: Mapping[str, str], heading: str) -> str:
-    """The keys that have a comment or differ from the defaults, as TOML."""
+def commented_toml(spec: StudySpec, shown: Collection[str], notes: Mapping[str, str], heading: str) -> str:
+    """The keys to show, those with a note and those that differ from the defaults, each with its description."""
     defaults = flat_keys(StudySpec().model_dump(mode="json"))
     values = flat_keys(spec.model_dump(mode="json", exclude_none=True))
-    shown = {key: value for key, value in values.items() if key in comments or value != defaults.get(key)}
     lines = [f"# {line}" if line else "#" for line in heading.splitlines()]
     table = ""
-    for key, value in sorted(shown.items(), key=lambda item: _order(item[0])):
+    for key, value in sorted(values.items(), key=lambda item: _order(item[0])):
+        if key not in shown and key not in notes and value == defaults.get(key):
+            continue
         here, _, name = key.rpartition(".")
         if here != table:
             lines += ["", f"[{here}]"]
             table = here
-        lines.append(_line(name, value, comments.get(key, "as requested")))
+        comment = "; ".join(part for part in (_description(key), notes.get(key)) if part)
+        lines.append(_line(name, value, comment or "as requested"))
     return "\n".join(lines) + "\n"
+
+
+def _description(key: str) -> str:
+    """The first sentence of a setting's description; nothing for keys inside a recipe, a schedule or the trainer."""
+    table: Any = StudySpec
+    *tables, name = key.split(".")
+    for each in tables:
+        table = type(field.default) if (field := table.model_fields.get(each)) else None
+        if not hasattr(table, "model_fields"):
+            return ""
+    return (table.model_fields[name].description or "").partition(". ")[0].rstrip(".")
 
 
 def _line(name: str, value: Any, comment: str) -> str:

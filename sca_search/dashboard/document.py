@@ -29,7 +29,7 @@ from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import trial_detail
 from sca_search.runs.goal import limits_of
 from sca_search.runs.trials import searched_parameters
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
 COST_KEYS = tuple(metric.key for metric in COST_METRICS)
@@ -174,5 +174,5 @@ def _setup(files: RunFiles) -> Document:
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],
         "versions": files.about.get("versions") or files.summary.get("versions") or {},
-        "commands": [without_passwords(str(each.get("command", ""))) for each in files.about.get("commands", ())],
+        "commands": [scrub(str(each.get("command", ""))) for each in files.about.get("commands", ())],
     }

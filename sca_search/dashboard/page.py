@@ -24,7 +24,7 @@ from sca_search.dashboard.read import read_run
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import damage_refused
 from sca_search.system.files import write_text_atomic
-from sca_search.system.throttle import Pace
+from sca_search.system.throttle import Throttle
 from sca_search.system.versions import versions
 
 # A page of a thousand trials takes a second to write; a study should not spend its time on that.
@@ -74,14 +74,14 @@ class PageWriter:
 
     def __init__(self, run: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
-        self._pace = Pace(_FRACTION_OF_TIME, clock)
+        self._throttle = Throttle(_FRACTION_OF_TIME, clock)
 
     def write(self) -> None:
-        self._pace.run(self._write)
+        self._throttle.run(self._write)
 
     def write_if_due(self) -> None:
         """Write the page unless the last one took so long that another would slow the study down."""
-        self._pace.run_if_due(self._write)
+        self._throttle.run_if_due(self._write)
 
     def _write(self) -> None:
         write_page(self._run.dashboard_file, [self._run.path])

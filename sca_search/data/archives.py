@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from sca_search.data.arrays import split_from_arrays
 from sca_search.data.dataset import DataRequest, DataSet, assemble
-from sca_search.data.download import cache_folder, fetch_files
+from sca_search.data.download import fetch_files
 from sca_search.data.idx import idx_fault
 from sca_search.data.npz import load_npz
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.machine import cache_folder
+from sca_search.system.torchvision import patch_torchvision
 
 # Everything torchvision's parsers raise on a file that is cut short or is something else.
 _DAMAGED = (AssertionError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError)
@@ -144,7 +145,7 @@ def _refuse_others(archive: Archive, root: Path) -> None:
 
 def _torchvision_opener(kind: str) -> Opener:
     # Imported here: it takes a second, and the embedded data set does without it.
-    heal_torchvision()
+    patch_torchvision()
     opener: Opener = getattr(importlib.import_module("torchvision.datasets"), kind)
     return opener
 

@@ -1,7 +1,6 @@
 """Fetches the files of a data set so that a folder has all of them or is left as it was."""
 
 import http.client
-import os
 import shutil
 import socket
 import tarfile
@@ -17,12 +16,6 @@ from sca_search.errors import DataError, StorageError
 _TIMEOUT_S = 20.0
 
 _FAILED = (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.TarError, zlib.error)
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept when no folder is given."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sca-search"
 
 
 def fetch_files(

@@ -8,7 +8,7 @@ from sca_search.config.references import USER_ERRORS, describe_error, load_objec
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.user import data_of_objects, seeded
 from sca_search.errors import DataError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 _TAKES = ("seed", "data_dir")
 
@@ -17,7 +17,7 @@ def load_function(name: str, request: DataRequest) -> DataSet:
     """Calls the function, with `seed` and `data_dir` where it takes them, and reads what it gives."""
     if request.image_size is not None:
         raise DataError(f"data set {name!r}: an image size is for images that we read, here the function decides")
-    heal_torchvision()  # which the user's file may import, by itself or with Lightning
+    patch_torchvision()  # which the user's file may import, by itself or with Lightning
     with seeded(request.seed):
         made = _called(name, load_object(name, "the data", DataError), request)
     return data_of_objects(name, made, request)

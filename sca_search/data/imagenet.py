@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.download import cache_folder
 from sca_search.data.image_files import MEMORY_BYTES, Files, Parts, as_asked, data_of_files
 from sca_search.data.image_folder import CENTRE, centre_for, class_names, list_files, subfolders, with_carved_val
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
+from sca_search.system.machine import cache_folder
 
 _COLOURS = 3  # their few grey images are read as coloured ones
 

@@ -21,7 +21,7 @@ from sca_search.data.image_folder import load_folder
 from sca_search.data.imagenet import IMAGENETS, load_imagenet
 from sca_search.data.npz import load_npz
 from sca_search.errors import DataError, LimitError, unknown_name
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error
 
 _FILES: dict[str, Callable[[str, Path, DataRequest], DataSet]] = {
     "folder": load_folder,
@@ -92,7 +92,7 @@ def _loaded(name: str, request: DataRequest) -> DataSet:
         if value is not None and value < 1:
             raise DataError(f"data set {name!r}: {option} must be at least 1, got {value}")
     try:
-        with memory_limits():
+        with oom_as_limit_error():
             return _load(name, request)
     except LimitError as error:
         raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error

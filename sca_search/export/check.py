@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sca_search.errors import ExportError
-from sca_search.export.c.bare_metal import bare_metal_bytes
-from sca_search.export.c.c_options import COptions
-from sca_search.export.c.cross import TargetCheck, check_target, require_cross_compiler
-from sca_search.export.c.elf import SectionBytes
+from sca_search.export.c.choose_kernel import COptions
+from sca_search.export.c.cross import SectionBytes, TargetCheck, bare_metal_bytes, check_target, require_cross_compiler
 from sca_search.export.c.source import write_c
 from sca_search.export.layout import FACTS_FILE, PACKED, C
 from sca_search.export.metadata import read_facts

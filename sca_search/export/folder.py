@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import Graph
-from sca_search.export.integer.integer_scales import largest_values
 from sca_search.export.integer.model import IntegerModel, integer_model
+from sca_search.export.integer.reference import largest_values
 from sca_search.export.latency.tune import tune
 from sca_search.export.layout import (
     CARD_FILE,
@@ -30,13 +30,12 @@ from sca_search.export.layout import (
 )
 from sca_search.export.metadata import Facts, read_facts, write_facts
 from sca_search.export.model_card import model_card
-from sca_search.export.onnx.onnx_extra import onnx_missing
+from sca_search.export.onnx import onnx_missing
 from sca_search.export.packed.format import round_to_half, write_packed
 from sca_search.export.packed.test_vectors import write_vectors
-from sca_search.export.references import references_of, with_integers
 from sca_search.export.state_dict import save_plain
 from sca_search.export.torch_program import write_program
-from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, verify
+from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, references_of, verify, with_integers
 from sca_search.system.files import new_folder, write_text_atomic
 
 FORMATS = ("packed", "c", "onnx", "torch")

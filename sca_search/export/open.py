@@ -11,20 +11,46 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sca_search.errors import ScaError
-from sca_search.export.c.compiler import find_compiler
+from sca_search.errors import ExportError, ScaError
+from sca_search.export.c.compiler import PORTABLE, find_compiler, require_compiler, run_program
 from sca_search.export.c.count_zeros import count_zeros_c
-from sca_search.export.c_program import CProgram
 from sca_search.export.graph.agreement import Run
 from sca_search.export.graph.network import Zeros
-from sca_search.export.graph.records import Floats
+from sca_search.export.graph.records import Floats, TestVectors
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.graph.trace import record_name
 from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, C
-from sca_search.export.onnx.onnx_extra import onnxruntime_missing
+from sca_search.export.onnx import onnxruntime_missing
 from sca_search.export.packed.format import read_packed
 from sca_search.export.state_dict import count_zeros
 from sca_search.export.torch_program import load_program
+
+
+class CProgram:
+    """The compiled example and self-test, in a folder that nobody else needs.
+
+    The example is built for this machine and the self-test for any, as `make check` builds it: so that both what is
+    fast here and what is the same everywhere are seen to be right.
+    """
+
+    def __init__(self, source: Path, scratch: Path, classes: int) -> None:
+        compiler = require_compiler()
+        self._classes = classes
+        self._model, self._check = scratch / "model", scratch / "check-model"
+        programs = ((self._model, "main.c", compiler.native()), (self._check, "check.c", PORTABLE))
+        for program, example, flags in programs:
+            compiler.run([*flags, "-o", str(program), str(source / example), str(source / "model.c"), "-lm"])
+
+    def __call__(self, images: Floats) -> Floats:
+        answered = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
+        logits = np.frombuffer(answered, dtype=np.float32)
+        if logits.size != len(images) * self._classes:
+            raise ExportError(f"the C program answered {logits.size} logits for {len(images)} images")
+        return logits.reshape(len(images), self._classes)
+
+    def self_test(self) -> None:
+        """What `make check` runs."""
+        run_program([str(self._check)])
 
 
 @dataclass(frozen=True)
@@ -150,3 +176,29 @@ def _open_state(path: Path, how: HowToOpen, opened: Opened) -> None:
         opened.not_run(STATE, "the network's own code is not at hand")
         return
     opened.runs[STATE] = torch_run(how.state_network())
+
+
+# What a file's own test vectors must be answered with, relative to the largest logit: float32 sums in another order
+# stay below 1e-5, a wrong model does not come near.
+_TOLERANCE = 1e-4
+
+
+def load(path: str | Path) -> RecordNetwork:
+    """A packed model as a torch module in evaluation mode.
+
+    It takes images as they are (float32, a batch first), normalises them itself, and gives logits; `class_names`
+    says what they stand for. A file is refused with ExportError unless it is whole and answers its own test vectors.
+    """
+    graph, vectors = read_packed(Path(path))
+    network = RecordNetwork(graph)
+    _require_answers(Path(path), network, vectors)
+    return network
+
+
+def _require_answers(path: Path, network: nn.Module, vectors: TestVectors) -> None:
+    with torch.inference_mode():
+        answers = network(torch.from_numpy(vectors.images)).numpy()
+    largest = float(np.abs(vectors.logits).max())
+    difference = float(np.abs(answers - vectors.logits).max())
+    if not difference <= _TOLERANCE * largest:  # so that NaN is refused, too
+        raise ExportError(f"{path} does not answer its own test vectors: the logits differ by {difference:.3g}")

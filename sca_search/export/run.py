@@ -18,7 +18,7 @@ from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
 from sca_search.export.graph.network import Images, Network
 from sca_search.export.graph.records import Floats, Shape
-from sca_search.export.integer.integer_scales import CALIBRATION_IMAGES
+from sca_search.export.integer.reference import CALIBRATION_IMAGES
 from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
 from sca_search.models.prepare import rebuilt

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sca_search.errors import RunError
 from sca_search.models.levels import whole_trits
-from sca_search.system.tensor_file import save_tensors
+from sca_search.system.files import save_tensors
 from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
 FORMAT = "sca-search/plain"

@@ -15,10 +15,17 @@ from sca_search.export.metadata import Facts, read_facts
 from sca_search.export.open import Check
 from sca_search.export.packed.format import read_packed, round_to_half
 from sca_search.export.packed.test_vectors import read_vectors
-from sca_search.export.references import ALL_BUT_PACKED, ROUNDED, references_of, with_integers
 from sca_search.export.run import built, study_images
 from sca_search.export.state_dict import load_plain
-from sca_search.export.verify import Reference, Verification, verify
+from sca_search.export.verify import (
+    ALL_BUT_PACKED,
+    ROUNDED,
+    Reference,
+    Verification,
+    references_of,
+    verify,
+    with_integers,
+)
 from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 
 _Packed = tuple[Graph, TestVectors]

@@ -2,9 +2,9 @@
 
 from torch import nn
 
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
-heal_torchvision()
+patch_torchvision()
 import torchvision  # noqa: E402  (the wheel must be healed before it is imported)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
 from sca_search.models.shape import Shape
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]
 """Makes a network, each time anew."""
@@ -18,7 +18,7 @@ Maker = Callable[[], nn.Module]
 
 def own_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """The maker of `file.py:function` or `package.module:function`; ModelError if there is none."""
-    heal_torchvision()  # which a user's file may well import
+    patch_torchvision()  # which a user's file may well import
     return maker_of(load_object(name, "model", ModelError), num_classes, input_shape, name)
 
 

@@ -9,12 +9,12 @@ from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
 from sca_search.models.shape import Shape, require_maps
 from sca_search.models.user import Maker
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 
 def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of torchvision's classifiers; other input channels than three get a first convolution for them."""
-    heal_torchvision()
+    patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - only once it is healed
 
     known = models.list_models(module=models)
@@ -67,7 +67,7 @@ def _replace_first_convolution(network: nn.Module, channels: int) -> None:
 
 def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of timm's networks, where timm is installed."""
-    heal_torchvision()  # which timm imports
+    patch_torchvision()  # which timm imports
     try:
         import timm  # noqa: PLC0415 - it is no dependency
     except ImportError as error:

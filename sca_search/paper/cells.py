@@ -1,4 +1,4 @@
-"""A table's cells: each is a study of one recipe, with the α and λ of the cell."""
+"""The cells of a table: each is a study of one recipe, with its own α and λ."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ _CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of the paper's that we repeat."""
+    """One training of the paper to reproduce."""
 
     dataset: str
     network: str
-    alpha: float | None = None  # None: the recipe's own
+    alpha: float | None = None  # None: that of the recipe
     strength_lambda: float | None = None
     tanh: bool = True
-    has_dense: bool = False  # whether the table has the dense network's accuracy as well
+    has_dense: bool = False  # whether the table has the accuracy of the dense network as well
 
     @property
     def name(self) -> str:
-        """Of its run folder."""
+        """Name of its run folder."""
         parts = [
             self.dataset,
             self.network,
@@ -35,8 +35,7 @@ class Cell:
         ]
         return "-".join(part for part in parts if part)
 
-    @property
-    def told(self) -> str:
+    def __str__(self) -> str:
         alpha = "" if self.alpha is None else f", α {self.alpha:g}"
         strength = "" if self.strength_lambda is None else f", λ {self.strength_lambda:g}"
         return f"{self.network} on {self.dataset}{alpha}{strength}{'' if self.tanh else ', without tanh'}"
@@ -44,24 +43,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of the paper's trainings is done; None: all of it."""
+    """How much of the paper's training is done. None: all of it."""
 
     epochs: int | None = None
     train_limit: int | None = None
-    networks: dict[str, str] = field(default_factory=dict)  # smaller ones instead of the paper's
+    networks: dict[str, str] = field(default_factory=dict)  # network of the paper -> a smaller one
     data: str | None = None  # another data set instead of the paper's
 
-    def told(self, full_epochs: Iterable[int]) -> str:
-        """In words, and plainly."""
+    def describe(self, full_epochs: Iterable[int]) -> str:
+        """What differs from the paper."""
         lengths = "/".join(str(epochs) for epochs in dict.fromkeys(full_epochs))
-        parts = [f"{given} instead of {usual}" for usual, given in self.networks.items()]
+        parts = [f"{smaller} instead of {original}" for original, smaller in self.networks.items()]
         parts += [f"{self.train_limit:,} training images"] if self.train_limit else []
         parts += [f"{self.epochs} epochs of the paper's {lengths}"] if self.epochs else []
         return ", ".join(parts)
 
 
-WHOLE = Extent()
-# Minutes on two cores instead of days: the VGG networks take seconds for a hundred images.
+FULL = Extent()
+# Minutes on two cores instead of days: the VGG networks take seconds per hundred images.
 QUICK = {
     "1": Extent(epochs=4, train_limit=20_000),
     "2": Extent(epochs=2, train_limit=2_000),
@@ -74,9 +73,9 @@ QUICK = {
 
 
 def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
-    """The cells that give a table's own figures, each once."""
-    told = list(figures)
-    dense = {(figure.dataset, figure.network) for figure in told if figure.method == DENSE}
+    """The cells behind the figures of a table, each once."""
+    figures = list(figures)
+    dense = {(figure.dataset, figure.network) for figure in figures if figure.method == DENSE}
     cells = [
         Cell(
             figure.dataset,
@@ -86,33 +85,33 @@ def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
             tanh=figure.method != ABLATION,
             has_dense=(figure.dataset, figure.network) in dense,
         )
-        for figure in told
+        for figure in figures
         if figure.method in {SCA, ABLATION}
     ]
     return tuple(dict.fromkeys(cells))
 
 
-def of_networks(cells: tuple[Cell, ...], networks: Iterable[str]) -> tuple[Cell, ...]:
-    """The cells of some networks; all where none is named."""
-    wanted, known = list(networks), {cell.network for cell in cells}
-    for name in wanted:
+def select_networks(cells: tuple[Cell, ...], networks: Iterable[str]) -> tuple[Cell, ...]:
+    """The cells of some networks; all if none is named."""
+    selected, known = list(networks), {cell.network for cell in cells}
+    for name in selected:
         if name not in known:
             raise SpecError(f"--network: {unknown_name('network of this table', name, known)}")
-    return tuple(cell for cell in cells if not wanted or cell.network in wanted)
+    return tuple(cell for cell in cells if not selected or cell.network in selected)
 
 
 def require_one_network(cells: Iterable[Cell], weights: Path) -> None:
-    """Weights fit one network, and one number of classes."""
+    """Reject weights for several networks: they fit one, with one number of classes."""
     found = dict.fromkeys(f"{cell.network} on {cell.dataset}" for cell in cells)
     if len(found) > 1:
         raise SpecError(
-            f"--weights {weights}: must be of the only network that is trained, got {', '.join(found)}; choose one "
+            f"--weights {weights}: must belong to the only network to train, got {', '.join(found)}; choose one "
             "with --network"
         )
 
 
 def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
-    """The cell that a figure comes from; the dense network's comes with its ternary one."""
+    """The cell that a figure comes from; the dense network belongs to the cell of its ternary one."""
     if not figure.is_ours:
         return None
     for cell in cells:
@@ -124,13 +123,13 @@ def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
 
 
 def recipe_file(dataset: str, network: str) -> Path:
-    """A recipe's study file: inside an installed package, else in the checkout around this file."""
+    """The study file of a recipe: inside an installed package, else in the checkout."""
     packaged = Path(__file__).parent / "recipes"
     return (packaged if packaged.is_dir() else _CHECKOUT) / f"{dataset}-{network}.toml"
 
 
 def full_epochs(cell: Cell) -> int:
-    """Of the paper."""
+    """Epochs of a cell in the paper."""
     recipe = resolve(recipe_file(cell.dataset, cell.network), {}).recipe
     assert recipe is not None
     return recipe.epochs
@@ -139,7 +138,7 @@ def full_epochs(cell: Cell) -> int:
 def spec_of(
     cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path | None, weights: Path | None = None
 ) -> StudySpec:
-    """The study of a cell: the recipe's file with the cell's α and λ, as long as asked for."""
+    """The study of a cell: the study file of the recipe with the α, λ and epochs of the cell."""
     epochs = extent.epochs or full_epochs(cell)
     flags: dict[str, object] = {
         "name": cell.name,
@@ -153,9 +152,9 @@ def spec_of(
         "trials": seeds,
     }
     if cell.has_dense and weights is None:
-        flags["dense_epochs"] = epochs  # the paper does not say how long its own trained
+        flags["dense_epochs"] = epochs  # the paper does not state how long it trained
     spec = resolve(recipe_file(cell.dataset, cell.network), flags)
     assert spec.recipe is not None
     point = {"alpha": cell.alpha, "strength_lambda": cell.strength_lambda, "tanh": cell.tanh}
-    given = {name: value for name, value in point.items() if value is not None}
-    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=given)})
+    changes = {name: value for name, value in point.items() if value is not None}
+    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=changes)})

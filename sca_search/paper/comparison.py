@@ -1,27 +1,28 @@
-"""The paper's figures with ours beside them, as rows; and how well sparsity follows α in both."""
+"""The paper's figures next to ours, as rows; and the rank correlation of sparsity and α in both."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from scipy.stats import spearmanr
+
 from sca_search.paper.cells import Cell, cell_of
 from sca_search.paper.figures import DENSE, Figure
 from sca_search.paper.result import CellResult, mean_and_sd
-from sca_search.study.rank_correlation import spearman
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of the paper's, and ours where it was trained: percent."""
+    """One figure of the paper, and ours if it was trained, in percent."""
 
     figure: Figure
     ours: float | None = None
     ours_sd: float | None = None
-    sparsity: float | None = None  # ours, the mean over seeds
+    sparsity: float | None = None  # ours, mean over seeds
     epochs: int | None = None
     seeds: int | None = None
     failed: int = 0
-    rounded: float | None = None  # ours as rounding leaves it, validation accuracy, the mean over seeds
+    rounded: float | None = None  # our validation accuracy right after rounding, mean over seeds
 
     def as_json(self) -> dict[str, object]:
         figure = self.figure
@@ -47,16 +48,16 @@ class Row:
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """Spearman's, of sparsity and α at one λ; None where fewer than two cells, or all alike."""
+    """Spearman correlation of sparsity and α at one λ; None with fewer than two different cells."""
 
     strength_lambda: float
     paper: float | None
     ours: float | None
-    cells: int  # of ours
+    cells: int  # number of ours
 
 
 def rows_of(figures: Iterable[Figure], results: Mapping[Cell, CellResult]) -> list[Row]:
-    """A row a figure."""
+    """One row per figure."""
     return [_row(figure, cell_of(figure, results), results) for figure in figures]
 
 
@@ -68,16 +69,16 @@ def _row(figure: Figure, cell: Cell | None, results: Mapping[Cell, CellResult]) 
         dense = {"top1": result.dense_top1, "top5": result.dense_top5}[figure.metric]
         if dense is None:
             return Row(figure)
-        amount = {} if result.dense_is_given else {"epochs": result.epochs, "seeds": 1}
-        return Row(figure, 100.0 * dense, **amount)
+        length = {} if result.dense_is_given else {"epochs": result.epochs, "seeds": 1}
+        return Row(figure, 100.0 * dense, **length)
     values = {"top1": result.top1, "top5": result.top5, "sparsity": result.sparsity}[figure.metric]
     mean, sd = mean_and_sd(values)
-    sparsity, rounded = (mean_and_sd(shares)[0] for shares in (result.sparsity, result.rounded))
+    sparsity, rounded = (mean_and_sd(fractions)[0] for fractions in (result.sparsity, result.rounded))
     return Row(figure, mean, sd, sparsity, result.epochs, result.seeds, result.failed, rounded)
 
 
 def rank_correlations(rows: Iterable[Row]) -> list[RankCorrelation]:
-    """For each λ of a table that varies α."""
+    """One per λ of a table that varies α."""
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
     strengths = dict.fromkeys(row.figure.strength_lambda for row in sparsities)
     found = []
@@ -93,5 +94,5 @@ def _spearman(pairs: list[tuple[float | None, float]]) -> float | None:
     alphas, sparsities = {alpha for alpha, _ in pairs}, {sparsity for _, sparsity in pairs}
     if len(alphas) < 2 or len(sparsities) < 2:
         return None
-    value = spearman(*zip(*pairs, strict=True))
+    value = float(spearmanr(*zip(*pairs, strict=True)).statistic)
     return None if math.isnan(value) else value

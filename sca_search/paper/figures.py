@@ -1,4 +1,4 @@
-"""The figures of the paper's seven tables, as they are printed there: shares in percent."""
+"""The figures of the paper's seven tables, as printed there: fractions in percent."""
 
 import csv
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ TITLES = {
     "7": "sparsity and accuracy over α and λ, VGG-S on CIFAR-10",
 }
 SCA, ABLATION, DENSE = "SCA", "SCA-without-tanh", "full-precision"
-# Tables that put SCA beside other methods, with the accuracy that the paper leads with.
+# Tables that compare SCA with other methods.
 LEADING = ("1", "2", "3", "4")
-# Tables that vary α: their cells have a sparsity beside their accuracy.
+# Tables that vary α: their cells have a sparsity and an accuracy.
 GRIDS = ("6", "7")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the paper's."""
+    """One number of the paper."""
 
     table: str
     dataset: str
     network: str
     method: str
-    weights: str  # the values that a weight may have
+    weights: str  # the values of a weight
     metric: str  # top1, top5 or sparsity
     alpha: float | None
     strength_lambda: float | None
@@ -40,12 +40,12 @@ class Figure:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is trained here; the other methods' figures are the paper's alone."""
+        """Whether it is trained here; figures of other methods are only the paper's."""
         return self.method in {SCA, ABLATION, DENSE}
 
 
 def figures_of(table: str) -> tuple[Figure, ...]:
-    """A table's figures in its order; SpecError for a table that the paper has not."""
+    """The figures of a table in its order; SpecError for an unknown table."""
     if table not in TITLES:
         raise SpecError(unknown_name("table", table, TITLES))
     return tuple(figure for figure in _all_figures() if figure.table == table)

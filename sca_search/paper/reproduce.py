@@ -1,23 +1,21 @@
-"""Runs a table's cells one after the other. A finished cell is a file and is not run again; one that was stopped goes
-on where it was."""
+"""Train the cells of a table one after the other. Finished cells are files; interrupted ones continue."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sca_search.config.load import differences
 from sca_search.config.study import StudySpec
 from sca_search.data import IMAGE_FILES
-from sca_search.errors import RunError
-from sca_search.paper.cells import WHOLE, Cell, Extent, full_epochs, spec_of
-from sca_search.paper.hours import Waiting, epochs_that_fit
+from sca_search.errors import RunError, SpecError
+from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.provenance import note_command
-from sca_search.study.pace import measure_pace
+from sca_search.study.pace import RESERVE, Pace, StudySize, measure_pace
 from sca_search.study.run import make_task, run_study
-from sca_search.study.time_plan import Pace
 from sca_search.study.watching import Say, Watcher
 from sca_search.study.workers import threads_of
 from sca_search.training.source import OnceRead
@@ -27,22 +25,22 @@ Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, how much of it, and where it is kept."""
+    """What to train, how much of it, and where."""
 
     cells: tuple[Cell, ...]
     out: Path
-    extent: Extent = WHOLE
+    extent: Extent = FULL
     seeds: int = 1
     data_dir: Path | None = None
-    hours: float | None = None  # epochs are what fits, instead of the extent's
-    command: tuple[str, ...] = ()  # as it was given, to be noted in each cell's run folder
+    hours: float | None = None  # as many epochs as fit, instead of those of `extent`
+    command: tuple[str, ...] = ()  # recorded in the run folder of each cell
     skip_unreadable: bool = False
-    weights: Path | None = None  # of the dense network, instead of its training
+    weights: Path | None = None  # of the dense network, instead of training it
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What is there of a table, by cell."""
+    """The finished cells of a table."""
 
     results: dict[Cell, CellResult]
     stopped: bool = False
@@ -53,54 +51,54 @@ def result_file(plan: Plan, cell: Cell) -> Path:
 
 
 def finished_results(plan: Plan) -> dict[Cell, CellResult]:
-    """The cells that have as many seeds as are asked for."""
+    """The cells that have all requested seeds."""
     found = {cell: read_result(result_file(plan, cell)) for cell in plan.cells}
     return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
 
 
 def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> Reproduced:
-    """Runs what is missing of a table; StopRequestedError only while a pace is measured."""
+    """Train the missing cells of a table; StopRequestedError only while epochs are timed."""
     results = finished_results(plan)
     if plan.hours is None:
-        _refuse_other_lengths(plan, results)
-    _refuse_other_starts(plan, results)
-    waiting = [cell for cell in plan.cells if cell not in results]
-    specs = _specs(plan, waiting, watcher, measure)
+        _check_lengths(plan, results)
+    _check_starts(plan, results)
+    missing = [cell for cell in plan.cells if cell not in results]
+    specs = _specs(plan, missing, watcher, measure)
     source = OnceRead()
-    for number, cell in enumerate(waiting, start=len(results) + 1):
+    for number, cell in enumerate(missing, start=len(results) + 1):
         spec = specs[cell]
-        watcher.say(f"cell {number} of {len(plan.cells)}: {cell.told}, {spec.train.epochs} epochs")
+        watcher.say(f"cell {number} of {len(plan.cells)}: {cell}, {spec.train.epochs} epochs")
         task = make_task(spec, source)
-        task.start_model()  # what does not fit is refused before anything is written
+        task.start_model()  # rejects weights that do not fit before anything is written
         run = _run_of(spec)
         if plan.command:
             note_command(run, plan.command, threads_of(spec, task))
         with watcher.audience(spec, task) as audience:
             finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
-        if finished.stopped or watcher.stop_requested():  # a stop between two seeds raises nothing
+        if finished.stopped or watcher.stop_requested():  # a stop between two seeds does not raise
             return Reproduced(results, stopped=True)
         results[cell] = measure_cell(run, spec, task, result_file(plan, cell), watcher.stop_requested)
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
 
 
-def _refuse_other_lengths(plan: Plan, results: dict[Cell, CellResult]) -> None:
+def _check_lengths(plan: Plan, results: dict[Cell, CellResult]) -> None:
     for cell, result in results.items():
-        wanted = _spec(plan, cell, plan.extent).train.epochs
-        if result.epochs != wanted:
+        epochs = _spec(plan, cell, plan.extent).train.epochs
+        if result.epochs != epochs:
             raise RunError(
-                f"{result_file(plan, cell)}: must have been trained for {wanted} epochs to go on with, got "
+                f"{result_file(plan, cell)}: must have been trained for {epochs} epochs to continue, got "
                 f"{result.epochs}; choose another --out"
             )
 
 
-def _refuse_other_starts(plan: Plan, results: dict[Cell, CellResult]) -> None:
+def _check_starts(plan: Plan, results: dict[Cell, CellResult]) -> None:
     is_given = plan.weights is not None
     for cell, result in results.items():
         if result.dense_is_given != is_given:
-            kinds = {True: "weights that were given", False: "weights that were trained here"}
+            kinds = {True: "weights from a file", False: "weights that were trained here"}
             raise RunError(
-                f"{result_file(plan, cell)}: must have started from {kinds[is_given]}, it has from "
-                f"{kinds[not is_given]}; choose another --out"
+                f"{result_file(plan, cell)}: must have started from {kinds[is_given]}, got {kinds[not is_given]}; "
+                "choose another --out"
             )
 
 
@@ -110,21 +108,20 @@ def _run_of(spec: StudySpec) -> RunFolder:
 
 
 def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) -> dict[Cell, StudySpec]:
-    """The studies of the cells to run; one that was begun keeps its epochs where hours decide."""
-    wanted = {cell: _spec(plan, cell, plan.extent) for cell in cells}
-    begun = {cell: spec for cell in cells if (spec := _begun(wanted[cell])) is not None}
-    known = {cell: spec.train.epochs for cell, spec in begun.items()}
-    for cell, spec in begun.items():
-        same_length = wanted[cell] if plan.hours is None else _of_length(plan, cell, known[cell])
+    """The studies of the cells to train; if hours set the epochs, a cell that was started keeps its number."""
+    specs = {cell: _spec(plan, cell, plan.extent) for cell in cells}
+    started = {cell: spec for cell in cells if (spec := _started(specs[cell])) is not None}
+    epochs = {cell: spec.train.epochs for cell, spec in started.items()}
+    for cell, spec in started.items():
+        same_length = specs[cell] if plan.hours is None else _of_length(plan, cell, epochs[cell])
         if changed := differences(same_length, spec):
             where = plan.out / cell.name
             raise RunError(f"{where}: holds another study, it differs in {', '.join(changed)}; choose another --out")
     if plan.hours is None:
-        return wanted
-    epochs = {cell.name: count for cell, count in known.items()}
-    if len(known) < len(cells):
-        epochs = _epochs_for_hours(plan, wanted, known, watcher, measure)
-    return {cell: _of_length(plan, cell, epochs[cell.name]) for cell in cells}
+        return specs
+    if len(epochs) < len(cells):
+        epochs = _epochs_for_hours(plan, plan.hours, specs, epochs, watcher, measure)
+    return {cell: _of_length(plan, cell, epochs[cell]) for cell in cells}
 
 
 def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
@@ -137,30 +134,66 @@ def _of_length(plan: Plan, cell: Cell, epochs: int) -> StudySpec:
     return _spec(plan, cell, replace(plan.extent, epochs=epochs))
 
 
-def _begun(spec: StudySpec) -> StudySpec | None:
+def _started(spec: StudySpec) -> StudySpec | None:
     run = RunFolder(spec.out / (spec.name or spec.base_name))
     return run.spec() if run.spec_file.is_file() else None
 
 
+@dataclass(frozen=True)
+class CellTime:
+    """How long a cell takes, by the fraction of the paper's epochs."""
+
+    cell: Cell
+    pace: Pace
+    full_epochs: int
+    seeds: int
+    has_dense: bool
+    started: int | None = None  # its number of epochs, if it was started before
+
+    def epochs(self, fraction: float) -> int:
+        return self.started or max(1, math.floor(fraction * self.full_epochs + 1e-9))
+
+    def seconds(self, fraction: float) -> float:
+        epochs = self.epochs(fraction)
+        return self.pace.seconds(StudySize(epochs if self.has_dense else 0, epochs, 0, self.seeds, 0))
+
+
 def _epochs_for_hours(
-    plan: Plan, wanted: dict[Cell, StudySpec], begun: dict[Cell, int], watcher: Watcher, measure: Measure
-) -> dict[str, int]:
-    assert plan.hours is not None
+    plan: Plan,
+    hours: float,
+    specs: dict[Cell, StudySpec],
+    started: dict[Cell, int],
+    watcher: Watcher,
+    measure: Measure,
+) -> dict[Cell, int]:
     began = time.monotonic()
     paces: dict[tuple[str, str], Pace] = {}
-    for cell, spec in wanted.items():
-        if (cell.dataset, cell.network) not in paces:
-            watcher.say(f"measuring the pace of {cell.network} on {cell.dataset}")
-            paces[cell.dataset, cell.network] = measure(spec, watcher.say, watcher.stop_requested)
-    waiting = [
-        Waiting(
-            cell.name,
-            paces[cell.dataset, cell.network],
-            full_epochs(cell),
-            plan.seeds,
-            spec.train.dense_epochs > 0,
-            begun.get(cell),
-        )
-        for cell, spec in wanted.items()
-    ]
-    return epochs_that_fit(plan.hours, time.monotonic() - began, waiting)
+    times = []
+    for cell, spec in specs.items():
+        if (network := (cell.dataset, cell.network)) not in paces:
+            watcher.say(f"timing {cell.network} on {cell.dataset}")
+            paces[network] = measure(spec, watcher.say, watcher.stop_requested)
+        has_dense = spec.train.dense_epochs > 0
+        times.append(CellTime(cell, paces[network], full_epochs(cell), plan.seeds, has_dense, started.get(cell)))
+    return epochs_that_fit(hours, time.monotonic() - began, times)
+
+
+def epochs_that_fit(hours: float, seconds_spent: float, cells: Iterable[CellTime]) -> dict[Cell, int]:
+    """Epochs per cell: the largest fraction of the paper's epochs that fits, the same for all cells.
+
+    A cell that was started continues in any case: the same command must not reject it because the machine is slower
+    today.
+    """
+    times = list(cells)
+    fresh = [each for each in times if not each.started]
+    seconds = RESERVE * (3600 * hours - seconds_spent)
+    longest = max((each.full_epochs for each in fresh), default=1)
+    for epochs in range(longest, 0, -1):
+        fraction = epochs / longest
+        if not fresh or sum(each.seconds(fraction) for each in times) <= seconds:
+            return {each.cell: each.epochs(fraction) for each in times}
+    least = (sum(each.seconds(0.0) for each in times) / RESERVE + seconds_spent) / 3600
+    raise SpecError(
+        f"--hours must be at least {math.ceil(100 * least) / 100:g} for one epoch of each of {len(fresh)} cells on "
+        f"this machine, got {hours:g}"
+    )

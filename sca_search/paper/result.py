@@ -1,4 +1,4 @@
-"""What a finished cell gave on the test split, seed by seed, as a file."""
+"""The result of a finished cell on the test split, per seed, as a file."""
 
 import json
 import statistics
@@ -26,10 +26,10 @@ from sca_search.training.train import until_stopped
 
 @dataclass(frozen=True)
 class CellResult:
-    """Shares of 1, a seed each; `failed` are seeds that left the finite numbers.
+    """Fractions, one per seed; `failed` is the number of seeds that diverged.
 
-    `rounded` is the validation accuracy as rounding leaves a network, before BatchNorm's statistics are estimated again
-    for its trits: the paper says nothing of such a step.
+    `rounded` is the validation accuracy right after rounding, before the BatchNorm statistics are re-estimated for the
+    trits: the paper does not mention such a step.
     """
 
     epochs: int
@@ -41,7 +41,7 @@ class CellResult:
     dense_top1: float | None = None
     dense_top5: float | None = None
     rounded: tuple[float, ...] = ()
-    dense_is_given: bool = False  # by a file, and not trained here
+    dense_is_given: bool = False  # by a file, not trained here
 
     @property
     def seeds(self) -> int:
@@ -52,19 +52,19 @@ _RESULT = TypeAdapter(CellResult)
 
 
 def read_result(path: Path) -> CellResult | None:
-    """A finished cell; None where there is none yet."""
+    """The result of a finished cell; None if it is not finished."""
     if not path.exists():
         return None
     try:
         return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # pydantic raises ValueErrors
         raise RunError(f"{path}: is not the result of a cell; remove it to train the cell again") from error
 
 
 def measure_cell(
     run: RunFolder, spec: StudySpec, task: Task, path: Path, stop_requested: Callable[[], bool] = lambda: False
 ) -> CellResult:
-    """Every seed on the test split: nothing was chosen by validation, so nothing flatters itself."""
+    """Score every seed on the test split. Nothing was chosen by validation, so there is no selection bias."""
     frame = read_csv(run.trials_file)
     trained = measured(frame)
     diverged = _diverged(run, frame)
@@ -73,20 +73,20 @@ def measure_cell(
         task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
         for number in trained["candidate"]
     ]
-    scores = [top_shares(network, test, stop_requested) for network in networks]
+    scores = [top_accuracies(network, test, stop_requested) for network in networks]
     dense: dict[str, float] = {}
     if spec.train.dense_epochs or spec.model.weights is not None:
         start = warm_start(run, spec, task, Progress())
-        top1, top5 = top_shares(task.model_with(start.state), test, stop_requested)
+        top1, top5 = top_accuracies(task.model_with(start.state), test, stop_requested)
         dense = {"dense_top1": top1, "dense_top5": top5}
     result = CellResult(
         epochs=spec.train.epochs,
         network=spec.model.label,
         top1=tuple(top1 for top1, _ in scores),
         top5=tuple(top5 for _, top5 in scores),
-        sparsity=tuple(float(share) for share in trained["sparsity"]),
+        sparsity=tuple(map(float, trained["sparsity"])),
         failed=diverged,
-        rounded=tuple(float(share) for share in trained["rounded_metric"]),
+        rounded=tuple(map(float, trained["rounded_metric"])),
         dense_is_given=spec.model.weights is not None,
         **dense,
     )
@@ -95,7 +95,7 @@ def measure_cell(
 
 
 def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
-    """How many seeds did; RunError where one ended otherwise, which says nothing of the method."""
+    """How many seeds diverged; RunError if one failed for another reason, which is not a result of the method."""
     failed = frame[frame["state"] == "failed"]
     others = failed[~failed["reason"].fillna("").str.startswith(DIVERGED)]
     if len(others):
@@ -107,19 +107,19 @@ def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
     return len(failed)
 
 
-def top_shares(
+def top_accuracies(
     network: nn.Module, split: AnySplit, stop_requested: Callable[[], bool] = lambda: False
 ) -> tuple[float, float]:
-    """How often the right class is the first, and among the first five."""
+    """Top-1 and top-5 accuracy."""
     outputs = answers(network, until_stopped(split.batches(EVALUATION_BATCH), stop_requested))
     labels = torch.cat([targets for _, targets, *_ in split.batches(EVALUATION_BATCH)])
     best = outputs.topk(min(5, outputs.shape[1])).indices == labels.unsqueeze(1)
     return float(best[:, 0].float().mean()), float(best.any(dim=1).float().mean())
 
 
-def mean_and_sd(shares: Iterable[float]) -> tuple[float | None, float | None]:
-    """In percent; a spread takes two."""
-    values = [100.0 * share for share in shares]
+def mean_and_sd(fractions: Iterable[float]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation in percent; None without enough values."""
+    values = [100.0 * fraction for fraction in fractions]
     if not values:
         return None, None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

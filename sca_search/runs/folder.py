@@ -33,12 +33,11 @@ from filelock import FileLock, Timeout
 
 from sca_search.config.load import differences, resolve
 from sca_search.config.names import ACCURACY
-from sca_search.config.storage_url import Shared
+from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
 from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 from sca_search.system.files import write_json_atomic, write_text_atomic
-from sca_search.system.secrets import address_without_password
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
 # 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file.
@@ -227,7 +226,7 @@ def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
     if not run.spec_file.is_file():
         _make(run.path, exist_ok=True)
         write_json_atomic(run.about_file, {"format": FORMAT})
-        write_json_atomic(run.shared_file, {"storage": address_without_password(shared.storage)})
+        write_json_atomic(run.shared_file, {"storage": shown_address(shared.storage)})
         write_text_atomic(run.spec_file, spec.to_toml())
     return run
 

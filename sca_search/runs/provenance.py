@@ -1,19 +1,17 @@
 """Provenance of a run: its commands, the machine and the versions, in about.json."""
 
 import math
-import os
 import platform
-import re
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import FORMAT, RunFolder
 from sca_search.system.files import write_json_atomic
-from sca_search.system.secrets import address_without_password
+from sca_search.system.machine import processor, usable_cores
+from sca_search.system.secrets import scrub
 from sca_search.system.versions import versions
 
 
@@ -23,7 +21,7 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     commands = known.get("commands") if isinstance(known, dict) else None
     before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
     # Before joining: shell quotes would split a password that contains a quote.
-    shown = shlex.join(["sca-search", *map(address_without_password, arguments)])
+    shown = shlex.join(["sca-search", *map(scrub, arguments)])
     command = {"command": shown, "at": time.time()}
     write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
 
@@ -48,16 +46,3 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
-
-
-def processor() -> str:
-    """Name of the processor, if the system reports it."""
-    known = Path("/proc/cpuinfo")
-    if known.exists() and (match := re.search(r"model name\s*:\s*(.+)", known.read_text())):
-        return match[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may use; a container may have fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,7 +20,7 @@ from sca_search.export.graph.trace import record_name
 from sca_search.export.latency.calibrate import graph_of, measure_ms
 from sca_search.export.latency.model import LatencyModel
 from sca_search.export.packed.format import packed_bytes, payload_bytes
-from sca_search.export.references import choose_vectors
+from sca_search.export.verify import choose_vectors
 from sca_search.runs.goal import PREFERRED, limits_of, planned_amount, planned_between
 from sca_search.runs.trials import PREDICTED
 from sca_search.ternary.allocation import LayerShape, Limit, limits_without_zeros, refuse_impossible_limits

@@ -1,7 +1,7 @@
-"""Successive halving over epochs: which trainings go on at a rung, and how well rungs foretell the end.
+"""Successive halving over epochs: which trials continue at a rung, and how well rungs predict the final loss.
 
-A rung's score is the loss that a network would have if its training ended there. Sparser networks lose more, so a
-training is only compared with those of comparable sparsity.
+The score of a rung is the loss of the network if training ended there. Sparser networks have a higher loss, so a trial
+is only compared with trials of comparable sparsity.
 """
 
 import math
@@ -13,31 +13,30 @@ from itertools import accumulate
 from typing import Any
 
 from sca_search.runs.trials import RUNG
-from sca_search.study.rank_correlation import spearman
 
-# Densities (shares of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
+# Densities (fractions of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
 COMPARABLE = 1.5
-# With fewer comparable trainings nobody is stopped.
+# With fewer comparable trials none is paused.
 LEAST_COMPARED = 3
 
 
 @dataclass(frozen=True)
 class RungScore:
-    """A training at one rung."""
+    """The loss of one candidate at one rung."""
 
     candidate: int
     sparsity: float
     loss: float
 
 
-def rung_epochs(shares: Sequence[float], epochs: int) -> tuple[int, ...]:
-    """Shares of a training as epochs, each once, none at its start or end."""
-    rounded = {round(share * epochs) for share in shares}
+def rung_epochs(fractions: Sequence[float], epochs: int) -> tuple[int, ...]:
+    """Fractions of a training as distinct epochs, without its start and end."""
+    rounded = {round(fraction * epochs) for fraction in fractions}
     return tuple(sorted(epoch for epoch in rounded if 0 < epoch < epochs))
 
 
 def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
-    """Whether a training is among the best `keep` of the comparable ones seen at its rung, itself included."""
+    """Whether a candidate is among the best fraction `keep` of the comparable ones at its rung, itself included."""
     peers = [other for other in others if other.candidate != mine.candidate and comparable(mine, other)]
     losses = [other.loss for other in peers]
     if keep >= 1.0 or len(losses) + 1 < LEAST_COMPARED:
@@ -47,7 +46,7 @@ def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
 
 
 def comparable(one: RungScore, other: RungScore) -> bool:
-    """Whether two trainings are alike enough in sparsity for their losses to be compared."""
+    """Whether two candidates are close enough in sparsity to compare their losses."""
     return _alike(one.sparsity, other.sparsity)
 
 
@@ -56,34 +55,33 @@ def _alike(sparsity: float, other: float) -> bool:
 
 
 def _ratio(sparsity: float, other: float) -> float:
-    """Of two densities; it rises with the other sparsity."""
+    """The ratio of two densities; it increases with the other sparsity."""
     return (1.0 - sparsity) / (1.0 - other)
 
 
-def promoted(paused: Sequence[RungScore], seen: Sequence[RungScore], keep: float) -> list[int]:
-    """The paused candidates that belong to the best of their rung by now, best first."""
-    chosen = [mine for mine in paused if goes_on(mine, seen, keep)]
+def promoted(paused: Sequence[RungScore], reached: Sequence[RungScore], keep: float) -> list[int]:
+    """The paused candidates that are now among the best of their rung, best first."""
+    chosen = [mine for mine in paused if goes_on(mine, reached, keep)]
     return [mine.candidate for mine in sorted(chosen, key=lambda mine: mine.loss)]
 
 
-def relative_losses(told: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The logarithm of each training's loss beside those of comparable sparsity: below 0 is better than usual.
+def relative_losses(trials: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The log loss of each trial minus the mean log loss at comparable sparsity: negative is better than average.
 
-    A training is compared where it is now, at its end or its last rung, with all that have come there. NaN where it
-    tells nothing.
+    A trial is compared at its end or its last rung, with all trials that got there. NaN without a loss.
     """
-    places = [_place(each) for each in told]
-    means = {place: _Means(told, place) for place in {*places} - {""}}
-    return [means[place].beside(each) if place else math.nan for each, place in zip(told, places, strict=True)]
+    places = [_place(trial) for trial in trials]
+    means = {place: _Means(trials, place) for place in {*places} - {""}}
+    return [means[place].relative(trial) if place else math.nan for trial, place in zip(trials, places, strict=True)]
 
 
-def _place(mine: Mapping[str, Any]) -> str:
-    """Where a training is now: the name of its last loss."""
-    if mine.get("planned_sparsity") is None:
+def _place(trial: Mapping[str, Any]) -> str:
+    """The name of the last loss of a trial."""
+    if trial.get("planned_sparsity") is None:
         return ""
-    if mine.get("loss") is not None:
+    if trial.get("loss") is not None:
         return "loss"
-    return max((name for name in mine if name.startswith(RUNG)), key=_epoch_of, default="")
+    return max((name for name in trial if name.startswith(RUNG)), key=_epoch_of, default="")
 
 
 def _epoch_of(rung: str) -> int:
@@ -91,24 +89,26 @@ def _epoch_of(rung: str) -> int:
 
 
 class _Means:
-    """The mean logarithm of the losses at one place, around any sparsity.
+    """The mean log loss at one place, around any sparsity.
 
-    Sorted by sparsity, comparable trainings stand together, and running sums give the sum of any stretch: a study of
-    ten thousand trials would wait for each of them to be compared with each. Fractions keep the sums exact.
+    Sorted by sparsity, comparable trials are adjacent, and cumulative sums give the sum of any range: with ten thousand
+    trials, comparing all pairs takes too long. Fractions make the sums exact.
     """
 
-    def __init__(self, told: Sequence[Mapping[str, Any]], place: str) -> None:
-        seen = [each for each in told if each.get(place) is not None and each.get("planned_sparsity") is not None]
-        pairs = sorted((float(each["planned_sparsity"]), _log_loss(each, place)) for each in seen)
-        finite = [(sparsity, log) for sparsity, log in pairs if math.isfinite(log)]  # else they would hide all others
+    def __init__(self, trials: Sequence[Mapping[str, Any]], place: str) -> None:
+        known = [
+            trial for trial in trials if trial.get(place) is not None and trial.get("planned_sparsity") is not None
+        ]
+        pairs = sorted((float(trial["planned_sparsity"]), _log_loss(trial, place)) for trial in known)
+        finite = [(sparsity, log) for sparsity, log in pairs if math.isfinite(log)]  # NaN would hide all others
         self._place = place
         self._sparsities = [sparsity for sparsity, _ in finite]
         self._sums = list(accumulate((Fraction(log) for _, log in finite), initial=Fraction()))
         self._known: dict[float, float] = {}
 
-    def beside(self, mine: Mapping[str, Any]) -> float:
-        """The logarithm of a training's loss less that of the comparable ones; not finite where its own is not."""
-        sparsity, log = float(mine["planned_sparsity"]), _log_loss(mine, self._place)
+    def relative(self, trial: Mapping[str, Any]) -> float:
+        """The log loss of a trial minus the mean of the comparable ones; not finite if its own is not."""
+        sparsity, log = float(trial["planned_sparsity"]), _log_loss(trial, self._place)
         if not math.isfinite(log):
             return log
         if sparsity not in self._known:
@@ -125,12 +125,14 @@ def _log_loss(row: Mapping[str, Any], place: str) -> float:
     return math.log(max(float(row[place]), 1e-12))
 
 
-def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[float, int] | None:
-    """Spearman's rank correlation of the loss at a rung with the loss at the end, and of how many trainings.
+def rung_correlation(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[float, int] | None:
+    """Spearman's correlation of the loss at a rung with the final loss, and the number of trials.
 
-    Losses are taken beside those of comparable trainings, else sparsity alone would make them agree. None where there
-    are too few to say.
+    Losses are relative to those of comparable trials; otherwise sparsity alone would correlate them. None if there are
+    too few trials.
     """
+    from scipy.stats import spearmanr  # noqa: PLC0415 - 20 MB, and dashboards import this module
+
     rung = f"{RUNG}{epoch}"
     rows = [row for row in finished if row.get(rung) is not None and row.get("loss") is not None]
     pairs = []
@@ -141,7 +143,7 @@ def foretelling(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple[floa
     at_rung, at_end = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(pairs) < LEAST_COMPARED + 1 or len(set(at_rung)) == 1 or len(set(at_end)) == 1:
         return None
-    return spearman(at_rung, at_end), len(pairs)
+    return float(spearmanr(at_rung, at_end).statistic), len(pairs)
 
 
 def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -46,8 +46,8 @@ from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import build_cost_meter, given_prior, or_again
 from sca_search.study.space import Space
 from sca_search.study.storage import NothingWaitsError, storage_errors
-from sca_search.system.memory_limit import memory_limits
-from sca_search.system.secrets import without_passwords
+from sca_search.system.memory import oom_as_limit_error
+from sca_search.system.secrets import scrub
 from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
@@ -125,14 +125,14 @@ class Objective:
         rungs = self._rungs(trial, number, candidate.sparsity)
         self._fetch_checkpoint(trial, number)
         try:
-            with memory_limits():
+            with oom_as_limit_error():
                 return or_again(
                     lambda: train_candidate(candidate, self.task, self.start, progress, rungs),
                     self.run.checkpoint(number),
                     self._note,
                 )
         except FAILURES as error:
-            trial.set_user_attr("reason", without_passwords(str(error)))
+            trial.set_user_attr("reason", scrub(str(error)))
             logger.warning("trial %d failed", trial.number, exc_info=True)
             raise
         except PausedError as error:

@@ -20,10 +20,10 @@ from sca_search.runs.integrity import damage_refused
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.budgets import CostMeter, Costs
 from sca_search.study.candidates import keep
-from sca_search.study.halving import foretelling, rung_epochs
+from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.system.files import atomic_path, write_json_atomic
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
@@ -58,7 +58,7 @@ def refit(
     with damage_refused(run.candidate(number), "trained again"):
         known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
-    with memory_limits():
+    with oom_as_limit_error():
         settled = train_candidate(again, task, start, progress)
     costs = cost_meter(settled.model, task) if cost_meter else Costs()
     keep(run, number, again, settled, task, costs, refit=index)
@@ -115,7 +115,7 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
         {str(name): value for name, value in row.items() if pd.notna(value)}
         for row in measured(frame).to_dict("records")
     ]
-    told = {epoch: foretelling(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
+    told = {epoch: rung_correlation(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
     return {str(epoch): {"rank_correlation": found[0], "trials": found[1]} for epoch, found in told.items() if found}
 
 

@@ -1,227 +1,158 @@
-"""Measures the pace of a study: a small real one is run in a folder that is thrown away, and its parts are timed.
+"""How many epochs and trials fit into a time, from measured seconds per epoch.
 
-Large data is measured on a share of its images: what takes a time for each image is scaled up, the rest is not.
+Epochs come first: the most, up to a limit, that leave time for a useful search, 16 trials and two refits of the chosen
+one. If there is no time for that even with few epochs, there are fewer trials, at least one.
 """
 
-import statistics
-import subprocess
-import sys
-import tempfile
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
+from sca_search.config.candidate import Candidate
+from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
-from sca_search.errors import RunError
-from sca_search.runs.folder import new_run
-from sca_search.study.halving import rung_epochs
-from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
-from sca_search.study.time_plan import Pace
+from sca_search.errors import SpecError
+from sca_search.runs.goal import typical_sparsity
+from sca_search.study.setup import make_task, prepare_budgets
+from sca_search.study.space import Space
 from sca_search.study.workers import threads_of
-from sca_search.training.evaluate import EVALUATION_BATCH
-from sca_search.training.fit import StopRequestedError
-from sca_search.training.sensitivity import GRID
-from sca_search.training.task import Epoch, Progress, Task
-from sca_search.training.train import RUNG_BATCHES, train_dense
+from sca_search.training.task import Epoch, Progress, Task, WarmStart
+from sca_search.training.train import train_candidate, train_dense
 
-# The small study. Its rungs lie behind epochs 2 and 4, so that five of seven gaps between epochs are plain ones.
-_DENSE, _EPOCHS, _FROZEN, _TRIALS = 6, 8, 4, 3
-# What a training epoch and a look at the validation split may take of it; above that, a share is measured.
-# A look is short beside an epoch: what is wrong about it is taken for training, and scaled up with that.
-_EPOCH_SECONDS, _LOOK_SECONDS = 0.8, 0.05
-# No further trial begins where it would end later: on a machine that is very busy, one must do.
-_MOST_SECONDS = 60.0
-_FEW_BATCHES = 4
-_FEW_IMAGES, _LOOKS = 512, 4
+RESERVE = 0.9  # of the time is planned; the rest is for the test split, the page, and a machine that is busier later
+# Ternary epochs of a trial. With fewer than 2 the schedules have no effect; above 40, more trials help more.
+MIN_EPOCHS, MAX_EPOCHS = 2, 40
+# Ratio of dense and frozen epochs to ternary ones, as in the defaults (30, 5 and 20), and their minimum.
+_DENSE_RATIO, _FROZEN_RATIO, _MIN_DENSE, _MIN_FROZEN = 1.5, 0.25, 2, 1
+# Minimum of trials, refits, and the fewest epochs with which this many trials are worth more than longer ones.
+_LEVELS = ((16, 2, 10), (8, 1, 5), (4, 0, 3), (1, 0, MIN_EPOCHS))
+# What is measured: this many epochs, on as many batches as take about this long.
+_EPOCHS, _FROZEN, _EPOCH_SECONDS, _FEW_BATCHES = 3, 2, 1.0, 4
+# Storing a trial and sampling the next: 0.4 to 0.7 s between two trials of the digits, on two busy cores.
+_TRIAL_SECONDS = 0.5
+
 Say = Callable[[str], None]
+Stop = Callable[[], bool]
 
 
-@dataclass
-class Times:
-    """When what happened, in seconds."""
+@dataclass(frozen=True)
+class StudySize:
+    """How much a study trains."""
 
-    dense: list[float] = field(default_factory=list)
-    queued: list[float] = field(default_factory=list)
-    started: dict[int, float] = field(default_factory=dict)
-    ternary: dict[int, list[float]] = field(default_factory=dict)
-    frozen: dict[int, list[float]] = field(default_factory=dict)
-    ended: dict[int, float] = field(default_factory=dict)
+    dense_epochs: int
+    epochs: int
+    frozen_epochs: int
+    trials: int
+    refits: int
 
-    def audience(self, stop_requested: Callable[[], bool]) -> Audience:
-        def on_epoch(trial: int, epoch: Epoch) -> None:
-            phase = self.ternary if epoch.phase == "ternary" else self.frozen
-            phase.setdefault(trial, []).append(time.monotonic())
-
-        return Audience(
-            on_dense_epoch=lambda _epoch: self.dense.append(time.monotonic()),
-            on_queue=lambda _waiting, _finished: self.queued.append(time.monotonic()),
-            on_trial_start=lambda trial, _sparsity: self.started.update({trial: time.monotonic()}),
-            on_trial_epoch=on_epoch,
-            on_trial_end=lambda row: self.ended.update({int(str(row["trial"])): time.monotonic()}),
-            stop_requested=stop_requested,
+    def __str__(self) -> str:
+        trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
+        refits = {0: "no refits", 1: "1 refit"}.get(self.refits, f"{self.refits} refits")
+        return (
+            f"{self.dense_epochs} dense epochs, {trials} and {refits} of {self.epochs} + {self.frozen_epochs} epochs "
+            "each"
         )
 
 
 @dataclass(frozen=True)
-class Share:
-    """How many images of a split were measured, and how many there are."""
+class Pace:
+    """Measured seconds of the parts of a study."""
 
-    measured: int
-    all: int
+    start: float  # Python, torch, data and network
+    dense_epoch: float
+    epoch: float  # with the validation of the soft and the rounded network
+    frozen_epoch: float
+    trial_rest: float  # of a trial besides its epochs
+    workers: int = 1
 
-    @property
-    def missing(self) -> int:
-        return self.all - self.measured
+    def trial(self, size: StudySize) -> float:
+        """Seconds per trial."""
+        return size.epochs * self.epoch + size.frozen_epochs * self.frozen_epoch + self.trial_rest
 
-    @property
-    def missing_of_few(self) -> int:
-        """Of the batches that stand for a split at rungs and in layer sensitivity."""
-        few = RUNG_BATCHES * EVALUATION_BATCH
-        return min(few, self.all) - min(few, self.measured)
+    def parts(self, size: StudySize) -> dict[str, float]:
+        """Seconds of a study by part; a refit takes as long as a trial."""
+        return {
+            "start": self.start,
+            "dense warm start": size.dense_epochs * self.dense_epoch,
+            "trials": math.ceil(size.trials / self.workers) * self.trial(size),
+            "refits": size.refits * self.trial(size),
+        }
 
-
-@dataclass(frozen=True)
-class Shares:
-    """Of what was measured, and the seconds that one image takes to look at."""
-
-    train: Share
-    val: Share
-    test: Share
-    look: float = 0.0
-    sensitivities: int = 0  # networks that are looked at, one layer rounded in each
-
-
-def measure_pace(spec: StudySpec, say: Say, stop_requested: Callable[[], bool]) -> Pace:
-    """Runs the small study; raises for everything that the real one would refuse."""
-    whole = make_task(spec)  # which may download
-    prepare_budgets(spec, whole, None, say)  # which is kept, so that the run finds it
-    say("timing the start of a run")
-    start = _import_seconds(stop_requested)
-    torch.set_num_threads(threads_of(spec, whole))  # as the study will, so that the first guess is of its pace
-    train, val = _affordable(whole, spec, stop_requested)
-    amount = {"dense_epochs": _DENSE, "epochs": _EPOCHS, "frozen_epochs": _FROZEN}
-    limit = {"train_limit": train} if train < len(whole.data.train) else {}
-    trials = _TRIALS if spec.search.workers == 1 else 2 * spec.search.workers
-    with tempfile.TemporaryDirectory() as folder:
-        small = spec.model_copy(
-            update={
-                "name": "probe",
-                "out": Path(folder),
-                "data": spec.data.model_copy(update=limit),
-                "train": spec.train.model_copy(update=amount),
-                "search": spec.search.model_copy(update={"trials": trials, "refits": 0, "time_budget": _MOST_SECONDS}),
-            }
-        )
-        began = time.monotonic()
-        task = make_task(small)
-        prepared = prepare_budgets(small, task, None, lambda _line: None)
-        start += time.monotonic() - began
-        if spec.search.workers == 1:  # other processes read the data by themselves
-            task = _with_less_to_look_at(task, val)
-        shares = _shares(task, whole)
-        say(f"timing a small study: {trials} trials{_on(shares)}")
-        times, run = Times(), new_run(small)
-        began = time.monotonic()
-        if run_study(run, small, task, times.audience(stop_requested), prepared.calibration).stopped:
-            raise StopRequestedError
-        return scaled(pace_of(times, small, start, began, time.monotonic()), shares)
+    def seconds(self, size: StudySize) -> float:
+        """Seconds of the whole study."""
+        return sum(self.parts(size).values())
 
 
-def pace_of(times: Times, spec: StudySpec, start: float, began: float, over: float) -> Pace:
-    """The pace of what was timed, as it was."""
-    whole = [trial for trial, epochs in times.frozen.items() if len(epochs) == spec.train.frozen_epochs]
-    if not whole:
-        raise RunError("the pace cannot be measured: no trial of the small study came to its end")
-    rungs = rung_epochs(spec.search.rungs, spec.train.epochs)
-    dense = statistics.fmean(_gaps(times.dense))
-    epoch = statistics.fmean(gap for trial in whole for gap in _gaps(times.ternary[trial], rungs))
-    frozen = statistics.fmean(gap for trial in whole for gap in _gaps(times.frozen[trial]))
-    workers = spec.search.workers
-    # Other processes take a while to start; in this one, a trial begins by sampling it.
-    first = min(times.started.values()) if workers > 1 else times.queued[0]
-    each = (max(times.ended.values()) - first) * workers / len(times.ended)
+def measure_pace(spec: StudySpec, say: Say, stop_requested: Stop, began: float | None = None) -> Pace:
+    """Time epochs of the dense warm start and of one trial; raises everything that the study would reject.
+
+    Of large data, a fraction of both splits is used, and all times are divided by it. Constant parts are scaled as
+    well, which errs on the safe side. `began` is when the program started, to be counted as part of the start.
+    """
+    began = time.monotonic() if began is None else began
+    task = make_task(spec)
+    start = time.monotonic() - began
+    prepare_budgets(spec, task, None, say)  # its calibration is cached for the study
+    torch.set_num_threads(threads_of(spec, task))
+    rough, _ = _time_dense(_part_of(task, _FEW_BATCHES), spec, stop_requested)
+    batches = max(_FEW_BATCHES, round(_FEW_BATCHES * _EPOCH_SECONDS / rough))
+    part = _part_of(task, batches)
+    fraction = len(part.data.train) / len(task.data.train)
+    say("timing an epoch" + (f" on {len(part.data.train):,} training images" if fraction < 1 else ""))
+    dense_epoch, warm_start = _time_dense(part, spec, stop_requested)
+    ends: dict[str, list[float]] = {"ternary": [], "frozen": []}
+
+    def on_epoch(epoch: Epoch) -> None:
+        ends[epoch.phase].append(time.monotonic())
+
+    began = time.monotonic()
+    train_candidate(_candidate(spec, task), part, warm_start, Progress(on_epoch, stop_requested))
+    total = time.monotonic() - began
+    epoch, frozen = _mean_gap(ends["ternary"]), _mean_gap(ends["frozen"])
+    rest = max(0.0, total - _EPOCHS * epoch - _FROZEN * frozen)
     return Pace(
-        start=start,
-        dense_epoch=dense,
-        dense_rest=max(0.0, times.dense[0] - began - dense),
-        before_trials=first - times.dense[-1],
-        epoch=epoch,
-        frozen_epoch=frozen,
-        trial_rest=max(0.0, each - spec.train.epochs * epoch - spec.train.frozen_epochs * frozen),
-        end=over - max(times.ended.values()),
-        workers=workers,
+        start,
+        dense_epoch / fraction,
+        epoch / fraction,
+        frozen / fraction,
+        rest / fraction + _TRIAL_SECONDS,
+        spec.search.workers,
     )
 
 
-def scaled(pace: Pace, shares: Shares) -> Pace:
-    """The pace on all images: of a training epoch's time, what is no look grows with the training split."""
-    larger = shares.train.all / shares.train.measured
-    look, missing = shares.look * shares.val.measured, shares.look * shares.val.missing
-
-    def whole(epoch: float, looks: int) -> float:
-        return larger * max(0.0, epoch - looks * look) + looks * (look + missing)
-
-    through = shares.look * shares.train.missing  # once through what was left out
-    few = shares.look * shares.train.missing_of_few
-    sensitivity = shares.sensitivities * (few + shares.look * shares.val.missing_of_few)
-    return replace(
-        pace,
-        dense_epoch=whole(pace.dense_epoch, 1),
-        before_trials=pace.before_trials
-        + through
-        + missing
-        + sensitivity,  # first the dense network's answers, its score
-        epoch=whole(pace.epoch, 2),
-        frozen_epoch=whole(pace.frozen_epoch, 1),
-        # Normalisation is re-estimated on the training split; two rungs, two looks before and one after settling.
-        trial_rest=pace.trial_rest + through + 2 * few + 5 * missing,
-        end=pace.end + 2 * shares.look * shares.test.missing,
-    )
-
-
-def _gaps(times: list[float], without: tuple[int, ...] = ()) -> list[float]:
-    """From each epoch to the next, but for those behind which something else was done."""
-    return [later - earlier for epoch, (earlier, later) in enumerate(pairwise(times), 1) if epoch not in without]
-
-
-def _import_seconds(stop_requested: Callable[[], bool]) -> float:
-    """A process of its own that imports what a run does."""
-    began = time.monotonic()
-    imports = "import sca_search.cli.run, sca_search.study.progress, sca_search.study.run"
-    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, check=False)
-    if stop_requested():  # Ctrl-C ends that process, too
-        raise StopRequestedError
-    done.check_returncode()
-    return time.monotonic() - began
-
-
-def _affordable(task: Task, spec: StudySpec, stop_requested: Callable[[], bool]) -> tuple[int, int]:
-    """How many training and validation images fit into the time that a small study may take, by a first guess."""
-    few = min(len(task.data.train), _FEW_BATCHES * task.batch)
+def _time_dense(task: Task, spec: StudySpec, stop_requested: Stop) -> tuple[float, WarmStart]:
+    """Seconds per epoch, and the dense network."""
     ends: list[float] = []
-    progress = Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested)
-    less = replace(task, data=replace(task.data, train=_first(task.data.train, few), val=_first(task.data.val, 1)))
-    train_dense(less, epochs=3, learning_rate=spec.train.dense_learning_rate, seed=spec.seed, progress=progress)
-    step = statistics.fmean(_gaps(ends)) / few
-    train = max(few, round(_EPOCH_SECONDS / step))
-    val = max(1, round(_LOOK_SECONDS / _look_seconds(task)))
-    return min(train, len(task.data.train)), min(val, len(task.data.val))
+    warm_start = train_dense(
+        task,
+        epochs=_EPOCHS,
+        learning_rate=spec.train.dense_learning_rate,
+        seed=spec.seed,
+        progress=Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested),
+        with_answers=spec.train.distillation > 0,
+    )
+    return _mean_gap(ends), warm_start
 
 
-def _look_seconds(task: Task) -> float:
-    """Of one validation image."""
-    some = _first(task.data.val, _FEW_IMAGES)
-    less, model = replace(task, data=replace(task.data, val=some)), task.make_model()
-    less.validate(model)  # the first time is not like the others
-    began = time.monotonic()
-    for _ in range(_LOOKS):
-        less.validate(model)
-    return (time.monotonic() - began) / (_LOOKS * len(some))
+def _candidate(spec: StudySpec, task: Task) -> Candidate:
+    """The first candidate of the study, for a few epochs."""
+    space = Space(spec, task.layer_shapes)
+    sparsity = space.possible(typical_sparsity(spec.goal))
+    candidate = (
+        recipe_candidate(spec, spec.seed) if spec.recipe else space.candidate(space.first_guess(), sparsity, spec.seed)
+    )
+    return candidate.model_copy(update={"epochs": _EPOCHS, "frozen_epochs": _FROZEN})
+
+
+def _part_of(task: Task, batches: int) -> Task:
+    """The task on the first batches of the training split, and on the same fraction of the validation split."""
+    train = _first(task.data.train, batches * task.batch)
+    val = _first(task.data.val, math.ceil(len(task.data.val) * len(train) / len(task.data.train)))
+    return replace(task, data=replace(task.data, train=train, val=val))
 
 
 def _first(split: AnySplit, count: int) -> AnySplit:
@@ -232,24 +163,33 @@ def _first(split: AnySplit, count: int) -> AnySplit:
     return split
 
 
-def _with_less_to_look_at(task: Task, val: int) -> Task:
-    if val == len(task.data.val):
-        return task
-    some = _first(task.data.val, val)
-    return replace(task, data=replace(task.data, val=some, read_test=lambda: some))
+def _mean_gap(ends: list[float]) -> float:
+    """Mean time from the end of an epoch to the end of the next; the first epoch is slower and not counted."""
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-def _shares(task: Task, whole: Task) -> Shares:
-    train = Share(len(task.data.train), len(whole.data.train))
-    val = Share(len(task.data.val), len(whole.data.val))
-    if not train.missing and not val.missing:
-        return Shares(train, val, Share(1, 1))
-    tested = len(whole.data.read_test())  # counted, not looked at
-    test = Share(val.measured if val.missing else tested, tested)
-    return Shares(train, val, test, _look_seconds(whole), 1 + len(GRID) * len(whole.layer_shapes))
+def fit_study(seconds: float, pace: Pace, fixed: Mapping[str, int]) -> StudySize:
+    """The size that fits into a time, with some of its numbers fixed; SpecError with the least time if none does."""
+    for min_trials, refits, min_epochs in _LEVELS:
+        for epochs in (fixed["epochs"],) if "epochs" in fixed else range(MAX_EPOCHS, min_epochs - 1, -1):
+            one = _with_one_trial(epochs, fixed, refits)
+            trials = fixed.get("trials") or _max_trials(seconds, one, pace)
+            size = replace(one, trials=max(1, trials))
+            if trials >= (fixed.get("trials") or min_trials) and pace.seconds(size) <= seconds:
+                return size
+    least = replace(_with_one_trial(fixed.get("epochs", MIN_EPOCHS), fixed, 0), trials=fixed.get("trials", 1))
+    raise SpecError(
+        f"--time must be at least {math.ceil(pace.seconds(least) / RESERVE)}s for {least} on this machine, got "
+        f"{seconds / RESERVE:g}s"
+    )
 
 
-def _on(shares: Shares) -> str:
-    if not shares.train.missing and not shares.val.missing:
-        return ""
-    return f" on {shares.train.measured:,} of {shares.train.all:,} training images"
+def _with_one_trial(epochs: int, fixed: Mapping[str, int], refits: int) -> StudySize:
+    dense = fixed.get("dense_epochs", max(_MIN_DENSE, round(_DENSE_RATIO * epochs)))
+    frozen = max(_MIN_FROZEN, round(_FROZEN_RATIO * epochs))
+    return StudySize(dense, epochs, frozen, 1, fixed.get("refits", refits))
+
+
+def _max_trials(seconds: float, one: StudySize, pace: Pace) -> int:
+    """The most trials that fit, with workers in parallel."""
+    return max(0, math.floor((seconds - pace.seconds(replace(one, trials=0))) / pace.trial(one)) * pace.workers)

@@ -27,7 +27,7 @@ from sca_search.study.setup import make_task, prepare_budgets
 from sca_search.study.storage import storage_errors
 from sca_search.study.workers import threads_of
 from sca_search.system.files import write_text_atomic
-from sca_search.system.throttle import Pace
+from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
 from sca_search.ternary.prior_file import write_prior
 from sca_search.training.fit import StopRequestedError
@@ -94,7 +94,7 @@ def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibr
             return Finished({}, stopped=True)
         study = open_study(run, space, audience.stop_requested)
 
-        tables = Pace(_SHARE_OF_TABLES)
+        tables = Throttle(_SHARE_OF_TABLES)
 
         def write_trials() -> pd.DataFrame:
             fetch_candidates(run, study)

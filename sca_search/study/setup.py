@@ -24,8 +24,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
 from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
 from sca_search.study.space import Space
-from sca_search.system.files import write_json_atomic
-from sca_search.system.tensor_file import save_tensors
+from sca_search.system.files import save_tensors, write_json_atomic
 from sca_search.ternary.allocation import LayerCost, split_of_weighting, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, ternarize

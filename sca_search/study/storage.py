@@ -9,7 +9,6 @@ lost may have been carried out, so that what must not happen twice is looked for
 import contextlib
 import functools
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +32,12 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
+from sca_search.config.storage_url import shown_address
 from sca_search.errors import SpecError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logger
 from sca_search.study.quiet_queue import QuietQueue
-from sca_search.system.secrets import address_without_password, without_passwords
+from sca_search.system.secrets import scrub
 
 _T = TypeVar("_T")
 _TOKEN = "sca-search:token"
@@ -92,7 +92,7 @@ def is_passing(error: Exception) -> bool:
 def _cause(error: Exception) -> str:
     """The first line of what a driver says, which may quote an address."""
     cause = getattr(error.__cause__ or error, "orig", None) or error.__cause__ or error
-    return without_passwords((str(cause).splitlines() or [repr(cause)])[0])
+    return scrub((str(cause).splitlines() or [repr(cause)])[0])
 
 
 class QueueStorage(QuietQueue):
@@ -253,13 +253,13 @@ def open_storage(
     opening = Patience(seconds=0.0) if at_once else patience
     for tried in range(1, 1 + _TRIES_AT_TABLES):
         try:
-            with _versions_told(_shown(address)):
+            with _versions_told(shown_address(address)):
                 return opening.retry(lambda: SharedStorage(address, run.study_name, patience))
         except ImportError as error:
             raise SpecError("--storage needs PostgreSQL's driver: pip install 'sca-search[postgres]'") from error
         except (SQLAlchemyError, StorageInternalError) as error:
             if tried == _TRIES_AT_TABLES or not isinstance(error, ProgrammingError | IntegrityError):
-                raise _unusable(_shown(address), error) from None
+                raise _unusable(shown_address(address), error) from None
             time.sleep(secrets.randbelow(1000) / 1000)
     raise AssertionError("the loop ends by itself")
 
@@ -275,10 +275,6 @@ def _versions_told(place: str) -> Iterator[None]:
 
 def _unusable(place: str, error: Exception) -> StorageError:
     return StorageError(f"{place}: the database cannot be used: {_cause(error)}")
-
-
-def _shown(address: str) -> str:
-    return address_without_password(re.sub(r"^postgresql\+psycopg", "postgresql", address))
 
 
 def storage_of(study: optuna.Study) -> BaseStorage:
@@ -298,6 +294,6 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
-        place = _shown(run.shared.storage) if run.shared else run.path / "study.db"
+        place = shown_address(run.shared.storage) if run.shared else run.path / "study.db"
         # The error itself may quote the address with its password, so that it does not come along.
         raise StorageError(f"{place} cannot be written: {_cause(error)}") from None

@@ -26,11 +26,11 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import ScaError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
-from sca_search.runs.provenance import usable_cores
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Listener, make_objective, work
 from sca_search.study.queue import fail, open_study, take_back, trials_of
 from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.system.machine import usable_cores
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Progress, Task
 

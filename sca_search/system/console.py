@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from sca_search.system.secrets import without_passwords
+from sca_search.system.secrets import scrub
 
 LOGGER = "sca_search"
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
@@ -42,13 +42,13 @@ class Screen(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        if isinstance(renderable, Text) and (shown := without_passwords(renderable.plain)) != renderable.plain:
+        if isinstance(renderable, Text) and (shown := scrub(renderable.plain)) != renderable.plain:
             renderable = renderable.blank_copy(shown)
         for part in super().render(renderable, options):
             yield part if part.control or not _HIDDEN.search(part.text) else Segment(printable(part.text), part.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(without_passwords(text), **options)
+        return super().render_str(scrub(text), **options)
 
     # A reader that leaves early (`| head`) is no failure of the study: 1 would say so.
     def on_broken_pipe(self) -> None:
@@ -60,7 +60,7 @@ class PrintableLines(logging.Formatter):
     """Log lines for a terminal, and for a file that is shown on one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(without_passwords(super().format(record)))
+        return printable(scrub(super().format(record)))
 
 
 @dataclass
@@ -142,7 +142,7 @@ def strict(value: Any) -> Any:
     if isinstance(value, Path):
         return strict(os.fsencode(value).decode("utf-8", errors="backslashreplace"))
     if isinstance(value, str):
-        return without_passwords(value)
+        return scrub(value)
     if hasattr(value, "item"):
         return strict(value.item())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent: written under a temporary name, then renamed."""
+"""Atomic writes of files and folders: under a temporary name, then renamed."""
 
 import contextlib
 import json
@@ -6,17 +6,21 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from sca_search.errors import StorageError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a temporary path to write to; it becomes `path` if the block ends well, else it is removed."""
+    """Yield a temporary path to write to. It is renamed to `path` if the block succeeds, else removed."""
     final = Path(path)
     temporary = _temporary_beside(final)
     try:
@@ -24,35 +28,51 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.touch()
             usual = temporary.stat().st_mode
             yield temporary
-            temporary.chmod(usual)  # safetensors makes its files private, which a colleague's export should not be
+            temporary.chmod(usual)  # safetensors writes private files; others must be able to read an export
             _flush_to_disk(temporary)
             temporary.replace(final)
     finally:
-        # After the rename there is nothing left under this name. A removal that fails too (a folder
-        # that is gone) must not hide the first error.
+        # After the rename this name does not exist. A removal that fails too must not hide the first error.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Writes `text` as UTF-8, with its line ends as they are."""
-    # An error message may quote a file name that is no Unicode; the record of a failed trial must still
-    # be writable, so what cannot be encoded is spelled out.
+    """Write `text` as UTF-8, with its line ends unchanged."""
+    # An error message may quote a file name that is not valid Unicode, and must still be writable.
     content = text.encode("utf-8", errors="backslashreplace")
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_json_atomic(path: str | os.PathLike[str], value: object) -> None:
-    """Writes `value` as JSON; NaN and infinity raise ValueError, since other readers refuse them."""
+    """Write `value` as JSON. NaN and infinity raise ValueError, because other readers reject them."""
     write_text_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Another one whenever the file is; empty where there is none.
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors to a safetensors file.
 
-    Its time alone does not tell: a clock moves back, or stands still between two writes. A file that was renamed into
-    place has another number.
+    The format rejects tensors that share memory, such as tied weights: each is written as a copy.
+    """
+    from safetensors.torch import save_file  # noqa: PLC0415 - commands without torch import this module
+
+    written: set[int] = set()
+    separate: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        memory = value.untyped_storage().data_ptr()
+        plain = value.detach().contiguous().cpu()
+        separate[name] = plain.clone() if memory in written and plain.data_ptr() == value.data_ptr() else plain
+        written.add(memory)
+    with atomic_path(path) as temporary:
+        save_file(separate, temporary, metadata=metadata)
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """A value that changes whenever the file changes; empty if there is none.
+
+    The modification time is not enough: a clock may be moved back, or not advance between two writes. A file that was
+    renamed into place has another inode.
     """
     try:
         found = path.stat()
@@ -63,10 +83,10 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder; if the block ends well, it becomes `folder`, or its content that of the one there."""
+    """Yield a temporary folder. If the block succeeds, it is renamed to `folder` or replaces the content of that."""
     final = folder.resolve()  # "." has no name
     there = final.is_dir()
-    # Inside of a folder that is there: it may be all that the user can write to, or be somebody's working directory.
+    # Inside an existing folder: it may be the only one that is writable, or a process's working directory.
     new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
     try:
         with _storage_errors(folder):
@@ -92,26 +112,26 @@ def _replace_content(folder: Path, new: Path) -> None:
 
 
 def _temporary_beside(final: Path) -> Path:
-    """A name in the same folder (a rename works only within one file system) that no other worker has."""
-    # The suffix stays last: some writers choose the format by it.
+    """A unique name in the same folder: a rename works only within one file system."""
+    # Some writers choose the format by the suffix.
     return final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
 
 
 def _flush_to_disk(path: Path) -> None:
-    """Some file systems report a full disk only here; it must be known before the old file is replaced."""
+    """Some file systems report a full disk only here, which must happen before the old file is replaced."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def _storage_errors(path: Path) -> Iterator[None]:
-    """Turns what the system refused into one sentence about `path`."""
+    """Raise StorageError about `path` for errors of the operating system."""
     try:
         yield
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
     except SafetensorError as error:
-        # The library keeps the system's error only as text: "... (os error 28)".
+        # The library reports the error of the operating system only in its message: "... (os error 28)".
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

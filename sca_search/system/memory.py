@@ -1,16 +1,22 @@
-"""Memory that was freed, but that the C library keeps for later."""
+"""Returns freed memory to the system, and reports out of memory as LimitError."""
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-# Less is not worth the time that it takes to get it again: studies of the digits keep 13 MB at most.
-_WORTH_BYTES = 16 * 2**20
+from sca_search.errors import LimitError
+
+# Torch's messages on CPU and on accelerators; the last is for a size beyond any machine's.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
+# Less is not worth the time to allocate it again: studies of the digits hold 13 MB at most.
+_MIN_FREE_BYTES = 16 * 2**20
 
 
 class _Heaps(ctypes.Structure):
-    """What glibc tells of its heaps, all of them together (`struct mallinfo2`)."""
+    """Totals of all glibc heaps (`struct mallinfo2`)."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -22,20 +28,20 @@ class _Heaps(ctypes.Structure):
     free_bytes: int
 
 
-def give_back() -> None:
-    """Returns it to the system, where it is much and there is a way to.
+def trim_heap() -> None:
+    """Return freed memory to the system if it is much and the C library supports it.
 
-    What training frees is in pieces that an evaluation's larger batches do not fit into, and the other way round:
-    between the two they would add up, to a tenth of what a study on MNIST takes.
+    Training frees blocks that the larger batches of an evaluation do not fit into, and the other way round. Without
+    this both add up, to a tenth of the memory of a study on MNIST.
     """
     library = _c_library()
-    if library is not None and library.mallinfo2().free_bytes >= _WORTH_BYTES:
+    if library is not None and library.mallinfo2().free_bytes >= _MIN_FREE_BYTES:
         library.malloc_trim(0)
 
 
 @cache
 def _c_library() -> Any:
-    """The one of this process, if it can tell what it keeps and return it: glibc since 2.33."""
+    """The C library of this process if it has malloc_trim and mallinfo2: glibc since 2.33."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -43,3 +49,16 @@ def _c_library() -> Any:
         return None
     library.mallinfo2.restype = _Heaps
     return library
+
+
+@contextlib.contextmanager
+def oom_as_limit_error() -> Iterator[None]:
+    """Raise LimitError if the block runs out of memory."""
+    try:
+        yield
+    except MemoryError as error:
+        raise LimitError("ran out of memory") from error
+    except RuntimeError as error:
+        if not any(message in str(error) for message in _OUT_OF_MEMORY):
+            raise
+        raise LimitError(f"ran out of memory: {str(error).splitlines()[0]}") from error

@@ -1,25 +1,25 @@
-"""Work that is done again and again while something runs, as often as its own length allows."""
+"""Limits repeated work to a fraction of the running time."""
 
 import time
 from collections.abc import Callable
 
 
-class Pace:
-    """Gives a work at most a share of the time: what took a second waits for the rest of it."""
+class Throttle:
+    """Runs work for at most a fraction of the time: after a run, the next one waits in proportion to its duration."""
 
-    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._share = share
+    def __init__(self, fraction: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fraction = fraction
         self._clock = clock
         self._due = 0.0
 
     def run(self, work: Callable[[], object]) -> None:
-        """Does it now."""
+        """Run the work now."""
         began = self._clock()
         work()
         ended = self._clock()
-        self._due = ended + (ended - began) * (1.0 / self._share - 1.0)
+        self._due = ended + (ended - began) * (1.0 / self._fraction - 1.0)
 
     def run_if_due(self, work: Callable[[], object]) -> None:
-        """Leaves it be where the last time was so long that another would slow the rest down."""
+        """Run the work unless that would exceed its fraction of the time."""
         if self._clock() >= self._due:
             self.run(work)

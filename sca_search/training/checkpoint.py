@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sca_search.errors import CheckpointError
-from sca_search.system.tensor_file import save_tensors
+from sca_search.system.files import save_tensors
 
 FORMAT = "sca-search/checkpoint"
 VERSION = "2"

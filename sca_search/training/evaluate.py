@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch
-from sca_search.system.memory import give_back
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.training.losses import PlainLoss, cross_entropy
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
@@ -36,11 +35,11 @@ def score(
     with_error: bool = False,
 ) -> Score:
     """Metric and loss of a network in evaluation mode; its mode is put back."""
-    give_back()
+    trim_heap()
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    with user_code_errors("the network"), memory_limits():
+    with user_code_errors("the network"), oom_as_limit_error():
         outputs, targets = one_below_another(
             (model(inputs.to(device)).cpu(), targets) for inputs, targets, *_ in batches
         )
@@ -52,9 +51,9 @@ def score(
 @torch.no_grad()
 def answers(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
     """The logits of a network in evaluation mode, a row an image."""
-    give_back()
+    trim_heap()
     model.eval()
-    with user_code_errors("the network"), memory_limits():
+    with user_code_errors("the network"), oom_as_limit_error():
         (rows,) = one_below_another((model(images),) for images, *_ in batches)
     return rows
 
@@ -104,9 +103,9 @@ def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
         norm.train()
-    give_back()
+    trim_heap()
     device = next(model.parameters()).device
-    with user_code_errors("the network"), memory_limits():
+    with user_code_errors("the network"), oom_as_limit_error():
         for images, *_ in batches:
             model(images.to(device))
     for norm, momentum in zip(norms, momenta, strict=True):

@@ -17,16 +17,15 @@ from sca_search.config.schedule import Steps
 from sca_search.data import Batch, Batches
 from sca_search.errors import CheckpointError, DivergenceError, SpecError
 from sca_search.models.scales import output_scales
-from sca_search.system.memory import give_back
-from sca_search.system.torchvision import heal_torchvision, without_scipy_signal
+from sca_search.system.memory import trim_heap
+from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods import Method
 from sca_search.training.losses import TaskLoss, cross_entropy
 
-heal_torchvision()  # which Lightning imports
-with without_scipy_signal():
-    import pytorch_lightning as lightning
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-    from pytorch_lightning.utilities.exceptions import SIGTERMException
+patch_torchvision()  # which Lightning imports
+import pytorch_lightning as lightning  # noqa: E402
+from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
+from pytorch_lightning.utilities.exceptions import SIGTERMException  # noqa: E402
 
 # What Adam knows of a parameter. The fused one reads them without a look at their sizes.
 _REMEMBERED = {"step", "exp_avg", "exp_avg_sq"}
@@ -315,7 +314,7 @@ def fit(
     epochs = (plan.epochs if leg.last is None else leg.last) - leg.first
     if epochs == 0 or not any(parameter.requires_grad for parameter in model.parameters()):
         return leg.memory
-    give_back()
+    trim_heap()
     batches.set_epoch(leg.first)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=layout(model))  # type: ignore[call-overload]

@@ -21,8 +21,7 @@ from sca_search.config.references import user_code_errors
 from sca_search.data import AskedSplit, Batch, Batches, TaughtSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.levels import put_levels
-from sca_search.system.memory import give_back
-from sca_search.system.memory_limit import memory_limits
+from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
 from sca_search.ternary.methods import Method, method_class
 from sca_search.ternary.parametrize import total
@@ -55,7 +54,7 @@ def until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) 
 
 
 @user_code_errors("the network")
-@memory_limits()
+@oom_as_limit_error()
 def train_dense(
     task: Task,
     *,
@@ -126,7 +125,7 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
 
 
 @user_code_errors("the network")
-@memory_limits()
+@oom_as_limit_error()
 def train_candidate(
     candidate: Candidate, task: Task, start: WarmStart, progress: Progress, rungs: Rungs = NO_RUNGS
 ) -> Settled:
@@ -181,7 +180,7 @@ class _Training:
     """One candidate on its way from the warm start to its trits."""
 
     def __init__(self, candidate: Candidate, task: Task, start: WarmStart, progress: Progress) -> None:
-        give_back()
+        trim_heap()
         self.candidate = candidate
         self.task = task
         self.progress = progress

@@ -14,7 +14,7 @@ from sca_search.api.callback import TernaryCallback, lightning
 from sca_search.api.loop import sparsity, ternary_layers
 from sca_search.data import load_data
 from sca_search.errors import ModelError
-from sca_search.export.load import load
+from sca_search.export.open import load
 from sca_search.ternary.parametrize import latents
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about loaders and devices
@@ -64,7 +64,7 @@ def accuracy(module: nn.Module) -> float:
         return float((module.eval()(split.images).argmax(1) == split.labels).float().mean())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("target", [0.5, 0.95])
 def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, target: float) -> None:
@@ -78,7 +78,7 @@ def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, targ
     assert accuracy(module) > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_module_trained_with_the_callback_is_exported_and_verified(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Theirs(normalised=False)
@@ -99,7 +99,7 @@ def test_examples_order_of_execution_says_which_layers_are_first_and_last() -> N
     assert [name for name, _ in module.named_parameters() if name.endswith("output_scale")] == ["net.7.output_scale"]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_papers_form_adds_its_pull_to_the_gradient() -> None:
     torch.manual_seed(0)
     module = Theirs(learning_rate=0.02)
@@ -117,7 +117,7 @@ def test_papers_form_adds_its_pull_to_the_gradient() -> None:
     assert sparsity(module) == pytest.approx(0.5, abs=0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("stopped_after", [4, 11])  # before and after the trits are frozen
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path, stopped_after: int) -> None:
     def trained(epochs: list[int]) -> Theirs:

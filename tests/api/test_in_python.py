@@ -83,7 +83,7 @@ def test_chosen_model_takes_inputs_as_they_are(sequences: sca.Result) -> None:
     assert sca.sparsity(model) == pytest.approx(0.5, abs=0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_chosen_is_exported_verified_and_loaded_again(sequences: sca.Result, tmp_path: Path) -> None:
     exported = sequences.chosen.export(tmp_path / "out", formats=["packed", "c", "onnx"])
     assert exported.verification.holds
@@ -93,16 +93,16 @@ def test_chosen_is_exported_verified_and_loaded_again(sequences: sca.Result, tmp
     np.testing.assert_allclose(loaded(inputs).detach().numpy(), ours, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Result) -> None:
-    command = [sys.executable, "-m", "sca_search.cli.run", "export", str(sequences.path)]
+    command = [sys.executable, "-m", "sca_search", "export", str(sequences.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "was made in Python" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_refused_by_name(tmp_path: Path) -> None:
     result = sca.search(
         SmallTransformer, two_classes(3, 16, 16), target_sparsity=0.9, out=tmp_path, **(QUICK | {"epochs": 12})
@@ -116,7 +116,7 @@ def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_refused_by_
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_search_of_names_is_the_commands_study(tmp_path: Path) -> None:
     result = sca.search("lenet-small", "digits", target_sparsity=0.7, out=tmp_path, name="named", **QUICK)
     again = sca.search("lenet-small", "digits", target_sparsity=0.7, out=tmp_path, name="named", resume=True,
@@ -124,7 +124,7 @@ def test_search_of_names_is_the_commands_study(tmp_path: Path) -> None:
     assert result.path == again.path == tmp_path / "named"
     assert len(again.trials) == 3
     shown = subprocess.run(
-        [sys.executable, "-m", "sca_search.cli.run", "show", str(result.path)],
+        [sys.executable, "-m", "sca_search", "show", str(result.path)],
         capture_output=True,
         text=True,
         check=True,
@@ -145,7 +145,7 @@ def in_thousandths(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return 1000 * float((outputs.argmax(1) == targets).float().mean())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_functions_stand_for_loss_and_metric_and_the_metric_chooses(tmp_path: Path) -> None:
     losses: list[float] = []
 

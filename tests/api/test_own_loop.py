@@ -87,7 +87,7 @@ def test_regularizer_is_the_papers_sum_over_layers() -> None:
     assert all(theta.grad is not None for theta in latents(model).values())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.AdamW(p, 3e-4)])
 def test_loop_with_control_learns_at_the_sparsity_asked_for(make: object) -> None:
     model = ternarize(small_network(), 0.8)

@@ -112,7 +112,7 @@ def test_show_of_a_folder_that_is_no_run_is_refused(run, tmp_path: Path) -> None
     assert_refused(run("show", str(tmp_path)), "is not a run folder")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("limit", [20_000, 120_000, 1_000_000])
 def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, tmp_path: Path) -> None:
     """20 kB stop the dense weights, 120 kB the database, 1 MB the page."""
@@ -132,7 +132,7 @@ def test_full_disk_ends_with_one_sentence_and_nothing_half_written(limit: int, t
 
 def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
     code = (
-        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli.run import main\n"
+        "import sys; sys.argv[1:] = ['--help']; from sca_search.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'plotly', 'sklearn')))"
@@ -166,7 +166,7 @@ def my_net(num_classes, input_shape):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_file_once(run, tmp_path: Path) -> None:
     """By two processes, which import the file anew; then exported from another folder."""
     (tmp_path / "nets.py").write_text(NETS)

@@ -57,7 +57,7 @@ def test_form_of_sca_is_the_studys(tmp_path: Path) -> None:
     assert made.spec_of("twn", 0).search.form == "sharpened"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "contest"
@@ -112,4 +112,4 @@ def test_study_without_a_target_is_refused(run: Run, tmp_path: Path) -> None:
     study.write_text("[goal]\nfront = true\n", encoding="utf-8")
     done = run("compare", str(study), "--out", str(tmp_path / "contest"))
     assert done.returncode == 2
-    assert "compare needs a target sparsity and nothing else for a goal" in " ".join(done.stderr.split())
+    assert "compare needs a target sparsity as its only goal" in " ".join(done.stderr.split())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sca_search.cli.completion import DATA, MODELS
+from sca_search.config.names import DATA, MODELS
 from sca_search.data import DATA_NAMES
 from sca_search.models import MODELS as KNOWN_MODELS
 
@@ -16,7 +16,7 @@ from sca_search.models import MODELS as KNOWN_MODELS
 PROGRAM = f"""#!{sys.executable}
 import sys
 sys.argv[0] = "sca-search"
-from sca_search.cli.run import main
+from sca_search.cli.app import main
 try:
     main()
 finally:
@@ -87,6 +87,9 @@ def test_flags_of_the_command_that_is_meant_by_default(place: Path) -> None:
 def test_values_of_networks_and_data(place: Path) -> None:
     assert completed(place, "--model", "vgg") == ["vgg-s", "vgg-variate"]
     assert completed(place, "init", "--data", "cifar") == ["cifar10", "cifar100"]
+    assert completed(place, "--method", "bnn") == ["bnn-plus-l1", "bnn-plus-l2"]
+    assert completed(place, "--metric", "macro") == ["macro-f1"]
+    assert completed(place, "--groups", "") == ["layer", "stage", "all"]
 
 
 def test_tables_of_the_paper(place: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from sca_search.cli.run import app
+from sca_search.cli.app import app
 from sca_search.system.console import Screen, answer, printable, speak, strict
 from sca_search.system.versions import __version__
 
@@ -138,7 +138,7 @@ def test_dry_run_gives_a_script_layers_and_epochs(run) -> None:
     assert document["study"]["search"]["trials"] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_export_verify_and_page_each_give_one_document(run, tiny_run: tuple[Path, str], tmp_path: Path) -> None:
     exported = run("export", str(tiny_run[0]), "--format", "packed", "--out", "model", "--seconds", "1", "--json")
     document = json.loads(exported.stdout)

@@ -19,7 +19,7 @@ from sca_search.errors import ModelError, SpecError
 from sca_search.models import MODELS
 from sca_search.models.weights import load_weights
 from sca_search.study.setup import make_task
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
 from sca_search.ternary.parametrize import TernaryWeight, latents, soft_weights, ternarize
 from sca_search.training.fit import FitPlan, parameter_groups
@@ -270,13 +270,13 @@ def made_up_images(folder: Path, shape: tuple[int, int, int], count: int) -> str
 LARGE = [name for name in PAPER if name.endswith("vgg-s") or name.startswith(("imagenet", "tiny"))]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", [name for name in PAPER if name not in LARGE])
 def test_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=20)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", LARGE)
 def test_large_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=12)
@@ -311,7 +311,7 @@ OWN_FILES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_recipe_trains_on_its_data_set_in_its_own_files_and_augmented(name: str, tmp_path: Path) -> None:
     OWN_FILES[name](tmp_path)
@@ -372,7 +372,7 @@ def test_a_recipe_without_its_values_names_each(tmp_path: Path) -> None:
     assert [line.split(" is missing")[0] for line in lines] == [f"{path}: recipe.{key}" for key in missing]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path: Path) -> None:
     text = "[recipe]\nepochs = 40\nalpha = 0.1\nstrength_lambda = 1e-3\nlearning_rate = 0.01\n"
     (tmp_path / "point.toml").write_text(text)
@@ -406,7 +406,7 @@ def test_weights_of_old_and_a_studys_own_dense_weights_fit(tmp_path: Path) -> No
 
 
 def test_torchvisions_weights_of_resnet18_fit(tmp_path: Path) -> None:
-    heal_torchvision()
+    patch_torchvision()
     theirs = importlib.import_module("torchvision.models").resnet18(weights=None)
     torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
     ours = MODELS["resnet18"](1000, (3, 224, 224), 0.0)

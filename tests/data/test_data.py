@@ -16,10 +16,11 @@ from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_da
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.arrays import fit_size, split_from_arrays
 from sca_search.data.dataset import DataRequest, channel_statistics
-from sca_search.data.download import cache_folder, fetch_files
+from sca_search.data.download import fetch_files
 from sca_search.data.stratify import carve, limit_rows, require_every_class, stratified_order
 from sca_search.errors import DataError, StorageError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.machine import cache_folder
+from sca_search.system.torchvision import patch_torchvision
 from tests.support.real_layouts import write_cifar_batches, write_mnist, write_mnist_part
 
 
@@ -336,7 +337,7 @@ def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
 
 @pytest.mark.parametrize(("name", "count"), [("cifar10", 20), ("cifar100", 4)])
 def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, count: int) -> None:
-    heal_torchvision()
+    patch_torchvision()
     archive = next(archive for archive in ARCHIVES if archive.name == name)
     kind = getattr(importlib.import_module("torchvision.datasets"), archive.kind)
     opener, images = write_cifar_batches(tmp_path, kind)
@@ -350,7 +351,7 @@ def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, coun
 
 @pytest.mark.parametrize("file", ["data_batch_4", "test_batch", "batches.meta"])
 def test_a_pickled_batch_that_was_cut_or_changed_is_refused_unread(tmp_path: Path, file: str) -> None:
-    heal_torchvision()
+    patch_torchvision()
     archive = next(archive for archive in ARCHIVES if archive.name == "cifar10")
     opener, _ = write_cifar_batches(tmp_path, importlib.import_module("torchvision.datasets").CIFAR10)
     path = tmp_path / "cifar-10-batches-py" / file

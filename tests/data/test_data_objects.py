@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sca_search.data import DataSet, LazySplit, Split, from_objects, load_data
 from sca_search.errors import CodeError, DataError
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
-heal_torchvision()
+patch_torchvision()
 import pytorch_lightning as lightning  # noqa: E402 - it imports torchvision, which must be healed before
 
 

@@ -84,7 +84,7 @@ def test_a_test_image_of_16_bits_is_refused_first(run: Run, tmp_path: Path) -> N
     assert said == "pets/test/dog/deep.png: images must have 8 bits a channel, this one has mode 'I;16'"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_test_image_that_breaks_later_may_be_left_out_when_the_study_goes_on(run: Run, tmp_path: Path) -> None:
     write_folder(tmp_path / "pets")
     study = ("--data", "folder:pets", "--image-size", "16", "--name", "pets", *SHORT)

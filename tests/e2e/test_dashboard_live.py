@@ -28,7 +28,7 @@ from tests.support.many_trials import lengthened
 @contextmanager
 def served(*runs: Path, more: tuple[str, ...] = ()) -> Iterator[str]:
     """The real command in a process of its own; Ctrl-C must end it in order."""
-    command = [sys.executable, "-m", "sca_search.cli.run", "dashboard", *map(str, runs), "--live", "--no-open", *more]
+    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open", *more]
     env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
@@ -299,7 +299,6 @@ def kept(tmp_path: Path) -> Path:
     return shutil.copytree(Path(__file__).parents[1] / "support" / "run-folder", tmp_path / "kept")
 
 
-@pytest.mark.slow
 def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text('{"versions": {"secret": "word"}}')
     with served(kept) as address:
@@ -311,7 +310,6 @@ def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
             assert (status, "about.json leads out of it" in answer, "word" in answer) == (400, True, False)
 
 
-@pytest.mark.slow
 def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path) -> None:
     with served(kept) as address:
         record = kept / "candidates" / "000" / "candidate.json"
@@ -324,7 +322,6 @@ def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path
             assert (status, "trials.csv" in json.loads(answer)["error"]) == (400, True)
 
 
-@pytest.mark.slow
 def test_half_a_character_is_served_as_json_spells_it(kept: Path) -> None:
     about = json.loads((kept / "about.json").read_text())
     about["machine"] = {"proces\ud800sor": "a\udfffb"}
@@ -389,12 +386,11 @@ def test_host_is_ours_where_no_name_could_be_forged(header: str, address: str, o
     assert is_our_host(header, address) is ours
 
 
-@pytest.mark.slow
 def test_another_address_is_served_with_a_warning(study: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "sca_search.cli.run",
+        "sca_search",
         "dashboard",
         str(study),
         "--live",
@@ -450,7 +446,6 @@ def test_the_page_of_an_earlier_version_is_replaced(run, study: Path) -> None:
     assert "Finished: 3 trials" in Path("copy/dashboard.html").read_text()
 
 
-@pytest.mark.slow
 def test_a_damaged_run_is_refused_in_one_sentence(run, study: Path) -> None:
     shutil.copytree(study, "copy")
     Path("copy/sensitivity.json").write_text('[{"layer": "conv2"}]')
@@ -473,13 +468,12 @@ def drag_over(page, plot) -> None:
     page.wait_for_timeout(400)
 
 
-@pytest.mark.slow
 def test_page_follows_a_running_study(tmp_path: Path) -> None:
     chromium()
     # More trials than any browser needs to open the page; it is stopped once the page was seen to follow.
     arguments = ("--target-sparsity", "0.5", "--name", "running", "--trials", "2000", "--refits", "0", "--epochs", "4")
     more = ("--dense-epochs", "4", "--threads", "1", "--out", str(tmp_path))
-    study = subprocess.Popen([sys.executable, "-m", "sca_search.cli.run", *arguments, *more], stdout=subprocess.DEVNULL)
+    study = subprocess.Popen([sys.executable, "-m", "sca_search", *arguments, *more], stdout=subprocess.DEVNULL)
     run = tmp_path / "running"
     try:
         while not (run / "dashboard.html").exists():
@@ -514,7 +508,6 @@ def test_page_follows_a_running_study(tmp_path: Path) -> None:
         study.wait(timeout=60)
 
 
-@pytest.mark.slow
 def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> None:
     chromium()
     with served(study) as address, opened(address) as page:
@@ -527,7 +520,7 @@ def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> N
     assert sca_search("verify", str(folder), cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_update_of_a_thousand_trials_takes_less_than_a_second(study: Path, tmp_path: Path) -> None:
     chromium()
     run = lengthened(study, tmp_path / "long", 1000)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import typer
 
-from sca_search.cli.run import app
+from sca_search.cli.app import app
 from sca_search.config.load import FLAGS, resolve
 from tests.support.markdown_page import DOCS, PAGES, ROOT, Block, Page, read_page
 
@@ -70,7 +70,7 @@ def is_run(name: str, block: Block) -> bool:
 def page_case(name: str) -> Any:
     """A page that starts processes is slow: it trains, compiles, or at least imports torch once a block."""
     starts = any(block.language in {"sh", "python"} and is_run(name, block) for block in PAGES[name].blocks)
-    return pytest.param(name, marks=[pytest.mark.slow] if starts else [])
+    return pytest.param(name, marks=[pytest.mark.nightly] if starts else [])
 
 
 # The blocks
@@ -258,7 +258,7 @@ NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
 def test_notebook_executes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The figures of the documentation: what they show, how they are drawn, and that those there are the program's."""
+"""The figures of the documentation: their data, their drawing, and that the files are up to date."""
 
 import importlib.util
 import sys
@@ -15,18 +15,18 @@ def figures_module() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def test_figures_ticks_are_round_and_hold_all_values() -> None:
+def test_ticks_are_round_and_enclose_all_values() -> None:
     ticks = figures_module().ticks
     assert ticks(-3.9, 3.6) == [-4, -3, -2, -1, 0, 1, 2, 3, 4]
     assert ticks(0.0, 1.62) == [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75]
 
 
-def test_figures_svg_is_well_formed_and_says_what_it_shows() -> None:
+def test_svg_is_well_formed_and_labelled() -> None:
     figures = figures_module()
     chart = figures.Chart("A < B", "x", "y", (figures.Curve("one & two", [(0.0, 0.0), (1.0, 2.0)], marked=True),))
     texts = [element.text for element in ElementTree.fromstring(figures.svg(chart)).iter() if element.text]
@@ -35,12 +35,12 @@ def test_figures_svg_is_well_formed_and_says_what_it_shows() -> None:
 
 @pytest.fixture(scope="module")
 def charts() -> dict[str, Any]:
-    """The figures' data, from trainings that take half a minute."""
+    """The data of the figures, from half a minute of training."""
     return figures_module().charts()
 
 
-@pytest.mark.slow
-def test_figures_are_those_that_the_program_draws(charts: dict[str, Any]) -> None:
+@pytest.mark.nightly
+def test_figures_are_those_of_the_program(charts: dict[str, Any]) -> None:
     assert {path.name for path in DOCS.glob("prior-*.svg")} == charts.keys()
     for name, chart in charts.items():
         drawn = ElementTree.parse(DOCS / name).getroot()
@@ -48,10 +48,10 @@ def test_figures_are_those_that_the_program_draws(charts: dict[str, Any]) -> Non
         assert {chart.title, chart.x, chart.y, *(curve.name for curve in chart.curves)} <= texts, name
 
 
-@pytest.mark.slow
-def test_figures_show_a_prior_that_rises_and_a_strong_pull_that_lands(charts: dict[str, Any]) -> None:
+@pytest.mark.nightly
+def test_prior_is_monotone_and_accurate_with_a_large_lambda(charts: dict[str, Any]) -> None:
     for curve in charts["prior-alpha.svg"].curves:
         alphas = [alpha for _, alpha in curve.points]
         assert alphas == sorted(alphas)
-    off = {curve.name: max(abs(points) for _, points in curve.points) for curve in charts["prior-landing.svg"].curves}
-    assert off["strong pull"] < 0.5 < off["weak pull"]
+    error = {curve.name: max(abs(points) for _, points in curve.points) for curve in charts["prior-landing.svg"].curves}
+    assert error["large λ"] < 0.5 < error["small λ"]

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from pydantic import BaseModel
 
 from sca_search.config.load import FLAGS
@@ -85,7 +84,6 @@ def test_latency_example_has_every_key() -> None:
     Calibration.model_validate_json(json.dumps(tables[0]))
 
 
-@pytest.mark.slow
 def test_tables_name_every_file_and_key_of_a_run(tiny_run: tuple[Path, str]) -> None:
     run, _ = tiny_run
     named = {plain(row[0]) for row in rows_below("## The run folder")}

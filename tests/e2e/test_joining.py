@@ -43,7 +43,7 @@ def database(server: Server) -> str:
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "sca_search.cli.run", *arguments],
+        [sys.executable, "-m", "sca_search", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,7 +68,6 @@ def figures(run: Path) -> list[tuple[int, str, float]]:
     return list(trials[["candidate", "state", "metric"]].itertuples(index=False, name=None))
 
 
-@pytest.mark.slow
 def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_end(
     database: str, tmp_path: Path
 ) -> None:
@@ -100,7 +99,6 @@ def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_e
     assert "its trials are kept elsewhere, since machines share them; give --storage" in refused.stderr
 
 
-@pytest.mark.slow
 def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: Path) -> None:
     shared = ("--storage", database)
     nobody = sca_search("worker", "joint", *shared, cwd=tmp_path)
@@ -128,7 +126,6 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     assert SECRET not in in_database(database)
 
 
-@pytest.mark.slow
 def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path: Path) -> None:
     long = (*STUDY, "--epochs", "40", "--refits", "0", "--storage", database)
     first = started(*long, cwd=tmp_path)
@@ -177,9 +174,9 @@ def test_a_study_of_another_spec_is_refused_before_anything_is_written(database:
     ("flags", "sentence"),
     [
         (("--storage", "postgresql://me:hunter-2@127.0.0.1:1/x"), "the database cannot be used: "),
-        (("--storage", "sqlite:///x"), "--storage must be the address of a PostgreSQL database"),
+        (("--storage", "sqlite:///x"), "--storage must be the URL of a PostgreSQL database"),
         (("--storage", "postgresql://me:hunter-2@h/x", "--artifacts", "x"), "--artifacts must be file:///FOLDER or s3"),
-        (("--artifacts", "file:///x"), "--artifacts goes with --storage"),
+        (("--artifacts", "file:///x"), "--artifacts requires --storage"),
     ],
 )
 def test_addresses_that_cannot_be_used_are_one_sentence_and_leave_nothing(run, tmp_path: Path, flags, sentence) -> None:
@@ -329,7 +326,6 @@ Chores(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), heartbeat=0.2).once("x
 """
 
 
-@pytest.mark.slow
 def test_a_chore_whose_doer_died_is_done_by_another(database: str, tmp_path: Path) -> None:
     address = storage_address(database)
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "joint"), address], check=False)

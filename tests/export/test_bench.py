@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 from sca_search.errors import ExportError
+from sca_search.export import onnx as onnx_export
 from sca_search.export.c.amalgamate import kernel_file
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
@@ -21,7 +22,6 @@ from sca_search.export.graph.reference import evaluate
 from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
 from sca_search.export.latency.onnx_engines import float_engine, int8_engine
 from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_in_turns
-from sca_search.export.onnx import onnx_extra
 from tests.support.command import Outcome
 from tests.support.random_records import Builder, random_images
 
@@ -136,7 +136,7 @@ def engines_of(printed: Mapping[str, object]) -> list[str]:
     return [engine["name"] for engine in engines]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     done = run("bench", str(exported), "--seconds", "0.3", "--save", "figures.json")
     assert done.returncode == 0, done.stderr
@@ -153,9 +153,9 @@ def test_bench_prints_a_table_and_writes_json(exported: Path, run: Run) -> None:
     assert figures["engines"][3]["disk_bytes"] == (exported / "model.safetensors").stat().st_size
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_missing_onnxruntime_is_said_and_left_out(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_extra, "find_spec", lambda _name: None)
+    monkeypatch.setattr(onnx_export, "find_spec", lambda _name: None)
     bench = bench_folder(exported, seconds=0.1)
     assert engines_of(bench.as_json()) == [OURS, TORCH]
     assert "pip install 'sca-search[onnx]' brings it" in bench.left_out[0]
@@ -191,7 +191,7 @@ def test_bad_requests_are_one_sentence(exported: Path, run: Run, monkeypatch: py
     assert "no C compiler was found" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder)

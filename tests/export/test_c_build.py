@@ -156,7 +156,7 @@ def test_source_that_does_not_compile_is_refused_with_the_compilers_words(
     assert list((tmp_path / "sca-search").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @no_zig
 def test_compiler_of_the_extra_builds_models(exported: tuple[Path, TestVectors]) -> None:
     folder, vectors = exported
@@ -263,7 +263,7 @@ def test_what_is_no_model_is_refused(exported: tuple[Path, TestVectors], tmp_pat
         sca_search.compile(tmp_path / "c")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_packed_file_with_other_answers_is_refused(tmp_path: Path) -> None:
     graph = graph_of()
     vectors = vectors_of(graph)

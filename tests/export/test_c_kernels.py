@@ -16,31 +16,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_layout import Layout, layouts
-from sca_search.export.c.c_options import COptions
-from sca_search.export.c.choose_kernel import choose_linear, choose_tiles
+from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.layers import can_have, surroundings
+from sca_search.export.c.memory import Layout, layouts
 from sca_search.export.c.source import write_c
 from sca_search.export.c.tiles import Tiles, lists_of
 from sca_search.export.c.weights import linear_codes_of, linear_lists_of
+from sca_search.export.graph import records as r
 from sca_search.export.graph.fuse import is_convolution, steps_of
 from sca_search.export.graph.liveness import living
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    Add,
-    Convolution,
-    Floats,
-    Graph,
-    Linear,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    TestVectors,
-    Trits,
-)
 from sca_search.export.graph.reference import evaluate
 from tests.support.random_records import Builder, every_operation, random_images, worst_difference
 
@@ -68,23 +53,21 @@ def has_avx2() -> bool:
 SLOWER = ("1 lane", "4 lanes", "8 lanes without AVX2")
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOWER)) for name in LANES], name="lanes"
-)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.e2e] * (name in SLOWER)) for name in LANES], name="lanes")
 def lanes_fixture(request: pytest.FixtureRequest) -> list[str]:
     if request.param.startswith("8") and not has_avx2():
         pytest.skip("this processor has no AVX2")
     return LANES[request.param]
 
 
-def written(folder: Path, graph: Graph, options: COptions) -> Floats:
+def written(folder: Path, graph: r.Graph, options: COptions) -> r.Floats:
     """Writes a model; images for it."""
     images = random_images(graph, 2)
-    write_c(folder, graph, TestVectors(images, evaluate(graph, images)), options)
+    write_c(folder, graph, r.TestVectors(images, evaluate(graph, images)), options)
     return images
 
 
-def answers(folder: Path, images: Floats, flags: list[str]) -> Floats:
+def answers(folder: Path, images: r.Floats, flags: list[str]) -> r.Floats:
     """Compiles the model with sanitizers and runs it."""
     command = ["gcc", *STRICT, "-O1", *SANITIZERS, *flags, "-o", "model", "main.c", "model.c", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -94,11 +77,11 @@ def answers(folder: Path, images: Floats, flags: list[str]) -> Floats:
     return np.frombuffer(ran.stdout, dtype=np.float32).reshape(len(images), -1)
 
 
-def kernels_of(graph: Graph, convolution: str, linear: str) -> dict[str, str]:
+def kernels_of(graph: r.Graph, convolution: str, linear: str) -> dict[str, str]:
     return {layer.name: convolution if is_convolution(layer) else linear for layer in graph.ternary_layers}
 
 
-def check_kernels(graph: Graph, names: list[str], options: COptions, flags: list[str]) -> None:
+def check_kernels(graph: r.Graph, names: list[str], options: COptions, flags: list[str]) -> None:
     """Compares with the reference, and counts the zeros in the source."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -111,7 +94,7 @@ def check_kernels(graph: Graph, names: list[str], options: COptions, flags: list
         }
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(("convolution", "linear", "stored"), [("lists", "codes", False), ("combined", "lists", True)])
 def test_every_operation_agrees_at_every_vector_length(
     lanes: list[str], convolution: str, linear: str, stored: bool
@@ -120,7 +103,7 @@ def test_every_operation_agrees_at_every_vector_length(
     check_kernels(graph, names, COptions(kernels_of(graph, convolution, linear), stored), lanes)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(1200)  # it compiles forty programs
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
@@ -136,7 +119,7 @@ def test_every_operation_agrees_on_many_shapes(
     check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMISED)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", ["lists", "combined"])
 def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     # Blocks of several channels, several tiles, strides, depthwise, one column wide, 5 x 5, dilation, a last tile that
@@ -144,17 +127,17 @@ def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     builder = Builder((40, 33, 20), np.random.default_rng(5))
     border = (1, 1, 1, 1)
     names = [
-        builder.convolution(INPUT, 18, (3, 3), "trits", padding=border),
-        builder.convolution(INPUT, 9, (3, 3), "mostly zeros", padding=border, stride=(2, 2)),
-        builder.convolution(INPUT, 40, (3, 3), "trits", padding=border, groups=40),
-        builder.convolution(INPUT, 20, (3, 3), "no zeros", padding=border, groups=4),
-        builder.convolution(INPUT, 11, (1, 1), "trits"),
-        builder.convolution(INPUT, 11, (1, 1), "trits", stride=(2, 2)),
-        builder.convolution(INPUT, 3, (5, 5), "trits", padding=(2, 2, 2, 2)),
-        builder.convolution(INPUT, 3, (3, 3), "trits", dilation=(2, 3)),
-        builder.convolution(INPUT, 5, (31, 18), "mostly zeros"),
-        builder.convolution(INPUT, 7, (3, 1), "trits"),
-        builder.convolution(INPUT, 6, (3, 3), "floats", padding=border, stride=(2, 2)),
+        builder.convolution(r.INPUT, 18, (3, 3), "trits", padding=border),
+        builder.convolution(r.INPUT, 9, (3, 3), "mostly zeros", padding=border, stride=(2, 2)),
+        builder.convolution(r.INPUT, 40, (3, 3), "trits", padding=border, groups=40),
+        builder.convolution(r.INPUT, 20, (3, 3), "no zeros", padding=border, groups=4),
+        builder.convolution(r.INPUT, 11, (1, 1), "trits"),
+        builder.convolution(r.INPUT, 11, (1, 1), "trits", stride=(2, 2)),
+        builder.convolution(r.INPUT, 3, (5, 5), "trits", padding=(2, 2, 2, 2)),
+        builder.convolution(r.INPUT, 3, (3, 3), "trits", dilation=(2, 3)),
+        builder.convolution(r.INPUT, 5, (31, 18), "mostly zeros"),
+        builder.convolution(r.INPUT, 7, (3, 1), "trits"),
+        builder.convolution(r.INPUT, 6, (3, 3), "floats", padding=border, stride=(2, 2)),
     ]
     graph = builder.graph(names)
     check_kernels(graph, names, COptions(kernels_of(graph, kind, "lists")), lanes)
@@ -163,29 +146,29 @@ def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
 @pytest.mark.parametrize("size", [(12, 14), (13, 15), (4, 6)])
 def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None:
     builder = Builder((5, *size), np.random.default_rng(6))
-    pool = Pool("halves", (INPUT,), (), "max", (2, 2), (2, 2))
+    pool = r.Pool("halves", (r.INPUT,), (), "max", (2, 2), (2, 2))
     names = [builder.add(pool), builder.add(replace(pool, kind="average"))]
     check_kernels(builder.graph(names), names, COptions(), [])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> None:
     # Two blocks as in a ResNet, the second with a projection; 32 x 32 cells are a power of two.
     builder = Builder((4, 32, 32), np.random.default_rng(7))
     border = (1, 1, 1, 1)
 
     def relu(name: str) -> str:
-        return builder.add(Activation("relu", (name,), (), "relu"))
+        return builder.add(r.Activation("relu", (name,), (), "relu"))
 
-    first = relu(builder.convolution(INPUT, 8, (3, 3), "floats", padding=border))
+    first = relu(builder.convolution(r.INPUT, 8, (3, 3), "floats", padding=border))
     inner = relu(builder.convolution(first, 8, (3, 3), "trits", padding=border))
     outer = builder.convolution(inner, 8, (3, 3), "trits", padding=border)
-    second = relu(builder.add(Add("sum", (outer, first), ())))
+    second = relu(builder.add(r.Add("sum", (outer, first), ())))
     inner = relu(builder.convolution(second, 6, (3, 3), "trits", padding=border, stride=(2, 2)))
     outer = builder.convolution(inner, 6, (3, 3), "trits", padding=border)
     short = builder.convolution(second, 6, (1, 1), "floats", stride=(2, 2))
-    last = relu(builder.add(Add("sum", (outer, short), ())))
-    six = builder.add(Activation("six", (builder.convolution(last, 6, (1, 1), "trits"),), (), "relu6"))
+    last = relu(builder.add(r.Add("sum", (outer, short), ())))
+    six = builder.add(r.Activation("six", (builder.convolution(last, 6, (1, 1), "trits"),), (), "relu6"))
     graph = builder.graph([last, six])
     # Seven convolutions; what is left are two flattenings and their concatenation.
     assert len(steps_of(graph)) == 7 + 3
@@ -196,11 +179,11 @@ def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> No
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_value_that_is_used_twice_is_not_limited_in_passing() -> None:
     builder = Builder((2, 9, 9), np.random.default_rng(8))
-    inner = builder.convolution(INPUT, 3, (3, 3), "trits")
-    outer = builder.add(Activation("relu", (inner,), (), "relu"))
+    inner = builder.convolution(r.INPUT, 3, (3, 3), "trits")
+    outer = builder.add(r.Activation("relu", (inner,), (), "relu"))
     graph = builder.graph([inner, outer])
     assert [type(step.record).__name__ for step in steps_of(graph)][:2] == ["Convolution", "Activation"]
     check_kernels(graph, [inner, outer], COptions(), [])
@@ -234,10 +217,10 @@ def test_model_expands_the_tables_that_a_stored_one_holds(
     assert "#define MODEL_TABLES 0\n" in (tmp_path / "model.h").read_text()
 
 
-def one_layer(weight: Trits, size: int) -> Convolution:
+def one_layer(weight: r.Trits, size: int) -> r.Convolution:
     """3 x 3 with one cell of border, so that the map keeps its size."""
     scale = np.ones(len(weight), np.float32)
-    return Convolution("c", (INPUT,), (len(weight), size, size), weight, scale, scale, padding=(1, 1, 1, 1))
+    return r.Convolution("c", (r.INPUT,), (len(weight), size, size), weight, scale, scale, padding=(1, 1, 1, 1))
 
 
 def test_lists_worked_out_by_hand() -> None:
@@ -245,16 +228,16 @@ def test_lists_worked_out_by_hand() -> None:
     # -1 in the middle: add at 0; subtract row 1, column 1: 16 + 1. Output 1 has nothing.
     weight = np.zeros((2, 1, 3, 3), np.int8)
     weight[0, 0, 0, 0], weight[0, 0, 1, 1] = 1, -1
-    tiles = Tiles(one_layer(weight, 8), 1, 2, (1, 8, 8))
-    assert lists_of(tiles, weight).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
 
 
 def test_combined_lists_worked_out_by_hand() -> None:
     # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
     # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
     weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
-    tiles = Tiles(one_layer(weight, 8), 1, 1, (1, 8, 8), combined=3)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
+    tiles = Tiles(one_layer(weight, 8), weight, combined=3, given=(1, 8, 8))
+    assert lists_of(tiles).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
 
 
 def test_linear_tables_worked_out_by_hand() -> None:
@@ -273,10 +256,10 @@ def test_linear_tables_worked_out_by_hand() -> None:
     combined=st.sampled_from([1, 3]),
 )
 @settings(max_examples=30, deadline=None)
-def test_lists_say_every_weight_once(weight: Trits, combined: int) -> None:
+def test_lists_say_every_weight_once(weight: r.Trits, combined: int) -> None:
     # Read back without the planes: every offset is a row and a column, whose digits are weights.
-    tiles = Tiles(one_layer(weight, 8), 7, 5, (7, 8, 8), combined)
-    numbers, found, place = lists_of(tiles, weight).tolist(), np.zeros_like(weight), 0
+    tiles = Tiles(one_layer(weight, 8), weight, combined, given=(7, 8, 8))
+    numbers, found, place = lists_of(tiles).tolist(), np.zeros_like(weight), 0
     vectors = tiles.row_vectors
     for outputs, channels, _ in tiles.blocks():
         count, place = numbers[place], place + 1
@@ -298,28 +281,28 @@ def test_lists_say_every_weight_once(weight: Trits, combined: int) -> None:
     assert (found == weight).all()
 
 
-def chain(weights: list[Trits], bias: float) -> Graph:
+def chain(weights: list[r.Trits], bias: float) -> r.Graph:
     """Convolutions of 1 x 1 cells on a map of 9 x 9, each behind a ReLU, then all cells as logits."""
-    records: list[Record] = []
-    name, cells = INPUT, 81
+    records: list[r.Record] = []
+    name, cells = r.INPUT, 81
     for place, weight in enumerate(weights):
         size = len(weight)
         scale, shift = np.ones(size, np.float32), np.full(size, bias, np.float32)
-        records.append(Convolution(f"c{place}", (name,), (size, 9, 9), weight, scale, shift))
-        records.append(Activation(f"r{place}", (f"c{place}",), (size, 9, 9), "relu"))
+        records.append(r.Convolution(f"c{place}", (name,), (size, 9, 9), weight, scale, shift))
+        records.append(r.Activation(f"r{place}", (f"c{place}",), (size, 9, 9), "relu"))
         name = f"r{place}"
     outputs = len(weights[-1]) * cells
-    records.append(Reshape("flat", (name,), (outputs,)))
+    records.append(r.Reshape("flat", (name,), (outputs,)))
     channels = np.ones(weights[0].shape[1], np.float32)
     names = tuple(map(str, range(outputs)))
-    return Graph((len(channels), 9, 9), 0 * channels, channels, tuple(records), "flat", names)
+    return r.Graph((len(channels), 9, 9), 0 * channels, channels, tuple(records), "flat", names)
 
 
-def trits(rows: list[list[int]]) -> Trits:
+def trits(rows: list[list[int]]) -> r.Trits:
     return np.array(rows, np.int8).reshape(len(rows), -1, 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     # The second layer reads only outputs 0 and 2 of the first: row 1 need not be computed, so input 1 is not read.
     graph = chain([trits([[1, 0, 0], [0, 1, -1], [0, 0, 1]]), trits([[1, 0, -1]])], bias=0.5)
@@ -331,7 +314,7 @@ def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_channel_that_is_always_zero_is_left_out(tmp_path: Path) -> None:
     # Output 1 of the first layer has no weights and a bias that the ReLU cuts off.
     graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=-0.5)
@@ -347,7 +330,7 @@ def test_channel_of_a_constant_above_zero_stays() -> None:
     assert living(graph)["c1"].weight.reshape(2, 2).tolist() == [[1, 1], [0, -1]]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
     graph = chain([trits([[0, 0], [0, 0]]), trits([[0, 0]])], bias=0.25)
     images = written(tmp_path, graph, COptions())
@@ -357,26 +340,26 @@ def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
 
 def test_maps_of_a_power_of_two_are_kept_apart_between_layers() -> None:
     builder = Builder((3, 16, 16), np.random.default_rng(0))
-    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    inner = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
     lists = COptions({inner: "lists", outer: "lists"})
     lying = surroundings(graph, steps_of(graph), lists).layouts
     # 256 cells are a quarter of a way; what is flattened must lie together.
-    assert [lying[name].channel_step for name in (INPUT, inner, outer)] == [256 + 16, 256 + 16, 256]
-    assert [lying[name].row_step for name in (INPUT, inner, outer)] == [16, 16, 16]
+    assert [lying[name].channel_step for name in (r.INPUT, inner, outer)] == [256 + 16, 256 + 16, 256]
+    assert [lying[name].row_step for name in (r.INPUT, inner, outer)] == [16, 16, 16]
 
 
 def test_maps_that_are_read_in_place_have_a_border() -> None:
     builder = Builder((3, 16, 16), np.random.default_rng(0))
-    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    inner = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
     lying = surroundings(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
     # A row has 16 cells and 8 zeros; a map 16 rows and one of zeros; a row and 8 zeros lie in front of the first, and
     # 8 floats behind the last that clearing may reach.
     assert lying[inner] == Layout(24, 17 * 24, 24 + 8, 24 + 8 + 4 * 17 * 24 + 8, border=1)
-    assert lying[INPUT].border is None
+    assert lying[r.INPUT].border is None
     assert lying[outer].border is None
     # A row of 8 cells and its 8 zeros are a cache line; it begins in the middle, so that nothing lies across two.
     assert layouts({"v": (2, 5, 8)}, set(), {"v": 2})["v"] == Layout(16, 7 * 16, 2 * 16 + 4, 36 + 2 * 7 * 16 + 8, 2)
@@ -384,7 +367,7 @@ def test_maps_that_are_read_in_place_have_a_border() -> None:
 
 def test_border_suits_all_that_read_a_value() -> None:
     builder = Builder((3, 16, 16), np.random.default_rng(0))
-    inner = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    inner = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     narrow = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     wide = builder.convolution(inner, 4, (5, 5), "trits", padding=(1, 3, 2, 2))
     graph = builder.graph([narrow, wide])
@@ -407,35 +390,35 @@ def test_border_suits_all_that_read_a_value() -> None:
 )
 def test_what_can_be_read_in_place(settings: dict[str, Any], possible: bool) -> None:
     builder = Builder((4, 16, 16), np.random.default_rng(0))
-    layer = builder.convolution(INPUT, 4, settings.pop("kernel"), "no zeros", **settings)
+    layer = builder.convolution(r.INPUT, 4, settings.pop("kernel"), "no zeros", **settings)
     assert can_have(builder.graph([layer, layer]), layer, "in-place") is possible
 
 
 def test_what_others_need_side_by_side_is_not_read_in_place() -> None:
     builder = Builder((4, 16, 16), np.random.default_rng(0))
-    layer = builder.convolution(INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
-    gelu = builder.add(Activation("gelu", (INPUT,), (), "gelu"))
+    layer = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
+    gelu = builder.add(r.Activation("gelu", (r.INPUT,), (), "gelu"))
     assert not can_have(builder.graph([layer, gelu]), layer, "in-place")
 
 
-def in_place(graph: Graph) -> dict[str, str]:
+def in_place(graph: r.Graph) -> dict[str, str]:
     names = [layer.name for layer in graph.ternary_layers if is_convolution(layer)]
     return {name: "in-place" for name in names if can_have(graph, name, "in-place")}
 
 
-def between_layers(input_shape: Shape, seed: int) -> tuple[Graph, list[str]]:
+def between_layers(input_shape: r.Shape, seed: int) -> tuple[r.Graph, list[str]]:
     """Values that only convolutions and pools read, written by each kind of step that can leave a border."""
     builder = Builder(input_shape, np.random.default_rng(seed))
     pick = builder.random.integers
     names = []
     writers = [
-        INPUT,
-        builder.random_convolution(INPUT, "floats"),
-        builder.random_convolution(INPUT, "trits"),
-        builder.random_pool(INPUT, "max"),
-        builder.random_pool(INPUT, "average"),
-        builder.random_adaptive_pool(INPUT, "average"),
-        builder.add(Pool("halves", (INPUT,), (), "max", (2, 2), (2, 2), ceil_mode=True)),
+        r.INPUT,
+        builder.random_convolution(r.INPUT, "floats"),
+        builder.random_convolution(r.INPUT, "trits"),
+        builder.random_pool(r.INPUT, "max"),
+        builder.random_pool(r.INPUT, "average"),
+        builder.random_adaptive_pool(r.INPUT, "average"),
+        builder.add(r.Pool("halves", (r.INPUT,), (), "max", (2, 2), (2, 2), ceil_mode=True)),
     ]
     for source in writers:
         channels = builder.shape(source)[0]
@@ -446,12 +429,12 @@ def between_layers(input_shape: Shape, seed: int) -> tuple[Graph, list[str]]:
             source, channels, (2 * rows + 1, 2 * columns + 1), "trits", padding=border, groups=groups
         )
         summed = builder.convolution(reader, channels, (3, 3), "mostly zeros", padding=(1, 1, 1, 1))
-        names += [builder.add(Add("sum", (summed, source), ())), builder.random_convolution(source, "trits")]
+        names += [builder.add(r.Add("sum", (summed, source), ())), builder.random_convolution(source, "trits")]
         names.append(builder.random_pool(source, "max"))
     return builder.graph(names), names
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
     for shape, seed in (((3, 16, 32), 0), ((5, 13, 20), 1), ((2, 5, 9), 2)):
         graph, names = between_layers(shape, seed)
@@ -460,7 +443,7 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
         check_kernels(graph, names, COptions(kernels, stored=seed == 1), lanes)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     shape=st.tuples(st.integers(1, 9), st.integers(2, 34), st.integers(2, 70)),
@@ -476,8 +459,8 @@ def test_lists_in_place_worked_out_by_hand() -> None:
     # Two channels of 8 x 8 cells: rows of 16 floats, nine of them a map. Channel 1, kernel row 2, column 1 is added.
     weight = np.zeros((1, 2, 3, 3), np.int8)
     weight[0, 1, 2, 1] = 1
-    tiles = Tiles(one_layer(weight, 8), 2, 1, (2, 8, 8), border=1)
-    assert lists_of(tiles, weight).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
+    tiles = Tiles(one_layer(weight, 8), weight, given=(2, 8, 8), border=1)
+    assert lists_of(tiles).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
 
 
 @pytest.mark.parametrize(
@@ -496,20 +479,17 @@ def test_lists_in_place_worked_out_by_hand() -> None:
 )
 def test_tiles_in_place_are_as_wide_as_fits(size: tuple[int, int], cells: int, rows: int) -> None:
     layer = replace(one_layer(np.ones((1, 1, 3, 3), np.int8), 8), shape=(1, *size))
-    tiles = Tiles(layer, 1, 1, (1, *size), border=1)
+    tiles = Tiles(layer, layer.weight, given=(1, *size), border=1)
     assert (tiles.cells, tiles.rows) == (cells, rows)
 
 
-def tiles_of(sparsity: float, channels: int, size: int) -> tuple[Trits, dict[str, Tiles]]:
+def tiles_of(sparsity: float, channels: int, size: int) -> dict[str, Tiles]:
     random = np.random.default_rng(0)
     weight = random.choice(np.array([-1, 1], np.int8), (channels, channels, 3, 3))
     weight[random.random(weight.shape) < sparsity] = 0
     layer = one_layer(weight, size)
     given_shape = (channels, size, size)
-    return weight, {
-        kind: Tiles(layer, channels, channels, given_shape, columns)
-        for kind, columns in (("lists", 1), ("combined", 3))
-    }
+    return {kind: Tiles(layer, weight, columns, given=given_shape) for kind, columns in (("lists", 1), ("combined", 3))}
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.0, "combined"), (0.95, "lists")])
@@ -517,20 +497,21 @@ def tiles_of(sparsity: float, channels: int, size: int) -> tuple[Trits, dict[str
 def test_dense_layers_are_combined_and_sparse_ones_listed(
     sparsity: float, expected: str, channels: int, size: int
 ) -> None:
-    weight, kinds = tiles_of(sparsity, channels, size)
-    assert choose_tiles("c", weight, kinds, COptions()) is kinds[expected]
+    kinds = tiles_of(sparsity, channels, size)
+    assert choose_tiles("c", kinds, COptions()) is kinds[expected]
 
 
 def test_linear_layers_are_coded_until_lists_are_short() -> None:
     weight = np.ones((512, 1024), np.int8)
-    assert choose_linear("l", weight, weight.size, COptions()) == "codes"
-    assert choose_linear("l", weight, weight.size // 20, COptions()) == "lists"
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "codes"
+    weight[:, 51:] = 0  # a twentieth is left
+    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "lists"
 
 
 def test_user_chooses_the_kernel() -> None:
-    weight, kinds = tiles_of(0.95, 16, 8)
-    assert choose_tiles("c", weight, kinds, COptions({"c": "combined"})) is kinds["combined"]
-    assert choose_linear("l", np.ones((2, 2), np.int8), 4, COptions({"l": "codes"})) == "codes"
+    kinds = tiles_of(0.95, 16, 8)
+    assert choose_tiles("c", kinds, COptions({"c": "combined"})) is kinds["combined"]
+    assert choose_linear("l", np.ones((2, 2), np.int8), FLOAT_LINEAR, COptions({"l": "codes"})) == "codes"
 
 
 @pytest.mark.parametrize(
@@ -548,14 +529,14 @@ def test_unknown_kernel_or_layer_is_refused(tmp_path: Path, kernels: dict[str, s
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
     # 70,000 inputs do not fit into two bytes.
     random = np.random.default_rng(1)
     weight = random.integers(-1, 2, (3, 70_000)).astype(np.int8)
     scale = np.ones(3, np.float32)
-    records = (Reshape("flat", (INPUT,), (70_000,)), Linear("l", ("flat",), (3,), weight, scale, scale))
-    graph = Graph((7, 100, 100), np.zeros(7, np.float32), np.ones(7, np.float32), records, "l", tuple("abc"))
+    records = (r.Reshape("flat", (r.INPUT,), (70_000,)), r.Linear("l", ("flat",), (3,), weight, scale, scale))
+    graph = r.Graph((7, 100, 100), np.zeros(7, np.float32), np.ones(7, np.float32), records, "l", tuple("abc"))
     for kind in ("lists", "codes"):
         check_kernels(graph, ["l"], COptions({"l": kind}), lanes)
 
@@ -563,12 +544,12 @@ def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
 def test_limits_apply_to_linear_layers(tmp_path: Path) -> None:
     # 2 · (1 + 2) = 6 is above ReLU6's upper limit with the bias 1; -3 is below zero.
     weight = np.array([[1, 1], [-1, -1]], np.int8)
-    records: tuple[Record, ...] = (
-        Linear("l", (INPUT,), (2,), weight, np.array([2, 1], np.float32), np.array([1, 0], np.float32)),
-        Activation("r", ("l",), (2,), "relu6"),
+    records: tuple[r.Record, ...] = (
+        r.Linear("l", (r.INPUT,), (2,), weight, np.array([2, 1], np.float32), np.array([1, 0], np.float32)),
+        r.Activation("r", ("l",), (2,), "relu6"),
     )
-    graph = Graph((2,), np.zeros(2, np.float32), np.ones(2, np.float32), records, "r", ("a", "b"))
-    write_c(tmp_path, graph, TestVectors(np.array([[1, 2]], np.float32), np.array([[6, 0]], np.float32)))
+    graph = r.Graph((2,), np.zeros(2, np.float32), np.ones(2, np.float32), records, "r", ("a", "b"))
+    write_c(tmp_path, graph, r.TestVectors(np.array([[1, 2]], np.float32), np.array([[6, 0]], np.float32)))
     found = answers(tmp_path, np.array([[1, 2], [0.5, 1]], np.float32), [])
     assert found.tolist() == [[6.0, 0.0], [4.0, 0.0]]
     assert len(steps_of(graph)) == 1

@@ -17,27 +17,14 @@ from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
 from sca_search.export.c.amalgamate import kernel_file
-from sca_search.export.c.c_literals import MOST_CHARACTERS, Literal, count_signs, float_chunks, quoted, trit_chunks
 from sca_search.export.c.count_zeros import count_zeros_c
+from sca_search.export.c.emit import MOST_CHARACTERS, Literal, count_signs, float_chunks, quoted, trit_chunks
 from sca_search.export.c.memory import Plan, plan_memory
 from sca_search.export.c.source import write_c
+from sca_search.export.graph import records as r
 from sca_search.export.graph.fuse import steps_of
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    Add,
-    Concat,
-    Convolution,
-    Floats,
-    Graph,
-    Linear,
-    Pool,
-    Record,
-    Reshape,
-    TestVectors,
-)
 from sca_search.export.graph.reference import evaluate
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
@@ -53,24 +40,24 @@ def make(folder: Path, *targets: str, cc: str = "gcc", optimise: str = "-O1", fl
     return done.stdout
 
 
-def run(folder: Path, images: Floats) -> Floats:
+def run(folder: Path, images: r.Floats) -> r.Floats:
     """The logits that ./model answers."""
     done = subprocess.run([folder / "model"], input=images.tobytes(), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return np.frombuffer(done.stdout, dtype=np.float32).reshape(len(images), -1)
 
 
-def written(folder: Path, graph: Graph, count: int = 2) -> TestVectors:
+def written(folder: Path, graph: r.Graph, count: int = 2) -> r.TestVectors:
     """Writes the model and gives its test vectors, answered by the reference."""
     images = random_images(graph, count)
-    vectors = TestVectors(images, evaluate(graph, images))
+    vectors = r.TestVectors(images, evaluate(graph, images))
     write_c(folder, graph, vectors)
     return vectors
 
 
-def small_graph() -> Graph:
+def small_graph() -> r.Graph:
     builder = Builder((3, 5, 5), np.random.default_rng(3))
-    first = builder.convolution(INPUT, 4, (3, 3), "trits")
+    first = builder.convolution(r.INPUT, 4, (3, 3), "trits")
     return builder.graph([builder.linear(first, 3, "trits"), builder.linear(first, 2, "floats")])
 
 
@@ -88,49 +75,49 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17]), st.integers(1, 9), st.integers(1, 9))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=3, deadline=None, derandomize=True, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference(shape: tuple[int, int, int], seed: int) -> None:
     check_every_operation(shape, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference_on_many_shapes(shape: tuple[int, int, int], seed: int) -> None:
     check_every_operation(shape, seed, optimise="-O0")  # half of the time; the others here optimise
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @needs_clang
 def test_every_operation_agrees_when_clang_optimises() -> None:
     check_every_operation((3, 7, 5), 11, cc="clang", optimise="-O3", flags="")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_every_operation_agrees_when_gcc_optimises() -> None:
     check_every_operation((6, 8, 7), 12, optimise="-O3", flags="")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("optimise", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
 def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, optimise: str) -> None:
     # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
     builder = Builder((2, 8, 8), np.random.default_rng(5))
-    hidden = builder.linear(builder.convolution(INPUT, 4, (3, 3), "trits"), 64, "trits")
+    hidden = builder.linear(builder.convolution(r.INPUT, 4, (3, 3), "trits"), 64, "trits")
     graph = builder.graph([builder.linear(hidden, 10, "floats"), builder.linear(hidden, 10, "trits")])
     written(tmp_path, graph)
     make(tmp_path, "model", optimise=optimise, flags="")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     # 1, 3 and 17 channels on maps of 1 × 1, 5 × 5 and 7 × 7 cells, with every kind of weight.
     builder = Builder((3, 7, 7), np.random.default_rng(0))
     names = []
     for size in (7, 5, 1):
-        cut = builder.add(Pool("cut", (INPUT,), (), "max", (8 - size, 8 - size), (1, 1)))
+        cut = builder.add(r.Pool("cut", (r.INPUT,), (), "max", (8 - size, 8 - size), (1, 1)))
         for channels in (1, 3, 17):
             source = builder.convolution(cut, channels, (1, 1), "trits")
             names += [builder.convolution(source, 17, (3, 3), kind, padding=(1, 1, 1, 1)) for kind in WEIGHT_KINDS]
@@ -142,15 +129,15 @@ def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     assert difference <= 2e-6, where
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> None:
     # 40,000 floats and 17,000 trits an output are more than one literal holds.
     builder = Builder((10, 41, 41), np.random.default_rng(1))
     names = [
-        builder.linear(INPUT, 3, "floats"),
-        builder.linear(INPUT, 5, "trits"),
-        builder.convolution(INPUT, 2, (31, 29), "floats"),
-        builder.convolution(INPUT, 2, (41, 40), "trits"),
+        builder.linear(r.INPUT, 3, "floats"),
+        builder.linear(r.INPUT, 5, "trits"),
+        builder.convolution(r.INPUT, 2, (31, 29), "floats"),
+        builder.convolution(r.INPUT, 2, (41, 40), "trits"),
     ]
     graph = builder.graph(names)
     vectors = written(tmp_path, graph, count=1)
@@ -161,39 +148,39 @@ def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> Non
     assert max(map(int, rows)) - 1 <= MOST_CHARACTERS
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_long_sums_lose_little_to_rounding(tmp_path: Path) -> None:
     # 65,536 times 0.7: one after the other in float32 they are off by 6e-4 (numpy says so, too), which no verification
     # would let pass.
     one, count = np.ones(1, np.float32), 65_536
     image = np.full((1, 4096, 4, 4), 0.7, dtype=np.float32)
     assert abs(np.add.accumulate(image.reshape(-1))[-1] / (count * 0.7) - 1) > 1e-4
-    records: list[Record] = [
-        Convolution("a", (INPUT,), (1, 1, 1), np.ones((1, 4096, 4, 4), np.int8), one, one),
-        Convolution("b", (INPUT,), (1, 1, 1), np.ones((1, 4096, 4, 4), np.float32), one, one),
-        Reshape("flat", (INPUT,), (count,)),
-        Linear("c", ("flat",), (1,), np.ones((1, count), np.int8), one, one),
-        Linear("d", ("flat",), (1,), np.ones((1, count), np.float32), one, one),
-        Reshape("flat_a", ("a",), (1,)),
-        Reshape("flat_b", ("b",), (1,)),
-        Concat("all", ("flat_a", "flat_b", "c", "d"), (4,)),
+    records: list[r.Record] = [
+        r.Convolution("a", (r.INPUT,), (1, 1, 1), np.ones((1, 4096, 4, 4), np.int8), one, one),
+        r.Convolution("b", (r.INPUT,), (1, 1, 1), np.ones((1, 4096, 4, 4), np.float32), one, one),
+        r.Reshape("flat", (r.INPUT,), (count,)),
+        r.Linear("c", ("flat",), (1,), np.ones((1, count), np.int8), one, one),
+        r.Linear("d", ("flat",), (1,), np.ones((1, count), np.float32), one, one),
+        r.Reshape("flat_a", ("a",), (1,)),
+        r.Reshape("flat_b", ("b",), (1,)),
+        r.Concat("all", ("flat_a", "flat_b", "c", "d"), (4,)),
     ]
     channels = np.ones(4096, np.float32)
-    graph = Graph((4096, 4, 4), 0 * channels, channels, tuple(records), "all", tuple("abcd"))
-    write_c(tmp_path, graph, TestVectors(image, evaluate(graph, image)))
+    graph = r.Graph((4096, 4, 4), 0 * channels, channels, tuple(records), "all", tuple("abcd"))
+    write_c(tmp_path, graph, r.TestVectors(image, evaluate(graph, image)))
     make(tmp_path, "model", flags="")
     expected = count * float(np.float32(0.7)) + 1
     assert run(tmp_path, image)[0].tolist() == pytest.approx([expected] * 4, rel=5e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_make_check_passes_on_the_test_vectors_and_fails_on_others(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=3)
     assert "3 of 3 test vectors agree" in make(tmp_path, "check")
     wrong = vectors.logits.copy()
     wrong[1, 2] += np.float32(3e-5) * np.abs(wrong[1]).max()
-    write_c(tmp_path, graph, TestVectors(vectors.images, wrong))
+    write_c(tmp_path, graph, r.TestVectors(vectors.images, wrong))
     make(tmp_path, "check-model")
     done = subprocess.run([tmp_path / "check-model"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -201,23 +188,23 @@ def test_make_check_passes_on_the_test_vectors_and_fails_on_others(tmp_path: Pat
     assert "2 of 3 test vectors agree" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_self_test_does_not_take_a_model_of_nans_for_good(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=1)
-    write_c(tmp_path, graph, TestVectors(np.full_like(vectors.images, np.nan), vectors.logits))
+    write_c(tmp_path, graph, r.TestVectors(np.full_like(vectors.images, np.nan), vectors.logits))
     make(tmp_path, "check-model")
     assert subprocess.run([tmp_path / "check-model"], capture_output=True, check=False).returncode == 1
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @needs_clang
 def test_clang_finds_nothing_under_sanitizers(tmp_path: Path) -> None:
     written(tmp_path, small_graph())
     assert "2 of 2 test vectors agree" in make(tmp_path, "check", "model", cc="clang")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_example_reads_images_to_the_end_and_refuses_half_an_image(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=5)
@@ -304,16 +291,16 @@ def test_missing_source_is_refused(tmp_path: Path) -> None:
 
 def test_kernel_too_large_for_a_literal_is_refused_by_name(tmp_path: Path) -> None:
     builder = Builder((1, 40, 40), np.random.default_rng(0))
-    graph = builder.graph([builder.convolution(INPUT, 1, (40, 40), "floats"), builder.linear(INPUT, 1, "trits")])
-    with pytest.raises(ExportError, match=r"conv_floats\.0: a Convolution in C may have 1023 weights a kernel"):
-        write_c(tmp_path, graph, TestVectors(random_images(graph, 1), np.zeros((1, 2), np.float32)))
+    graph = builder.graph([builder.convolution(r.INPUT, 1, (40, 40), "floats"), builder.linear(r.INPUT, 1, "trits")])
+    with pytest.raises(ExportError, match=r"conv_floats\.0: a Convolution in C may have 1023 weights per kernel"):
+        write_c(tmp_path, graph, r.TestVectors(random_images(graph, 1), np.zeros((1, 2), np.float32)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_class_names_of_any_text_survive(tmp_path: Path) -> None:
     names = ('"quoted"', "back\\slash", "what??=", "Größe\n%s", "*/")
     base = small_graph()
-    graph = Graph(base.input_shape, base.mean, base.std, base.records, base.output, names)
+    graph = r.Graph(base.input_shape, base.mean, base.std, base.records, base.output, names)
     written(tmp_path, graph)
     (tmp_path / "names.c").write_text(
         '#include <stdio.h>\n#include "model.h"\n'
@@ -383,14 +370,14 @@ def test_literals_of_any_length_compile_without_a_warning(tmp_path: Path, compil
 
 def test_plan_writes_over_what_nobody_takes_any_more() -> None:
     # 10 values in; three activations in place; then 10 -> 4 needs both. Values begin at multiples of 16.
-    records: list[Record] = [
-        Activation("a", (INPUT,), (10,), "relu"),
-        Activation("b", ("a",), (10,), "relu"),
-        Reshape("c", ("b",), (10,)),
+    records: list[r.Record] = [
+        r.Activation("a", (r.INPUT,), (10,), "relu"),
+        r.Activation("b", ("a",), (10,), "relu"),
+        r.Reshape("c", ("b",), (10,)),
         _linear("d", "c", 10, 4),
     ]
     plan = planned(records, {})
-    assert plan.values[INPUT] == plan.values["a"] == plan.values["b"] == plan.values["c"]
+    assert plan.values[r.INPUT] == plan.values["a"] == plan.values["b"] == plan.values["c"]
     assert plan.size == 16 + 4
 
 
@@ -398,10 +385,10 @@ def test_plan_keeps_a_residual_until_it_is_added() -> None:
     # input (10) -> x (8), kept for the sum; x -> y (8) -> z (8); z + x. At most three are alive together, x, y and z
     # where z is made: they begin at 0, 16 and 32. The sum takes z's or x's place.
     records = [
-        _linear("x", INPUT, 10, 8),
+        _linear("x", r.INPUT, 10, 8),
         _linear("y", "x", 8, 8),
         _linear("z", "y", 8, 8),
-        Add("sum", ("z", "x"), (8,)),
+        r.Add("sum", ("z", "x"), (8,)),
     ]
     plan = planned(records, {})
     assert plan.size == 32 + 8
@@ -410,32 +397,32 @@ def test_plan_keeps_a_residual_until_it_is_added() -> None:
 
 
 def test_plan_does_not_write_over_what_is_still_needed_reshaped() -> None:
-    records: list[Record] = [
-        Reshape("flat", (INPUT,), (10,)),
-        Activation("a", (INPUT,), (10,), "relu"),
-        Add("sum", ("a", "flat"), (10,)),
+    records: list[r.Record] = [
+        r.Reshape("flat", (r.INPUT,), (10,)),
+        r.Activation("a", (r.INPUT,), (10,), "relu"),
+        r.Add("sum", ("a", "flat"), (10,)),
     ]
     plan = planned(records, {1: 3})
-    assert plan.values["flat"] == plan.values[INPUT]
-    assert plan.values["a"] != plan.values[INPUT]
+    assert plan.values["flat"] == plan.values[r.INPUT]
+    assert plan.values["a"] != plan.values[r.INPUT]
     assert plan.size == 32 + 3
     assert plan.works[1] == 32
 
 
-def _linear(name: str, source: str, inputs: int, outputs: int) -> Linear:
+def _linear(name: str, source: str, inputs: int, outputs: int) -> r.Linear:
     ones = np.ones(outputs, np.float32)
-    return Linear(name, (source,), (outputs,), np.ones((outputs, inputs), np.int8), ones, ones)
+    return r.Linear(name, (source,), (outputs,), np.ones((outputs, inputs), np.int8), ones, ones)
 
 
-def planned(records: list[Record], works: dict[int, int]) -> Plan:
+def planned(records: list[r.Record], works: dict[int, int]) -> Plan:
     graph = _plain_graph(records)
-    sizes = {INPUT: 10} | {record.name: record.shape[0] for record in records}
+    sizes = {r.INPUT: 10} | {record.name: record.shape[0] for record in records}
     return plan_memory(steps_of(graph), sizes, graph.output, works)
 
 
-def _plain_graph(records: list[Record]) -> Graph:
+def _plain_graph(records: list[r.Record]) -> r.Graph:
     one = np.ones(1, np.float32)
-    return Graph((10,), one, one, tuple(records), records[-1].name, tuple("abcdefghij"[: records[-1].shape[0]]))
+    return r.Graph((10,), one, one, tuple(records), records[-1].name, tuple("abcdefghij"[: records[-1].shape[0]]))
 
 
 def test_every_kernel_is_plain_ascii_without_heap() -> None:
@@ -448,11 +435,11 @@ def test_every_kernel_is_plain_ascii_without_heap() -> None:
         assert not re.search(r"\b(malloc|calloc|free|memset)\b", text), name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+@pytest.mark.needs("gcc", "make")
+@pytest.mark.parametrize("name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1"))
 def test_torchvision_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
     graph, images, logits = ternary_torchvision(name)
-    write_c(tmp_path, graph, TestVectors(images, logits))
+    write_c(tmp_path, graph, r.TestVectors(images, logits))
     make(tmp_path, "model", optimise="-O3", flags="")
     answers = run(tmp_path, images)
     assert np.abs(answers - logits).max() <= 1e-5 * np.abs(logits).max()

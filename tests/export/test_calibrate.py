@@ -19,7 +19,7 @@ from sca_search.data import load_data
 from sca_search.errors import ExportError, SpecError
 from sca_search.export.c import compiler as c_build
 from sca_search.export.c.amalgamate import kernel_file
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.compiler import require_compiler, run_program, zig_compiler
 from sca_search.export.c.layers import chosen_kernels
 from sca_search.export.c.source import stamped_steps, write_c
@@ -32,13 +32,18 @@ from sca_search.export.latency.calibrate import (
     calibration_of,
     emit_calibration,
     graph_of,
-    latency_of,
     measure_ms,
     steadiest,
 )
-from sca_search.export.latency.model import Calibration
-from sca_search.export.latency.program import SPARSITIES, calibration_sources, kernels_hash, network_hash
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.model import Calibration, latency_model
+from sca_search.export.latency.program import (
+    SPARSITIES,
+    calibration_sources,
+    kernels_hash,
+    network_hash,
+    nonzeros_at,
+    with_random_trits,
+)
 from sca_search.export.latency.table import read_calibration, read_latency_table
 from sca_search.export.latency.timing import Timing
 from sca_search.models.layers import choose_layers, weight_layers
@@ -111,7 +116,7 @@ def test_what_was_measured_is_kept_for_this_network_alone(calibrated: tuple[Cali
     assert said == []
     kept = cached_file(graph, require_compiler(), QUICK)
     assert read_calibration(kept, graph) == calibrated[0]
-    assert latency_of(graph, how=QUICK) == read_latency_table(kept, graph)
+    assert latency_model(calibrated[0]) == read_latency_table(kept, graph)
 
 
 def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +127,14 @@ def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytes
         cached_file(graph, replace(compiler, command=(*compiler.command, "-m64")), QUICK),
         cached_file(replace(graph, records=graph.records[1:]), compiler, QUICK),
     }
-    monkeypatch.setattr(calibrate, "processor", lambda: "another")
+    monkeypatch.setattr(calibrate, "instruction_set", lambda: "another")
     files.add(cached_file(graph, compiler, QUICK))
     monkeypatch.setattr(calibrate, "kernels_hash", lambda: "others")
     files.add(cached_file(graph, compiler, QUICK))
     assert len(files) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibration, list[str]]) -> None:
     graph, said = small_graph(), []
     kept = cached_file(graph, require_compiler(), QUICK)
@@ -144,7 +149,7 @@ def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibrati
     assert again.network == calibrated[0].network
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_hooks_are_at_every_step_and_cost_nothing_unless_asked_for(tmp_path: Path) -> None:
     graph = small_graph()
     images = random_images(graph, 1)
@@ -183,7 +188,7 @@ def test_chosen_kernels_are_those_that_were_named() -> None:
         assert chosen_kernels(graph, COptions(kernels=named)) == named
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_program_compiles_without_warnings_and_refuses_nonsense(tmp_path: Path) -> None:
     for name, text in calibration_sources(small_graph(), (0.0, 0.9)).items():
         (tmp_path / name).write_text(text)
@@ -268,7 +273,7 @@ def test_network_without_a_ternary_layer_is_one_sentence() -> None:
         calibration_of(graph)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_candidate_is_measured_as_it_would_be_exported() -> None:
     measured = measure_ms(small_graph(), seconds=0.05)
     assert 0 < measured.latency_ms < 1e3
@@ -340,7 +345,7 @@ def test_emitted_sources_are_there_without_a_cross_compiler(tmp_path: Path, monk
 
 @needs_zig
 @needs_qemu
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(900)  # the compiler builds a C library for the target first
 def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> None:
     graph = small_graph()
@@ -356,7 +361,7 @@ def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> Non
     assert 0 < fastest <= slowest
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_command_prints_the_table_and_keeps_it(run: Run) -> None:
     done = run("calibrate", "--seconds", "0.1", "--save", "latency.json")
     assert done.returncode == 0, done.stderr

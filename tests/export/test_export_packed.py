@@ -22,18 +22,10 @@ from safetensors import safe_open
 
 import sca_search
 from sca_search.errors import ExportError
-from sca_search.export.graph.records import (
-    INPUT,
-    AdaptivePool,
-    Convolution,
-    Graph,
-    Linear,
-    Record,
-    Reshape,
-    TestVectors,
-)
+from sca_search.export.graph import records as r
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.graph.shapes import check_graph
+from sca_search.export.model_card import bits_per_weight, sizes
 from sca_search.export.packed.container import from_bytes
 from sca_search.export.packed.format import (
     from_packed_bytes,
@@ -45,7 +37,6 @@ from sca_search.export.packed.format import (
 )
 from sca_search.export.packed.test_vectors import on_grid, read_vectors, take_vectors, write_vectors
 from sca_search.export.packed.trit_code import encode_trits
-from sca_search.export.sizes import bits_per_weight, sizes
 from tests.support.random_records import every_operation, random_images
 
 
@@ -53,30 +44,30 @@ def floats(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-def small_graph(seed: int = 0) -> Graph:
+def small_graph(seed: int = 0) -> r.Graph:
     """A ternary convolution, a pool, a dense layer: every kind of tensor that a file has."""
     noise = np.random.default_rng(seed)
-    records: tuple[Record, ...] = (
-        Convolution(
+    records: tuple[r.Record, ...] = (
+        r.Convolution(
             "conv",
-            (INPUT,),
+            (r.INPUT,),
             (3, 4, 4),
             noise.integers(-1, 2, (3, 2, 3, 3)).astype(np.int8),
             noise.standard_normal(3).astype(np.float32),
             floats(0.5, -1, 2),
             padding=(1, 1, 1, 1),
         ),
-        AdaptivePool("pool", ("conv",), (3, 1, 1), "average"),
-        Reshape("flat", ("pool",), (3,)),
-        Linear("fc", ("flat",), (2,), noise.standard_normal((2, 3)).astype(np.float32), floats(1, 1), floats(0, 1)),
+        r.AdaptivePool("pool", ("conv",), (3, 1, 1), "average"),
+        r.Reshape("flat", ("pool",), (3,)),
+        r.Linear("fc", ("flat",), (2,), noise.standard_normal((2, 3)).astype(np.float32), floats(1, 1), floats(0, 1)),
     )
     about = {"study": "small", "trial": 7}
-    return Graph((2, 4, 4), floats(0.5, 0), floats(2, 1), records, "fc", ("dog", "cat ☃"), about)
+    return r.Graph((2, 4, 4), floats(0.5, 0), floats(2, 1), records, "fc", ("dog", "cat ☃"), about)
 
 
-def vectors_of(graph: Graph) -> TestVectors:
+def vectors_of(graph: r.Graph) -> r.TestVectors:
     images = on_grid(random_images(graph, 2))
-    return TestVectors(images, evaluate(graph, images))
+    return r.TestVectors(images, evaluate(graph, images))
 
 
 GRAPH = small_graph()
@@ -84,7 +75,7 @@ VECTORS = vectors_of(GRAPH)
 CONTENT = packed_bytes(GRAPH, VECTORS)
 
 
-def assert_same(one: Graph, other: Graph) -> None:
+def assert_same(one: r.Graph, other: r.Graph) -> None:
     for name in ("input_shape", "output", "class_names", "about"):
         assert getattr(one, name) == getattr(other, name)
     assert np.array_equal(one.mean, other.mean)
@@ -127,7 +118,7 @@ def test_file_is_what_the_safetensors_library_reads(tmp_path: Path) -> None:
     assert (metadata["format"], metadata["version"]) == ("sca-search/packed", "1")
     assert json.loads(metadata["about"]) == {"study": "small", "trial": 7}
     conv = GRAPH.records[0]
-    assert isinstance(conv, Convolution)
+    assert isinstance(conv, r.Convolution)
     assert json.loads(metadata["sparsity"]) == {"conv": [int((conv.weight == 0).sum()), 54]}
     assert tensors["conv.trits"].tobytes() == encode_trits(conv.weight.astype(np.int8))
     assert tensors["conv.scale"].dtype == np.float32
@@ -150,7 +141,7 @@ def test_half_stores_float16_and_gives_back_what_it_stored() -> None:
     assert tensors["conv.scale"].dtype == tensors["fc.weight"].dtype == np.float16
     assert_same(from_packed_bytes(content)[0], stored)
     fc = stored.records[3]
-    assert isinstance(fc, Linear)
+    assert isinstance(fc, r.Linear)
     assert np.array_equal(fc.weight, np.asarray(GRAPH.records[3].weight).astype(np.float16).astype(np.float32))
 
 
@@ -165,7 +156,7 @@ def test_number_too_large_for_float16_is_refused() -> None:
 def test_images_on_a_grid_are_stored_in_bytes_and_exact(seed: int, middle: float, spread: float) -> None:
     noise = np.random.default_rng(seed).standard_normal((2, 2, 4, 4)) * spread
     images = on_grid((noise + middle * spread).astype(np.float32))
-    vectors = TestVectors(images, VECTORS.logits)
+    vectors = r.TestVectors(images, VECTORS.logits)
     content = packed_bytes(GRAPH, vectors)
     assert from_bytes(content)[0]["test.images"].dtype == np.uint8
     assert np.array_equal(from_packed_bytes(content)[1].images, images)
@@ -175,7 +166,7 @@ def test_images_on_a_grid_are_stored_in_bytes_and_exact(seed: int, middle: float
 
 def test_images_on_no_grid_stay_floats() -> None:
     images = random_images(GRAPH, 2)
-    content = packed_bytes(GRAPH, TestVectors(images, VECTORS.logits))
+    content = packed_bytes(GRAPH, r.TestVectors(images, VECTORS.logits))
     assert from_bytes(content)[0]["test.images"].dtype == np.float32
     assert np.array_equal(from_packed_bytes(content)[1].images, images)
 
@@ -194,8 +185,10 @@ def test_vectors_have_a_file_of_their_own(tmp_path: Path) -> None:
 def test_payload_is_within_two_percent_of_the_bound(sparsity: float) -> None:
     noise = np.random.default_rng(0)
     trits = noise.choice([-1, 1], (500, 300)).astype(np.int8) * (noise.random((500, 300)) >= sparsity)
-    layer = Linear("fc", (INPUT,), (500,), trits.astype(np.int8), np.ones(500, np.float32), np.zeros(500, np.float32))
-    graph = Graph((300,), np.zeros(300, np.float32), np.ones(300, np.float32), (layer,), "fc", ("x",) * 500)
+    layer = r.Linear(
+        "fc", (r.INPUT,), (500,), trits.astype(np.int8), np.ones(500, np.float32), np.zeros(500, np.float32)
+    )
+    graph = r.Graph((300,), np.zeros(300, np.float32), np.ones(300, np.float32), (layer,), "fc", ("x",) * 500)
     share = (trits == 0).mean()
     plain = -sum(p * np.log2(p) for p in (share, 1 - share) if p > 0) + 1 - share
     assert bits_per_weight(share) == pytest.approx(plain)
@@ -393,7 +386,7 @@ def forged(dice: random.Random) -> bytes:
     return signed(bytes(content))
 
 
-def outcomes(make: Callable[[random.Random], bytes], count: int) -> Iterator[tuple[bytes, Graph | None]]:
+def outcomes(make: Callable[[random.Random], bytes], count: int) -> Iterator[tuple[bytes, r.Graph | None]]:
     for seed in range(count):
         content = make(random.Random(seed))
         began = time.monotonic()
@@ -416,7 +409,7 @@ def test_damaged_files_are_refused_or_the_same_model() -> None:
     assert refused > 19_000
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.e2e)])
 def test_forged_files_are_refused_or_whole_models(count: int) -> None:
     refused = 0
     for _, graph in outcomes(forged, count):

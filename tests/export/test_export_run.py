@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import sca_search
-from sca_search.export.onnx import onnx_extra
+from sca_search.export import onnx as onnx_export
 from sca_search.export.packed.format import read_packed
 from sca_search.export.state_dict import count_zeros, load_plain
 from tests.support.command import Outcome
@@ -22,7 +22,7 @@ from tests.support.command import Outcome
 Run = Callable[..., Outcome]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_chosen_trial_is_exported_in_all_formats_and_verified(tiny_run: tuple[Path, str], run: Run) -> None:
     study, printed = tiny_run
     assert f"sca-search export runs/{study.name}" in printed
@@ -61,7 +61,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(tiny_run: tuple[Pa
     assert not Path("out/model.onnx").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_integer_activations_are_within_a_point_of_the_floats(tiny_run: tuple[Path, str], run: Run) -> None:
     done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c", "--activations", "int8")
     assert done.returncode == 0, done.stderr
@@ -80,7 +80,7 @@ def test_integer_activations_are_within_a_point_of_the_floats(tiny_run: tuple[Pa
     assert not Path("other").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[Path, str], run: Run) -> None:
     study = Path(shutil.copytree(tiny_run[0], "study"))
     done = run("export", "study", "--trial", "1", "--format", "packed,c")
@@ -108,7 +108,7 @@ def test_any_trial_is_exported_and_verified_from_the_runs_state(tiny_run: tuple[
     assert json.loads(for_a_script.stdout)["holds"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_missing_data_is_said_and_the_export_goes_on(tiny_run: tuple[Path, str], run: Run) -> None:
     study = Path(shutil.copytree(tiny_run[0], "study"))
     toml = (study / "study.toml").read_text().replace('name = "digits"', 'name = "npz:gone.npz"')
@@ -155,12 +155,12 @@ def test_damaged_run_is_one_sentence(tiny_run: tuple[Path, str], run: Run) -> No
     assert not (study / "exports").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_without_the_onnx_extra_the_others_are_written(
     tiny_run: tuple[Path, str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = onnx_extra.find_spec
-    monkeypatch.setattr(onnx_extra, "find_spec", lambda name: None if name.startswith("onnx") else found(name))
+    found = onnx_export.find_spec
+    monkeypatch.setattr(onnx_export, "find_spec", lambda name: None if name.startswith("onnx") else found(name))
     done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,onnx")
     assert done.returncode == 0
     assert "onnx is not installed, so the format onnx is left out; pip install 'sca-search[onnx]'" in done.stderr
@@ -172,7 +172,7 @@ def test_without_the_onnx_extra_the_others_are_written(
     assert not Path("alone").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None:
     run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c")
     card = Path("out/MODEL.md").read_text()

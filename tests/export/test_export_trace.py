@@ -16,20 +16,13 @@ from torch import Tensor, nn
 
 from sca_search.errors import ExportError
 from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.graph import records as r
 from sca_search.export.graph.network import Images, Network
-from sca_search.export.graph.records import (
-    Activation,
-    Add,
-    ChannelAffine,
-    Convolution,
-    Graph,
-    Linear,
-)
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.graph.trace import trace
 from sca_search.models import build_model
-from tests.support.networks import ternary_torchvision
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import every_operation, random_images, worst_difference
 
 # A trace costs a third of a second, so that many layers share one. No shrinking: the assertion names the layer.
@@ -82,7 +75,7 @@ def shaken(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def differences(model: nn.Module, graph: Graph, count: int = 2) -> tuple[float, float]:
+def differences(model: nn.Module, graph: r.Graph, count: int = 2) -> tuple[float, float]:
     """How far numpy and torch, both run from the records, are from the network itself."""
     images = torch.randn(count, *graph.input_shape)
     with torch.no_grad():
@@ -93,14 +86,14 @@ def differences(model: nn.Module, graph: Graph, count: int = 2) -> tuple[float, 
     return float(np.abs(reference - expected).max() / largest), float(np.abs(rebuilt - expected).max() / largest)
 
 
-def assert_traced(model: nn.Module, shape: tuple[int, ...], **options: Any) -> Graph:
+def assert_traced(model: nn.Module, shape: tuple[int, ...], **options: Any) -> r.Graph:
     graph = trace(shaken(model), shape, **options)
     for difference in differences(model, graph):
         assert difference < 1e-5
     return graph
 
 
-def assert_each_is_traced(parts: list[nn.Module], shape: tuple[int, ...]) -> Graph:
+def assert_each_is_traced(parts: list[nn.Module], shape: tuple[int, ...]) -> r.Graph:
     """Each part by itself is as torch has it: a large value of one must not hide a wrong one of another."""
     model = shaken(SideBySide(parts))
     graph = trace(model, shape)
@@ -134,13 +127,13 @@ def convolutions(draw: st.DrawFn) -> nn.Module:
     return nn.Conv2d(6, outputs, kernel, stride, padding, dilation, groups, bias=draw(st.booleans()))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @FEW
 @given(st.lists(convolutions(), min_size=12, max_size=12), st.integers(7, 9), st.integers(7, 9))
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_convolution_is_traced_with_every_setting(layers: list[nn.Module], height: int, width: int) -> None:
     graph = assert_each_is_traced(layers, (6, height, width))
-    assert sum(isinstance(record, Convolution) for record in graph.records) == 12
+    assert sum(isinstance(record, r.Convolution) for record in graph.records) == 12
 
 
 @st.composite
@@ -160,7 +153,7 @@ def pools(draw: st.DrawFn) -> nn.Module:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @FEW
 @given(st.lists(pools(), min_size=20, max_size=20), st.integers(5, 9), st.integers(5, 9))
 def test_pools_are_traced_with_every_setting(layers: list[nn.Module], height: int, width: int) -> None:
@@ -184,7 +177,7 @@ ACTIVATIONS = {
 def test_activations_are_traced() -> None:
     wide = Function(lambda x: x * 4)  # far enough to both sides that every branch is taken
     graph = assert_each_is_traced([nn.Sequential(wide, each) for each in ACTIVATIONS.values()], (17, 5, 5))
-    assert [record.kind for record in graph.records if isinstance(record, Activation)] == [*ACTIVATIONS]
+    assert [record.kind for record in graph.records if isinstance(record, r.Activation)] == [*ACTIVATIONS]
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -241,7 +234,7 @@ def test_branches_concatenation_and_layers_called_twice_are_traced() -> None:
     assert "body.conv_2" in names
     assert "body.relu_2" in names
     assert not any("bn" in name or "never" in name for name in names)
-    assert isinstance(graph.records[0], ChannelAffine)
+    assert isinstance(graph.records[0], r.ChannelAffine)
 
 
 def test_normalisation_is_folded_by_hand() -> None:
@@ -251,14 +244,14 @@ def test_normalisation_is_folded_by_hand() -> None:
     model.load_state_dict({name: torch.tensor(value) for name, value in state.items()})
     graph = trace(model, (2,), ternary_layers=["0"])
     (layer,) = graph.records
-    assert isinstance(layer, Linear)
+    assert isinstance(layer, r.Linear)
     assert layer.weight.dtype == np.int8
     # 3 · (sum + 0.5 - 2) / √4 + 1 = 1.5 · sum - 1.25
     assert layer.scale.tolist() == [1.5]
     assert layer.bias.tolist() == [-1.25]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_normalisation_stays_where_the_layer_has_another_user() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
@@ -270,25 +263,25 @@ def test_normalisation_stays_where_the_layer_has_another_user() -> None:
             return (self.bn(sums) + sums).mean((2, 3))
 
     graph = assert_traced(Shared(), (1, 3, 3))
-    assert [type(record) for record in graph.records[:3]] == [Convolution, ChannelAffine, Add]
+    assert [type(record) for record in graph.records[:3]] == [r.Convolution, r.ChannelAffine, r.Add]
 
 
 def test_zeros_around_a_map_go_into_the_convolution() -> None:
     body = nn.Sequential(nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(3, 2, 2, padding=1))
     graph = assert_traced(Head(body, 2), (3, 4, 4))
-    assert isinstance(graph.records[0], Convolution)
+    assert isinstance(graph.records[0], r.Convolution)
     assert graph.records[0].padding == (1, 4, 2, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_computed_weight_is_a_constant() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
     graph = assert_traced(Head(layer, 4), (3, 5, 5))
-    assert isinstance(graph.records[0], Convolution)
+    assert isinstance(graph.records[0], r.Convolution)
     assert np.allclose(graph.records[0].weight, layer.weight.detach().numpy(), atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_given_network_keeps_its_mode_and_type() -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)), 4).double().train()
     trace(model, (3, 5, 5))
@@ -332,14 +325,14 @@ REFUSED = {
 QUICK = ("softmax", "permutation", "constant of a map")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in REFUSED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.e2e) for n in REFUSED])
 def test_what_records_cannot_express_is_refused_with_layer_and_operation(name: str) -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 1), Function(REFUSED[name])), 4).eval()
     with pytest.raises(ExportError, match=r"body\.1: the operation aten\."):
         trace(model, (3, 6, 5))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_training_statistics_are_refused() -> None:
     with pytest.raises(ExportError, match=r"body.*batch_norm"):
         trace(Head(nn.BatchNorm2d(3, track_running_stats=False), 3), (3, 4, 4))
@@ -368,7 +361,7 @@ def test_weights_that_are_no_trits_are_refused() -> None:
         trace(model, (3, 5, 5), ternary_layers=["nowhere"])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_infinite_weight_is_refused() -> None:
     model = Head(nn.Conv2d(3, 4, 1), 4)
     model.fc.bias.data[0] = torch.inf
@@ -380,23 +373,24 @@ def test_infinite_weight_is_refused() -> None:
     ("name", "shape"),
     [
         ("lenet-small", (1, 8, 8)),
-        pytest.param("lenet", (1, 28, 28), marks=pytest.mark.slow),
-        pytest.param("vgg-variate", (3, 32, 32), marks=pytest.mark.slow),
-        pytest.param("resnet20", (3, 32, 32), marks=pytest.mark.slow),
+        pytest.param("lenet", (1, 28, 28), marks=pytest.mark.e2e),
+        pytest.param("vgg-variate", (3, 32, 32), marks=pytest.mark.e2e),
+        pytest.param("resnet20", (3, 32, 32), marks=pytest.mark.e2e),
     ],
 )
 def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
     model = build_model(name, num_classes=10, input_shape=shape, dropout=0.0 if name == "resnet20" else 0.3)
     graph = assert_traced(model, shape)
-    assert not any(isinstance(record, ChannelAffine) for record in graph.records)
+    assert not any(isinstance(record, r.ChannelAffine) for record in graph.records)
     layers = [layer for layer, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
-    weighted = [record.name for record in graph.records if isinstance(record, Convolution | Linear)]
+    weighted = [record.name for record in graph.records if isinstance(record, r.Convolution | r.Linear)]
     assert sorted(weighted) == sorted(layers)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet"])
+@pytest.mark.parametrize(
+    "name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1", "vgg11_bn", "alexnet")
+)
 def test_torchvision_is_traced(name: str) -> None:
     small = name in ("resnet18", "squeezenet1_1", "vgg11_bn")
     graph, images, logits = ternary_torchvision(name, 64 if small else 224)
@@ -455,7 +449,7 @@ def test_a_mean_over_a_sequence_is_a_pool() -> None:
     assert np.abs(evaluate(trace(model, (3, 20)), images.numpy()) - images.mean(2).numpy()).max() < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_network_for_sequences_is_exported_in_every_format(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

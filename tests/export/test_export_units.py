@@ -19,7 +19,7 @@ def last_is_a_pool() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(("make", "more_records"), [(last_is_linear, 0), (last_is_a_pool, 1)])
 def test_exported_answers_are_in_units_whatever_the_last_layer_is(make: object, more_records: int) -> None:
     torch.manual_seed(0)

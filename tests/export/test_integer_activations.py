@@ -12,29 +12,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_options import INTEGER_CONVOLUTION_KERNELS, COptions
+from sca_search.export.c.choose_kernel import INTEGER_CONVOLUTION_KERNELS, COptions
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.int8_tiles import MOST_ADDED, IntegerTiles
 from sca_search.export.c.source import write_c
 from sca_search.export.folder import ExportOptions, export_network
+from sca_search.export.graph import records as r
 from sca_search.export.graph.network import Images
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    Add,
-    Convolution,
-    Floats,
-    Graph,
-    Linear,
-    Pool,
-    Record,
-    Reshape,
-    TestVectors,
-)
 from sca_search.export.graph.reference import evaluate
-from sca_search.export.integer.integer_scales import largest_values
 from sca_search.export.integer.model import IntegerModel, integer_model, quantized_weight
-from sca_search.export.integer.reference import average, evaluate_integer, every_integer
+from sca_search.export.integer.reference import average, evaluate_integer, every_integer, largest_values
 from sca_search.export.integer.requantize import Scaling, logit_requantization, requantization, requantize
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
 from sca_search.export.metadata import read_facts
@@ -47,20 +34,20 @@ from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation,
 LANES = ("-mavx2 -mfma", "-DMODEL_LANES=4", "-DMODEL_LANES=1")
 
 
-def calibrated(graph: Graph) -> IntegerModel:
+def calibrated(graph: r.Graph) -> IntegerModel:
     return integer_model(graph, largest_values(graph, [random_images(graph, 50, seed=9)]))
 
 
-def answers_of_c(model: IntegerModel, images: Floats, options: COptions | None = None, **how: str) -> Floats:
+def answers_of_c(model: IntegerModel, images: r.Floats, options: COptions | None = None, **how: str) -> r.Floats:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        vectors = TestVectors(images, evaluate_integer(model, images))
+        vectors = r.TestVectors(images, evaluate_integer(model, images))
         write_c(folder, model.graph, vectors, replace(options or COptions(), integer=model))
         make(folder, "model", **how)
         return run(folder, images)
 
 
-def check(graph: Graph, options: COptions | None = None, **how: str) -> None:
+def check(graph: r.Graph, options: COptions | None = None, **how: str) -> None:
     model, images = calibrated(graph), random_images(graph, 3)
     assert np.array_equal(answers_of_c(model, images, options, **how), evaluate_integer(model, images))
 
@@ -69,14 +56,14 @@ SHAPES = st.tuples(st.sampled_from([1, 2, 3, 6, 17]), st.integers(1, 20), st.int
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is a compilation
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_operation_equals_the_model_in_integers(lanes: str) -> None:
     graph, _ = every_operation((6, 9, 17), 3)
     check(graph, flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from(LANES), stored=st.booleans())
 def test_every_operation_equals_it_on_many_shapes(
@@ -86,34 +73,34 @@ def test_every_operation_equals_it_on_many_shapes(
     check(graph, COptions(stored=stored), flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @needs_clang
 def test_every_operation_equals_it_when_clang_optimises() -> None:
     graph, _ = every_operation((3, 7, 12), 5)
     check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("kernel", INTEGER_CONVOLUTION_KERNELS)
 def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     builder = Builder((40, 18, 11), np.random.default_rng(2))
     kinds = [kind for kind in WEIGHT_KINDS if kind != "floats"]
-    names = [builder.convolution(INPUT, 5, (3, 3), kind, padding=(1, 1, 1, 1)) for kind in kinds]
-    names += [builder.convolution(INPUT, 5, (1, 1), kind, stride=(2, 2)) for kind in kinds]
-    names += [builder.convolution(INPUT, 5, (5, 5), "floats"), builder.convolution(INPUT, 3, (1, 1), "floats")]
+    names = [builder.convolution(r.INPUT, 5, (3, 3), kind, padding=(1, 1, 1, 1)) for kind in kinds]
+    names += [builder.convolution(r.INPUT, 5, (1, 1), kind, stride=(2, 2)) for kind in kinds]
+    names += [builder.convolution(r.INPUT, 5, (5, 5), "floats"), builder.convolution(r.INPUT, 3, (1, 1), "floats")]
     graph = builder.graph(names)
     kernels = {layer.name: kernel for layer in graph.ternary_layers}
     check(graph, COptions(kernels, stored=True), optimise="-O2", flags="-mavx2")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_sums_of_a_block_have_room_in_16_bits() -> None:
     # 300 channels without zeros, all inputs at their largest: 258 · 127 = 32766 is the most that a block may add.
     assert MOST_ADDED == 258
     builder = Builder((300, 8, 8), np.random.default_rng(2))
-    name = builder.convolution(INPUT, 4, (1, 1), "no zeros")
+    name = builder.convolution(r.INPUT, 4, (1, 1), "no zeros")
     layer = builder.records[0]
-    assert isinstance(layer, Convolution)
+    assert isinstance(layer, r.Convolution)
     assert layer.weight.dtype == np.int8
     for unit in INTEGER_CONVOLUTION_KERNELS.values():
         assert IntegerTiles(layer, np.ones_like(layer.weight), unit).block <= MOST_ADDED
@@ -125,10 +112,12 @@ def test_sums_of_a_block_have_room_in_16_bits() -> None:
         assert np.array_equal(answers_of_c(model, image, flags="-mavx2"), evaluate_integer(model, image))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_wide_linear_layers_equal_it() -> None:
     builder = Builder((9, 25, 25), np.random.default_rng(4))
-    names = [builder.linear(INPUT, outputs, kind) for outputs, kind in ((70, "no zeros"), (3, "trits"), (5, "floats"))]
+    names = [
+        builder.linear(r.INPUT, outputs, kind) for outputs, kind in ((70, "no zeros"), (3, "trits"), (5, "floats"))
+    ]
     graph = builder.graph(names)
     for kernel in ("lists", "codes"):
         kernels = {layer.name: kernel for layer in graph.ternary_layers}
@@ -142,7 +131,7 @@ def test_zeros_are_counted_in_the_source(tmp_path: Path) -> None:
         write_c(
             tmp_path,
             graph,
-            TestVectors(images, evaluate_integer(model, images)),
+            r.TestVectors(images, evaluate_integer(model, images)),
             COptions(stored=stored, integer=model),
         )
         assert count_zeros_c(tmp_path) == {
@@ -158,7 +147,7 @@ def test_integers_are_near_the_floats() -> None:
     assert len(names) > 20
 
 
-def one(*values: float) -> Floats:
+def one(*values: float) -> r.Floats:
     return np.array(values, dtype=np.float32)
 
 
@@ -169,14 +158,16 @@ def test_a_small_model_by_hand() -> None:
     # the largest is 127, so the unit is 1: 67 + 1 = 68, and -128 + 0.25 cut off at 0.
     # Logits 3 · 68 - 2 = 202 and -1.5 · 68: weights 3 and -1.5 are 127 of their units, and the logits' unit a power of
     # two of at least 4 · 202 / (2^24 - 1), 2^-14: 202 and -102 are as many of it.
-    layer = Linear("a", (INPUT,), (2,), np.array([[1, -1, 0, 1], [0, 0, 1, 1]], np.int8), one(0.5, -1), one(1, 0.25))
-    relu = Activation("b", ("a",), (2,), "relu")
-    last = Linear("c", ("b",), (2,), one(3, 0, -1.5, 0).reshape(2, 2), one(1, 1), one(-2, 0))
-    graph = Graph((4,), np.full(4, 1, np.float32), np.full(4, 2, np.float32), (layer, relu, last), "c", ("x", "y"))
-    model = integer_model(graph, {INPUT: 127.0, "a": 130.0, "b": 127.0, "c": 202.0})
+    layer = r.Linear(
+        "a", (r.INPUT,), (2,), np.array([[1, -1, 0, 1], [0, 0, 1, 1]], np.int8), one(0.5, -1), one(1, 0.25)
+    )
+    relu = r.Activation("b", ("a",), (2,), "relu")
+    last = r.Linear("c", ("b",), (2,), one(3, 0, -1.5, 0).reshape(2, 2), one(1, 1), one(-2, 0))
+    graph = r.Graph((4,), np.full(4, 1, np.float32), np.full(4, 2, np.float32), (layer, relu, last), "c", ("x", "y"))
+    model = integer_model(graph, {r.INPUT: 127.0, "a": 130.0, "b": 127.0, "c": 202.0})
     image = one(9, -4, 2, 600).reshape(1, 4)
     values = every_integer(model, image)
-    assert values[INPUT].tolist() == [[4, -3, 1, 127]]
+    assert values[r.INPUT].tolist() == [[4, -3, 1, 127]]
     assert values["b"].tolist() == [[68, 0]]
     assert model.logit_unit == 2.0**-14
     assert values["c"].tolist() == [[202 * 2**14, -102 * 2**14]]
@@ -251,42 +242,42 @@ def test_logits_have_room_in_64_bits(ratio: float, bias: float, total: int) -> N
 
 
 def test_what_integers_cannot_express_is_refused_by_name(tmp_path: Path) -> None:
-    huge = Linear("steep", (INPUT,), (2,), np.ones((2, 4), np.int8), one(1e9, 1), one(0, 0))
-    relu = Activation("relu", ("steep",), (2,), "relu")
-    doubled = Add("sum", ("relu", "relu"), (2,))
-    graph = Graph((4,), np.zeros(4, np.float32), np.ones(4, np.float32), (huge, relu, doubled), "sum", ("x", "y"))
+    huge = r.Linear("steep", (r.INPUT,), (2,), np.ones((2, 4), np.int8), one(1e9, 1), one(0, 0))
+    relu = r.Activation("relu", ("steep",), (2,), "relu")
+    doubled = r.Add("sum", ("relu", "relu"), (2,))
+    graph = r.Graph((4,), np.zeros(4, np.float32), np.ones(4, np.float32), (huge, relu, doubled), "sum", ("x", "y"))
     with pytest.raises(ExportError, match=r"steep: the scale .* of channel 0 are too large for integer activations"):
-        integer_model(graph, {INPUT: 127.0, "steep": 1.0, "relu": 1.0, "sum": 2.0})
+        integer_model(graph, {r.INPUT: 127.0, "steep": 1.0, "relu": 1.0, "sum": 2.0})
     builder = Builder((1, 40, 40), np.random.default_rng(0))
-    large = builder.graph([builder.convolution(INPUT, 1, (40, 40), "no zeros"), builder.linear(INPUT, 1, "trits")])
+    large = builder.graph([builder.convolution(r.INPUT, 1, (40, 40), "no zeros"), builder.linear(r.INPUT, 1, "trits")])
     with pytest.raises(ExportError, match=r"conv_no_zeros\.0: a ternary Convolution .* too large for integer kernels"):
         write_c(
             tmp_path,
             large,
-            TestVectors(random_images(large, 1), one(0, 0).reshape(1, 2)),
+            r.TestVectors(random_images(large, 1), one(0, 0).reshape(1, 2)),
             COptions(integer=calibrated(large)),
         )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_calibration_sees_the_largest_value_of_all_images() -> None:
-    pool = Pool("pool", (INPUT,), (1, 1, 2), "max", (2, 1), (1, 1))
-    flat = Reshape("flat", ("pool",), (2,))
-    records: tuple[Record, ...] = (pool, flat)
-    graph = Graph((1, 2, 2), one(1), one(2), records, "flat", ("x", "y"))
+    pool = r.Pool("pool", (r.INPUT,), (1, 1, 2), "max", (2, 1), (1, 1))
+    flat = r.Reshape("flat", ("pool",), (2,))
+    records: tuple[r.Record, ...] = (pool, flat)
+    graph = r.Graph((1, 2, 2), one(1), one(2), records, "flat", ("x", "y"))
     images = [one(1, 1, 1, 5).reshape(1, 1, 2, 2), one(-9, 2, -7, 1).reshape(1, 1, 2, 2)]
     # (x - 1) / 2: at most 2 and at least -5; of the pools -4
-    assert largest_values(graph, images) == {INPUT: 5.0, "pool": 4.0, "flat": 4.0}
+    assert largest_values(graph, images) == {r.INPUT: 5.0, "pool": 4.0, "flat": 4.0}
 
 
 def training(shape: tuple[int, ...]) -> Images:
-    def batches() -> Iterator[Floats]:
+    def batches() -> Iterator[r.Floats]:
         yield np.random.default_rng(1).standard_normal((64, *shape), dtype=np.float32)
 
     return Images(64, batches)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path) -> None:
     network = small_network()
     assert network.images is not None
@@ -311,7 +302,7 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
         verify_folder(folder, 5.0)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_int8_needs_c_training_images_and_no_tuning(tmp_path: Path) -> None:
     network = small_network()
     with pytest.raises(ExportError, match="takes its scales from training images, and there are none"):

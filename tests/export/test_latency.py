@@ -15,8 +15,7 @@ from sca_search.errors import SpecError
 from sca_search.export.c.source import stamped_steps
 from sca_search.export.graph.records import INPUT, Convolution, Graph, Linear
 from sca_search.export.latency.model import Calibration, LatencyModel, LayerLatency, latency_model
-from sca_search.export.latency.program import kernels_hash, network_hash
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
+from sca_search.export.latency.program import kernels_hash, network_hash, nonzeros_at, with_random_trits
 from sca_search.export.latency.table import parse_calibration, read_calibration, read_latency_table, write_calibration
 from tests.support.random_records import Builder
 

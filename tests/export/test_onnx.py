@@ -15,8 +15,8 @@ from sca_search.errors import ExportError
 from sca_search.export.graph.records import INPUT, AdaptivePool, Graph, Pool
 from sca_search.export.graph.reference import evaluate
 from sca_search.export.onnx.nodes import pack_int2
-from sca_search.export.onnx.write import count_zeros_onnx, onnx_model, open_onnx, run_onnx, write_onnx
-from tests.support.networks import ternary_torchvision
+from sca_search.export.onnx.write import count_zeros_onnx, onnx_model, open_onnx, write_onnx
+from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17]), st.integers(1, 9), st.integers(1, 9))
@@ -38,7 +38,7 @@ def test_every_operation_agrees_with_the_reference(
     graph, names = every_operation(shape, seed)
     path, images = tmp_path / "model.onnx", random_images(graph, 3)
     write_onnx(path, graph, int2=int2)
-    difference, where = worst_difference(graph, names, images, run_onnx(path, images))
+    difference, where = worst_difference(graph, names, images, open_onnx(path)(images))
     assert difference <= 1e-5, where
 
 
@@ -53,7 +53,7 @@ def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     graph = builder.graph(names)
     path, images = tmp_path / "model.onnx", random_images(graph, 2)
     write_onnx(path, graph)
-    difference, where = worst_difference(graph, names, images, run_onnx(path, images))
+    difference, where = worst_difference(graph, names, images, open_onnx(path)(images))
     assert difference <= 2e-6, where
 
 
@@ -77,7 +77,7 @@ def test_pools_that_hang_over_the_edge_agree_by_hand(tmp_path: Path) -> None:
     zero, one = np.zeros(1, np.float32), np.ones(1, np.float32)
     graph = Graph(base.input_shape, zero, one, base.records, base.output, base.class_names)
     write_onnx(tmp_path / "model.onnx", graph)
-    (given,) = run_onnx(tmp_path / "model.onnx", np.array([[[[1, 2, 3, 4, 6]]]], dtype=np.float32))
+    (given,) = open_onnx(tmp_path / "model.onnx")(np.array([[[[1, 2, 3, 4, 6]]]], dtype=np.float32))
     expected = [0.5, 3.5, 2.5, 6, 4, 6, 0.75, 3.75, 2, 1.5, 3, 5, 2, 4, 6]
     assert given.tolist() == pytest.approx(expected, rel=1e-6)
 
@@ -98,7 +98,7 @@ def test_vectors_are_models_too(tmp_path: Path) -> None:
     graph = builder.graph([builder.linear(INPUT, 4, "trits"), builder.linear(INPUT, 2, "floats")])
     write_onnx(tmp_path / "model.onnx", graph)
     images = random_images(graph, 3)
-    assert np.allclose(run_onnx(tmp_path / "model.onnx", images), evaluate(graph, images), rtol=1e-5, atol=1e-5)
+    assert np.allclose(open_onnx(tmp_path / "model.onnx")(images), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("int2", [False, True])
@@ -148,7 +148,7 @@ def test_records_may_bear_any_name(tmp_path: Path, name: str) -> None:
     assert linear != name
     write_onnx(tmp_path / "model.onnx", graph)
     images = random_images(graph, 2)
-    assert np.allclose(run_onnx(tmp_path / "model.onnx", images), evaluate(graph, images), rtol=1e-5, atol=1e-5)
+    assert np.allclose(open_onnx(tmp_path / "model.onnx")(images), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
 def test_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -196,12 +196,11 @@ def test_missing_package_is_one_clear_sentence(package: str, call: str) -> None:
     assert done.stdout.count("\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("int2", [False, True])
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+@pytest.mark.parametrize("name", torchvision_cases("resnet18", "mobilenet_v3_small", "squeezenet1_1"))
 def test_torchvision_networks_agree_with_torch(name: str, int2: bool, tmp_path: Path) -> None:
     graph, images, logits = ternary_torchvision(name)
     write_onnx(tmp_path / "model.onnx", graph, int2=int2)
-    answers = run_onnx(tmp_path / "model.onnx", images)
+    answers = open_onnx(tmp_path / "model.onnx")(images)
     assert np.abs(answers - logits).max() <= 1e-5 * np.abs(logits).max()
     assert (answers.argmax(1) == logits.argmax(1)).all()

@@ -16,10 +16,15 @@ from sca_search.cli.export import check_command
 from sca_search.errors import ExportError
 from sca_search.export.c import compiler as c_build
 from sca_search.export.c import cross as targets
-from sca_search.export.c.bare_metal import bare_metal_bytes
 from sca_search.export.c.compiler import zig_compiler
-from sca_search.export.c.cross import TARGETS, check_target, parse_targets
-from sca_search.export.c.elf import SectionBytes, section_bytes
+from sca_search.export.c.cross import (
+    TARGETS,
+    SectionBytes,
+    bare_metal_bytes,
+    check_target,
+    parse_targets,
+    section_bytes,
+)
 from sca_search.export.c.source import write_c
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
@@ -183,9 +188,11 @@ def test_source_that_does_not_compile_fails_with_the_compilers_words(tmp_path: P
 
 
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # the compiler builds a C library for each target first
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.e2e if "aarch64" in name else pytest.mark.nightly) for name in TARGETS],
+)
 def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
     checks = check_target(source_of(tmp_path), name)
     assert [check.instructions for check in checks] == [build.instructions for build in TARGETS[name].builds]
@@ -195,8 +202,8 @@ def test_self_test_runs_on_every_target(name: str, tmp_path: Path) -> None:
         assert (check.outcome, check.said) == ("ran", "2 of 2 test vectors agree")
 
 
+@pytest.mark.nightly
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["wasm32-wasi", "aarch64-linux"])
 def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
@@ -207,8 +214,8 @@ def test_self_test_fails_on_other_answers(name: str, tmp_path: Path) -> None:
     assert "0 of 2 test vectors agree" in check.said
 
 
+@pytest.mark.nightly
 @needs_zig
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_check_says_what_was_only_compiled(exported: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets.shutil, "which", lambda _name: None)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.packed.trit_code import MOST_TRITS, decode_trits, encode_trits
-from sca_search.export.packed.trit_symbols import Table
+from sca_search.export.packed.trit_code import MOST_TRITS, Table, decode_trits, encode_trits
 
 
 def random_trits(count: int, sparsity: float, seed: int = 0, plus_share: float = 0.5) -> NDArray[np.int8]:

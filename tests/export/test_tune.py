@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS
+from sca_search.export.c.choose_kernel import CONVOLUTION_KERNELS, LINEAR_KERNELS
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import INPUT, Activation, Graph, WeightRecord
@@ -38,7 +38,7 @@ def test_layer_alone_computes_what_it_computes_in_the_graph() -> None:
         assert np.allclose(found, values[layer.name].reshape(1, -1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_every_kernel_of_a_layer_gives_the_same_answer() -> None:
     graph = graph_of()
     for layer in graph.ternary_layers:
@@ -86,7 +86,7 @@ def small_network() -> Network:
     return Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_tuned_export_is_verified(tmp_path: Path) -> None:
     said: list[str] = []
     options = ExportOptions(formats=("c",), tune=True, say=said.append)
@@ -95,7 +95,7 @@ def test_tuned_export_is_verified(tmp_path: Path) -> None:
     assert any("µs" in line for line in said)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_stored_weights_need_no_tables(tmp_path: Path) -> None:
     for stored in (False, True):
         folder = tmp_path / str(stored)
@@ -111,7 +111,7 @@ def test_tuning_without_a_compiler_is_one_sentence(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_command_exports_what_it_tuned(tiny_run: tuple[Path, str], run: Callable[..., Outcome]) -> None:
     done = run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c", "--tune", "--stored")
     assert done.returncode == 0, done.stderr

@@ -35,17 +35,25 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"bias": False}, {"kdim": 5, "vdim": 7}], ids=["plain", "no bias", "widths"])
-@pytest.mark.parametrize("masks", MASKS)
-@pytest.mark.parametrize("asked", [{"need_weights": False}, {}, {"average_attn_weights": False}], ids=str)
-def test_the_numbers_are_torchs(batch_first, settings, masks, asked):
-    theirs = torchs(batch_first=batch_first, **settings)
+SETTINGS = {"plain": {}, "no bias": {"bias": False}, "widths": {"kdim": 5, "vdim": 7}}
+WEIGHTS = ({"need_weights": False}, {}, {"average_attn_weights": False})
+# Every mask with every setting, and every pair of values of the other parameters with them and with each other.
+PAIRWISE = [
+    (mask, settings, WEIGHTS[(i + j) % 3], (i + j) % 2 == 0)
+    for i, mask in enumerate(MASKS)
+    for j, settings in enumerate(SETTINGS)
+]
+
+
+@pytest.mark.parametrize(("mask", "settings", "weights", "batch_first"), PAIRWISE, ids=str)
+def test_the_result_is_that_of_torch(mask, settings, weights, batch_first):
+    sizes = SETTINGS[settings]
+    theirs = torchs(batch_first=batch_first, **sizes)
     torch.manual_seed(1)
     query = torch.randn(3, 4, 8)
-    key, value = (torch.randn(3, 6, settings.get(width, 8)) for width in ("kdim", "vdim"))
-    given = (query, key, value) if batch_first else tuple(each.transpose(0, 1) for each in (query, key, value))
-    assert_same(Attention(theirs)(*given, **MASKS[masks], **asked), theirs(*given, **MASKS[masks], **asked))
+    key, value = (torch.randn(3, 6, sizes.get(width, 8)) for width in ("kdim", "vdim"))
+    inputs = (query, key, value) if batch_first else tuple(each.transpose(0, 1) for each in (query, key, value))
+    assert_same(Attention(theirs)(*inputs, **MASKS[mask], **weights), theirs(*inputs, **MASKS[mask], **weights))
 
 
 def test_without_a_batch_it_is_the_same():

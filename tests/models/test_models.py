@@ -339,7 +339,7 @@ def test_impossible_settings_are_refused(change: dict[str, object], sentence: st
     assert str(caught.value) == sentence
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_import_leaves_torchvision_alone() -> None:
     program = "import sys, sca_search.models; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

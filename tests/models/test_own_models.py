@@ -181,14 +181,15 @@ def test_a_vision_transformer_is_told_its_images_size():
         find_maker("torchvision:vit_b_16", num_classes=4, input_shape=(3, 32, 48))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
-def test_timm_is_asked_for_where_it_is_missing():
+def test_timm_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # its import fails
     with pytest.raises(ModelError) as caught:
         find_maker("timm:resnet18", num_classes=4, input_shape=(3, 32, 32))
     assert str(caught.value) == "model timm:resnet18: the package timm is not installed: pip install timm"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
+@pytest.mark.e2e
 def test_timm_makes_a_network_for_the_data():
     network = find_maker("timm:resnet10t", num_classes=4, input_shape=(1, 32, 32))()
     assert network.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 4)

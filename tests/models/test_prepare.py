@@ -145,7 +145,7 @@ def test_a_scale_is_folded_into_the_record_behind_a_padding_too():
 # A network without any normalisation, from data to files
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
     data = make_task(StudySpec()).data
     network = prepared(plain_cnn, data.input_shape, 10, SPEC)
@@ -191,7 +191,7 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
     assert (outputs != 0).any(1).all()  # a floor of one for each output channel
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [
@@ -295,7 +295,7 @@ def test_tied_weights_are_kept_tied_and_dense(tmp_path):
     assert model[3].weight is model[2].weight
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_every_layer_of_mobilenet_is_exported_with_its_scale():
     """Depthwise convolutions, gates and hardswish; the gates' layers have no normalisation."""
     make = find_maker("torchvision:mobilenet_v3_small", num_classes=4, input_shape=(1, 32, 32))

@@ -88,13 +88,7 @@ def test_no_reader_is_left_out(known: dict[str, Reader]) -> None:
     assert set(known) == set(NAMES)
 
 
-def _marked(name: str) -> object:
-    """The fast set has one of each kind: tensors, a checkpoint, TOML and JSON."""
-    is_fast = name in {"packed model", "checkpoint", "study file", "prior"}
-    return name if is_fast else pytest.param(name, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("name", [_marked(name) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_bad_files_are_read_or_refused(known: dict[str, Reader], name: str) -> None:
     outcomes = fuzzed(known[name], CASES_OF_SLOW if known[name].is_slow else CASES)
     assert outcomes.sound, "\n".join([str(outcomes), *outcomes.crashes])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sca_search.cli.completion import TABLES
 from sca_search.data import Split
 from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import (
@@ -19,17 +18,16 @@ from sca_search.paper.cells import (
     cell_of,
     cells_of,
     full_epochs,
-    of_networks,
     recipe_file,
+    select_networks,
     spec_of,
 )
 from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.figures import DENSE, TITLES, figures_of
-from sca_search.paper.hours import Waiting, epochs_that_fit
-from sca_search.paper.reproduce import Plan, _spec, finished_results, reproduce
-from sca_search.paper.result import CellResult, _diverged, read_result, top_shares
+from sca_search.paper.reproduce import CellTime, Plan, _spec, epochs_that_fit, finished_results, reproduce
+from sca_search.paper.result import CellResult, _diverged, read_result, top_accuracies
 from sca_search.runs.folder import RunFolder
-from sca_search.study.time_plan import Pace
+from sca_search.study.pace import Pace
 from sca_search.study.watching import Watcher
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
@@ -56,7 +54,7 @@ def test_figures_are_the_papers() -> None:
     assert half == [70.28, 93.36]
     top5 = [(figure.method, figure.value) for figure in figures_of("3") if figure.metric == "top5"]
     assert ("full-precision", 89.2) in top5
-    assert TITLES.keys() == QUICK.keys() == set(TABLES)
+    assert TITLES.keys() == QUICK.keys() == set("1234567")
 
 
 def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
@@ -75,18 +73,18 @@ def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
 
 
 def test_quick_says_plainly_what_it_leaves_out() -> None:
-    said = QUICK["6"].told([200])
+    said = QUICK["6"].describe([200])
     assert said == "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200"
-    assert QUICK["2"].told([450, 700, 370]) == "2,000 training images, 2 epochs of the paper's 450/700/370"
+    assert QUICK["2"].describe([450, 700, 370]) == "2,000 training images, 2 epochs of the paper's 450/700/370"
 
 
 def test_a_table_may_be_limited_to_some_networks() -> None:
     cells = cells_of(figures_of("2"))
     assert {cell.network for cell in cells} == {"vgg-s", "resnet20", "vgg-variate"}
-    assert of_networks(cells, []) == cells
-    assert [cell.network for cell in of_networks(cells, ["resnet20"])] == ["resnet20"]
+    assert select_networks(cells, []) == cells
+    assert [cell.network for cell in select_networks(cells, ["resnet20"])] == ["resnet20"]
     with pytest.raises(SpecError, match=r"^--network: unknown network of this table 'resnet2': .*did you mean"):
-        of_networks(cells, ["resnet2"])
+        select_networks(cells, ["resnet2"])
 
 
 def result_of(sparsity: float, **more: object) -> CellResult:
@@ -156,7 +154,7 @@ def test_rank_correlation_of_equal_sparsities_is_none() -> None:
     assert {rank.ours for rank in rank_correlations(rows_of(figures, alike))} == {None}
 
 
-def test_top_shares_count_the_first_and_the_first_five() -> None:
+def test_top_accuracies_count_the_first_and_the_first_five() -> None:
     class Table(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -167,40 +165,41 @@ def test_top_shares_count_the_first_and_the_first_five() -> None:
 
     split = Split(torch.zeros(4, 1, 2, 2), torch.tensor([11, 7, 6, 0]))
     with torch.no_grad():
-        assert top_shares(Table(), split) == (0.25, 0.5)
+        assert top_accuracies(Table(), split) == (0.25, 0.5)
 
 
-PACE = Pace(0.0, 2.0, 0.0, 0.0, 3.0, 0.0, 10.0, 0.0)
+PACE = Pace(start=0.0, dense_epoch=2.0, epoch=3.0, frozen_epoch=0.0, trial_rest=10.0)
+LONG, SHORT = Cell("mnist", "long"), Cell("mnist", "short")
 
 
-def test_hours_give_every_cell_the_same_share_of_its_length() -> None:
-    long = Waiting("long", PACE, full_epochs=200, seeds=1, has_dense=False)
-    short = Waiting("short", PACE, full_epochs=100, seeds=2, has_dense=True)
+def test_hours_give_every_cell_the_same_fraction_of_its_epochs() -> None:
+    long = CellTime(LONG, PACE, full_epochs=200, seeds=1, has_dense=False)
+    short = CellTime(SHORT, PACE, full_epochs=100, seeds=2, has_dense=True)
     # At a tenth: 20 · 3 + 10 = 70 s, and 10 · 2 + 2 · (10 · 3 + 10) = 100 s; 180 of 200 s are planned with.
     hours = 200.1 / 3600
-    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, short]) == {"long": 20, "short": 10}
-    assert epochs_that_fit(169.0 / 0.9 / 3600, 0.0, [long, short]) == {"long": 19, "short": 9}
-    assert epochs_that_fit(hours, 200.1 - 170.1 / 0.9, [long, short]) == {"long": 20, "short": 10}
-    assert epochs_that_fit(1e9, 0.0, [long, short]) == {"long": 200, "short": 100}
-    begun = replace(short, epochs=10)
-    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, begun]) == {"long": 20, "short": 10}
+    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, short]) == {LONG: 20, SHORT: 10}
+    assert epochs_that_fit(169.0 / 0.9 / 3600, 0.0, [long, short]) == {LONG: 19, SHORT: 9}
+    assert epochs_that_fit(hours, 200.1 - 170.1 / 0.9, [long, short]) == {LONG: 20, SHORT: 10}
+    assert epochs_that_fit(1e9, 0.0, [long, short]) == {LONG: 200, SHORT: 100}
+    begun = replace(short, started=10)
+    assert epochs_that_fit(170.1 / 0.9 / 3600, 0.0, [long, begun]) == {LONG: 20, SHORT: 10}
     assert epochs_that_fit(0.0, 0.0, []) == {}
 
 
-def test_what_hours_have_begun_goes_on_at_any_pace() -> None:
-    begun = Waiting("begun", replace(PACE, epoch=3600.0), 200, 1, has_dense=True, epochs=40)
-    assert epochs_that_fit(0.01, 0.0, [begun, replace(begun, name="other", epochs=3)]) == {"begun": 40, "other": 3}
+def test_a_started_cell_continues_at_any_pace() -> None:
+    begun = CellTime(LONG, replace(PACE, epoch=3600.0), 200, 1, has_dense=True, started=40)
+    assert epochs_that_fit(0.01, 0.0, [begun, replace(begun, cell=SHORT, started=3)]) == {LONG: 40, SHORT: 3}
 
 
 def test_hours_too_short_for_one_epoch_name_the_least() -> None:
-    cell = Waiting("one", replace(PACE, epoch=3590.0), 200, 1, has_dense=False)
+    cell = CellTime(LONG, replace(PACE, epoch=3590.0), 200, 1, has_dense=False)
     # 3600 s of 0.9 of the time are 4000, and 500 for measuring: 1.25 hours, which are enough then.
     with pytest.raises(SpecError, match=r"--hours must be at least 1.25 for one epoch of each of 1 cells .* got 1.2$"):
         epochs_that_fit(1.2, 500.0, [cell])
-    assert epochs_that_fit(1.25, 500.0, [cell]) == {"one": 1}
+    assert epochs_that_fit(1.25, 500.0, [cell]) == {LONG: 1}
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS, command=("reproduce", "6", "--quick"))
@@ -223,7 +222,7 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     extent = replace(DIGITS, epochs=None)
@@ -242,7 +241,7 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
     assert [result.epochs for result in done.results.values()] == [3, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS)
@@ -259,11 +258,11 @@ def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) ->
         reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
     done = reproduce(plan, Watcher())
     assert len(done.results) == 1
-    with pytest.raises(RunError, match=r"\.json: must have been trained for 3 epochs to go on with, got 2; choose"):
+    with pytest.raises(RunError, match=r"\.json: must have been trained for 3 epochs to continue, got 2; choose"):
         reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path: Path) -> None:
     dense = Cell("mnist", "lenet", has_dense=True)
     ablated = Cell("mnist", "lenet", tanh=False)
@@ -274,7 +273,7 @@ def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path
     assert done.results[ablated].seeds == 1
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Path) -> None:
     cell = Cell("cifar10", "resnet20", has_dense=True)
     extent = Extent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
@@ -287,7 +286,9 @@ def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Pat
     assert RunFolder(tmp_path / "given" / cell.name).spec().train.dense_epochs == 0
     (dense,) = [row for row in rows_of(figures_of("2"), {cell: given}) if row.ours and row.figure.method == DENSE]
     assert (dense.epochs, dense.seeds) == (None, None)
-    with pytest.raises(RunError, match=r"\.json: must have started from weights that were trained here, it has from "):
+    with pytest.raises(
+        RunError, match=r"\.json: must have started from weights that were trained here, got weights from a file"
+    ):
         reproduce(replace(plan, weights=None), Watcher())
 
 
@@ -311,7 +312,7 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
         (("6", "--seeds", "0"), "--seeds must be from 1 to 10,000, got 0"),
         (
             ("3", "--weights", "a.pt"),
-            "--weights a.pt: must be of the only network that is trained, got resnet18 on imagenet, alexnet on",
+            "--weights a.pt: must belong to the only network to train, got resnet18 on imagenet, alexnet on",
         ),
         (("6", "--quick", "--data-dir", "nowhere"), "--data-dir must be a folder that exists, got 'nowhere'"),
     ],
@@ -337,8 +338,8 @@ def test_a_data_set_that_is_missing_hides_no_finished_cell(run, tmp_path: Path) 
     folder = tmp_path / "kept" / "table-4"
     folder.mkdir(parents=True)
     (first, *_) = [cell for cell in cells_of(figures_of("4")) if cell.dataset == "cifar100"]
-    told = {"epochs": 5, "network": first.network, "top1": [0.6789], "top5": [0.9], "sparsity": [0.5]}
-    (folder / f"{first.name}.json").write_text(json.dumps(told))
+    record = {"epochs": 5, "network": first.network, "top1": [0.6789], "top5": [0.9], "sparsity": [0.5]}
+    (folder / f"{first.name}.json").write_text(json.dumps(record))
     (tmp_path / "empty").mkdir()
     command = ("reproduce", "4", "--network", first.network, "--epochs", "5", "--out", "kept", "--data-dir", "empty")
     outcome = run(*command)
@@ -354,9 +355,9 @@ def test_finished_table_is_printed_without_training(run, tmp_path: Path) -> None
     folder = tmp_path / "kept" / "table-6-quick"
     folder.mkdir(parents=True)
     for number, cell in enumerate(cells_of(figures)):
-        told = {"epochs": 4, "network": "lenet-medium", "top1": [0.97], "top5": [1.0], "sparsity": [number / 24]}
-        told |= {"rounded": [0.25]} if number else {}  # of an earlier version
-        (folder / f"{cell.name}.json").write_text(json.dumps(told))
+        record = {"epochs": 4, "network": "lenet-medium", "top1": [0.97], "top5": [1.0], "sparsity": [number / 24]}
+        record |= {"rounded": [0.25]} if number else {}  # of an earlier version
+        (folder / f"{cell.name}.json").write_text(json.dumps(record))
     outcome = run("reproduce", "6", "--quick", "--out", "kept")
     assert outcome.returncode == 0, outcome.stderr
     assert "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200" in outcome.stdout

@@ -47,7 +47,7 @@ def test_stored_run_has_a_page(run, stored: Path) -> None:
     assert "run-folder" in (stored / "dashboard.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_stored_run_is_exported_and_verified(run, stored: Path) -> None:
     exported = run("export", str(stored), "--trial", "1", "--format", "packed", "--out", "model", "--json")
     assert exported.returncode == 0, exported.stderr

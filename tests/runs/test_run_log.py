@@ -96,7 +96,7 @@ def test_verbose_shows_the_log_and_usually_nobody_sees_it(capsys: pytest.Capture
     assert re.fullmatch(r"\d\d:\d\d:\d\d seen\n", capsys.readouterr().err)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_resumed_study_with_workers_goes_on_with_its_log(tmp_path: Path) -> None:
     first = sca_search("--name", "a", *TINY, "-v", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -110,7 +110,7 @@ def test_resumed_study_with_workers_goes_on_with_its_log(tmp_path: Path) -> None
     assert sum(" starts, " in line for line in after) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_failed_trial_is_logged_with_its_traceback(tmp_path: Path) -> None:
     """A learning rate that no network survives."""
     study = "[search.space]\nlearning_rate = 1e30\nlatent_learning_rate = 1e30\n"

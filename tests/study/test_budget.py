@@ -40,7 +40,7 @@ def seen(*trials: tuple[float, float, float]) -> pd.DataFrame:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(deadline=None)  # a busy machine is no fault
 @given(st.integers(0, 2**32 - 1), st.integers(10, 20_000), st.floats(0.0, 1.0))
 def test_packed_bytes_are_at_most_the_prediction_and_close_to_it(seed: int, weights: int, sparsity: float) -> None:
@@ -130,7 +130,7 @@ def test_only_costs_of_the_goal_are_measured(goal: GoalSpec, columns: set[str]) 
     assert columns_of(goal) == columns
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
     done = sca_search(*TINY, "--max-ternary-kb", "1", "--max-kb", "11.4", "--no-grid", "--name", "small", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -149,7 +149,7 @@ def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
     assert file.stat().st_size <= 11.4 * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_study_that_was_stopped_keeps_the_splits_of_its_candidates(tmp_path: Path) -> None:
     flags = [*TINY, "--max-ternary-kb", "1", "--no-grid", "--name", "small"]
     assert sca_search(*flags, cwd=tmp_path).returncode == 0
@@ -184,7 +184,7 @@ def test_impossible_budget_is_rejected_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_budget_that_needs_no_zeros_says_so(tmp_path: Path) -> None:
     done = sca_search(*TINY, "--max-ternary-kb", "9", "--no-grid", "--name", "roomy", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -207,7 +207,7 @@ def middle_ms(table: Path) -> float:
     return (min(times) + max(times)) / 2000
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(latencies: Path, tmp_path: Path) -> None:
     budget = middle_ms(latencies)
     flags = (*TINY, "--max-latency-ms", f"{budget}", "--latency-table", str(latencies), "--no-grid", "--name", "device")
@@ -226,7 +226,7 @@ def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(lat
     assert trials["predicted_latency_ms"].to_numpy() == pytest.approx(trials["latency_ms"].to_numpy(), rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_study_is_timed_where_the_budget_is_this_machines(latencies: Path, tmp_path: Path) -> None:
     budget = middle_ms(latencies)
     done = sca_search(*TINY, "--max-latency-ms", f"{budget}", "--name", "here", cwd=tmp_path)
@@ -239,7 +239,7 @@ def test_study_is_timed_where_the_budget_is_this_machines(latencies: Path, tmp_p
     assert chosen is not None or "No trial meets the goal" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_table_of_another_network_is_refused_before_anything_is_written(latencies: Path, tmp_path: Path) -> None:
     flags = ("--max-latency-ms", "1", "--model", "lenet-medium", "--latency-table", str(latencies))
     done = sca_search(*TINY, *flags, cwd=tmp_path)

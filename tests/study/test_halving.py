@@ -10,10 +10,10 @@ from sca_search.study.halving import (
     LEAST_COMPARED,
     RungScore,
     comparable,
-    foretelling,
     goes_on,
     promoted,
     relative_losses,
+    rung_correlation,
     rung_epochs,
 )
 
@@ -261,18 +261,18 @@ def finished(*pairs, sparsity=0.9):
     return [{"planned_sparsity": sparsity, "rung.5": at_rung, "loss": at_end} for at_rung, at_end in pairs]
 
 
-def test_foretelling_is_spearmans_rank_correlation_by_hand():
+def test_rung_correlation_is_spearmans_rank_correlation_by_hand():
     # Ranks 1 2 3 4 against 2 1 4 3: Σd² = 4, 1 - 6·4 / (4·15) = 0.6.
     rows = finished((0.1, 0.3), (0.2, 0.25), (0.3, 0.9), (0.4, 0.8))
-    correlation, count = foretelling(rows, 5)
+    correlation, count = rung_correlation(rows, 5)
     assert correlation == pytest.approx(0.6)
     assert count == 4
 
 
 @pytest.mark.parametrize(("ends", "expected"), [((1, 2, 3, 4, 5), 1.0), ((5, 4, 3, 2, 1), -1.0)])
-def test_foretelling_of_the_same_and_of_the_opposite_order(ends, expected):
+def test_rung_correlation_of_the_same_and_of_the_opposite_order(ends, expected):
     rows = finished(*zip((0.1, 0.2, 0.4, 0.8, 1.6), ends, strict=True))
-    assert foretelling(rows, 5) == (pytest.approx(expected), 5)
+    assert rung_correlation(rows, 5) == (pytest.approx(expected), 5)
 
 
 def test_sparsity_alone_makes_no_rung_foretell():
@@ -281,14 +281,14 @@ def test_sparsity_alone_makes_no_rung_foretell():
     sparse = finished((100, 1600), (400, 400), (1600, 100), sparsity=0.97)
     # Beside their own, in powers of 2: dense -4/3 -1/3 5/3 and 5/3 -1/3 -4/3, sparse -2 0 2 and 2 0 -2.
     # Ranks of all: 2 3 5 1 4 6 and 5 3 2 6 4 1, Σd² = 68, 1 - 6·68 / (6·35).
-    correlation, count = foretelling([*dense, *sparse], 5)
+    correlation, count = rung_correlation([*dense, *sparse], 5)
     assert correlation == pytest.approx(1 - 408 / 210)
     assert count == 6
 
 
 def test_equal_losses_foretell_nothing():
-    assert foretelling(finished((1, 1), (1, 2), (1, 3), (1, 4)), 5) is None
-    assert foretelling(finished((1, 1), (2, 1), (3, 1), (4, 1)), 5) is None
+    assert rung_correlation(finished((1, 1), (1, 2), (1, 3), (1, 4)), 5) is None
+    assert rung_correlation(finished((1, 1), (2, 1), (3, 1), (4, 1)), 5) is None
 
 
 def test_only_trainings_that_tell_of_both_count():
@@ -296,12 +296,12 @@ def test_only_trainings_that_tell_of_both_count():
     paused = {"planned_sparsity": 0.9, "rung.5": 9.0}
     other_rung = {"planned_sparsity": 0.9, "rung.10": 9.0, "loss": 0.01}
     unplanned = {"rung.5": 9.0, "loss": 0.01}
-    assert foretelling([*rows, paused, other_rung, unplanned], 5) == (pytest.approx(1.0), 4)
-    assert foretelling([*rows[:3], paused, other_rung, unplanned], 5) is None
+    assert rung_correlation([*rows, paused, other_rung, unplanned], 5) == (pytest.approx(1.0), 4)
+    assert rung_correlation([*rows[:3], paused, other_rung, unplanned], 5) is None
 
 
 def test_too_few_comparable_ones_foretell_nothing():
-    assert foretelling([], 5) is None
-    assert foretelling(finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), 5) is None
+    assert rung_correlation([], 5) is None
+    assert rung_correlation(finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), 5) is None
     apart = [*finished((0.1, 0.1), (0.2, 0.2), sparsity=0.5), *finished((0.3, 0.3), (0.4, 0.4), sparsity=0.97)]
-    assert foretelling(apart, 5) is None
+    assert rung_correlation(apart, 5) is None

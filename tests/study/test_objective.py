@@ -477,7 +477,7 @@ def test_a_study_that_keeps_all_pauses_nobody_and_tells_its_rungs(tmp_path, task
     "killed_at",
     [
         ("ternary", 2),
-        *(pytest.param(when, marks=pytest.mark.slow) for when in (("ternary", 1), ("frozen", 1))),
+        *(pytest.param(when, marks=pytest.mark.e2e) for when in (("ternary", 1), ("frozen", 1))),
     ],
     ids=["second", "first", "frozen"],
 )

@@ -92,7 +92,7 @@ def test_other_studies_of_a_database_do_not_matter(url):
 steps = st.lists(st.sampled_from(["queue", "ask", "tell", "fail", "their ask", "their tell", "look"]), max_size=15)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(steps)
 def test_whatever_happens_a_study_reads_what_a_plain_storage_reads(tmp_path_factory, happening):

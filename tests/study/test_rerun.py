@@ -101,7 +101,7 @@ def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
     assert f"torch 1.0 then, {torch.__version__} now" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "study",
     [
@@ -119,7 +119,7 @@ def test_trials_of_other_methods_come_out_the_same(run, tmp_path: Path, study: t
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_the_trial_of_a_recipe_comes_out_the_same(run, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
         '[recipe]\nalpha = 0.5\nstrength_lambda = 1e-4\nepochs = 2\nlearning_rate = 0.01\ninitialisation = "xavier"\n'

@@ -45,7 +45,7 @@ def no_memory(_outputs: Tensor) -> Tensor:
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 10 bytes")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -96,7 +96,7 @@ def test_a_stop_in_the_midst_of_a_split_is_answered_before_the_next_batch() -> N
     assert len(list(until_stopped([(torch.zeros(1),)] * 5, lambda: False))) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_stop_while_the_test_images_are_read_leaves_them_for_later(tmp_path) -> None:
     spec = short_study(tmp_path, refits=0)
     run, stops = new_run(spec), []

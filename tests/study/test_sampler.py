@@ -399,14 +399,6 @@ def test_the_fitted_sampler_prefers_where_losses_are_low():
 # Optuna's own kit
 
 
-class TestPlannedSampler(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
-    """The sampler without a centre forwards everything."""
-
-    @pytest.fixture
-    def sampler(self):
-        return lambda: PlannedSampler(0)
-
-
 class TestPlannedSamplerOfRelativeSampling(RelativeSamplerTestCase):
     """The kit asks for joint samples after one trial, so the inner sampler must not begin with random ones."""
 

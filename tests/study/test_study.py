@@ -168,7 +168,7 @@ def test_run_leaves_its_prior(tiny_run: tuple[Path, str]) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_run_starts_from_the_prior_of_another(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
     short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--train-limit", "100")
     given = tiny_run[0] / "prior.json"
@@ -186,7 +186,7 @@ def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, s
     assert np.allclose(history["gap"], history["soft_metric"] - history["rounded_metric"])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
     done = run("--target-sparsity", "0.5", "--name", "again", *TINY)
     assert done.returncode == 0, done.stderr
@@ -196,7 +196,7 @@ def test_same_seed_gives_the_same_front_twice(tiny_run: tuple[Path, str], run, t
 def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) -> None:
     run, _ = tiny_run
     code = (
-        "import sys; from sca_search.cli.run import app; app(['show', sys.argv[1]], standalone_mode=False);"
+        "import sys; from sca_search.cli.app import app; app(['show', sys.argv[1]], standalone_mode=False);"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
@@ -204,7 +204,7 @@ def test_show_prints_a_finished_study_without_torch(tiny_run: tuple[Path, str]) 
     assert "→ chosen" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> None:
     few = ("--target-sparsity", "0.5", "--name", "more", "--refits", "0", "--epochs", "1", "--dense-epochs", "2")
     assert run(*few, "--trials", "1").returncode == 0
@@ -217,7 +217,7 @@ def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> 
     assert len(after) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("target", ["0", "0.1", "0.37", "0.9", "0.99"])
 def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
     short = ("--trials", "1", "--refits", "0", "--epochs", "2", "--dense-epochs", "2", "--name", "one")
@@ -229,7 +229,7 @@ def test_target_is_met_in_the_file(target: str, run, tmp_path: Path) -> None:
 def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Popen[str]:
     """The command in the background, once it has printed a word."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "sca_search.cli.run", *arguments],
+        [sys.executable, "-u", "-m", "sca_search", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -245,9 +245,8 @@ def started(arguments: tuple[str, ...], cwd: Path, until: str) -> subprocess.Pop
     raise AssertionError(process.communicate()[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.e2e
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, "1"), (signal.SIGKILL, "2")])
 def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, workers: str, tmp_path: Path) -> None:
     command = (
         *("--target-sparsity", "0.5", "--name", "cut", "--trials", "4", "--refits", "0"),
@@ -276,7 +275,7 @@ def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, w
     assert list(kept) == list(finished["metric"])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
     done = sca_search(
         "--target-sparsity", "0.9", "--name", "two", "--workers", "2", *TINY[2:], "--trials", "4", cwd=tmp_path
@@ -287,7 +286,7 @@ def test_two_workers_run_each_planned_trial_once(tmp_path: Path) -> None:
     assert list(trials.sort_values("candidate")["planned_sparsity"]) == [0.9, 0.97, 0.9, 0.99]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -> None:
     """The first two begin at the range's lower end; at rates that the others draw, the loss leaves the floats."""
     rates = "".join(f"{name} = [0.01, 1e30]\n" for name in ("learning_rate", "frozen_learning_rate"))
@@ -301,7 +300,7 @@ def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -
     assert set(trials.loc[trials["trial"] < 2, "state"]) == {"complete"}
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> None:
     done = run("--time-budget", "0.1s", "--name", "brief", *TINY)
     assert done.returncode == 0, done.stderr
@@ -309,7 +308,7 @@ def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> 
     assert list(states) == ["complete", "waiting", "waiting"]
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(run, tmp_path: Path) -> None:
     short = ("--trials", "6", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--name", "split")
     done = run("--target-sparsity", "0.9", "--split", "4", *short)
@@ -335,7 +334,7 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
 SHORT = ("--refits", "0", "--epochs", "1", "--dense-epochs", "3", "--name", "goal")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path) -> None:
     done = run("--min-accuracy", "0.5", "--trials", "3", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -345,7 +344,7 @@ def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path)
     assert chosen["sparsity"] == pytest.approx(trials.loc[trials["metric"] >= 0.5, "sparsity"].max())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_goal_that_nothing_reaches_says_what_the_best_is(run) -> None:
     done = run("--min-accuracy", "1.0", "--trials", "1", *SHORT, "--train-limit", "100")
     assert done.returncode == 1

@@ -92,7 +92,7 @@ def loss(outputs, targets):
 SHORT = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--threads", "1", "--split", "0")
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     done = sca_search(*SHORT, "--name", "deadly", "--loss", "own.py:loss", "--workers", "2", cwd=tmp_path)
@@ -118,11 +118,11 @@ def loss(outputs, targets):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_a_stop_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HANGS)
-    command = [sys.executable, "-m", "sca_search.cli.run", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
+    command = [sys.executable, "-m", "sca_search", "--name", "stuck", "--loss", "own.py:loss", "--workers", "2"]
     process = subprocess.Popen([*command, *SHORT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     while not (tmp_path / "hangs").exists():
         assert process.poll() is None
@@ -165,7 +165,7 @@ FAULT = {"error": OwnError("this", "that")}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_an_error_that_nobody_foresaw_ends_the_study_as_it_would_without_workers(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FAILS)
@@ -256,7 +256,7 @@ def test_workers_that_die_before_any_trial_end_the_study(bury: Callable[[bool], 
         bury(False)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_worker_that_dies_before_it_can_tell_of_its_trial_had_begun(bury: Callable[[bool], None]) -> None:
     for had_trial in (False, False, True, True, True, True, False, False):
         bury(had_trial)

@@ -83,7 +83,7 @@ class Case:
         return self.folder / self.out / "case"
 
     def command(self, *more: str) -> list[str]:
-        words = [sys.executable, "-u", "-m", "sca_search.cli.run", "study.toml", "--name", "case", "--threads", "1"]
+        words = [sys.executable, "-u", "-m", "sca_search", "study.toml", "--name", "case", "--threads", "1"]
         shared = ["--storage", self.storage] if self.storage else []
         return [*words, "--trials", str(self.trials), "--out", self.out, *shared, *self.more, *more]
 

@@ -14,7 +14,7 @@ from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.recipe import describe_scaling, recipe_candidate
 from sca_search.errors import SpecError
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.source import stamped_steps, write_c
 from sca_search.export.graph.records import INPUT, Graph, TestVectors

@@ -1,19 +1,30 @@
 """Networks of torchvision with random trits, for the tests of the formats."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from sca_search.export.graph.records import Floats, Graph
 from sca_search.export.graph.trace import trace
-from sca_search.system.torchvision import heal_torchvision
+from sca_search.system.torchvision import patch_torchvision
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+# The one with the most kinds of operations runs on every push, the others once per night.
+_ON_PUSH = "mobilenet_v3_small"
+
+
+def torchvision_cases(*names: str) -> list[Any]:
+    """These networks as parameters of a test, each in its tier."""
+    return [pytest.param(name, marks=pytest.mark.e2e if name == _ON_PUSH else pytest.mark.nightly) for name in names]
 
 
 def ternary_torchvision(name: str, size: int = 224, sparsity: float = 0.5) -> tuple[Graph, Floats, Floats]:
     """Records of the network with all but its first and last layer ternary; images, and torch's logits for them."""
-    heal_torchvision()
+    patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - only once it is healed
 
     torch.manual_seed(0)

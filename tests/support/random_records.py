@@ -10,25 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    ActivationKind,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Floats,
-    Graph,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    Trits,
-)
+from sca_search.export.graph import records as r
 from sca_search.export.graph.reference import every_value
 from sca_search.export.graph.shapes import check_graph, output_shape
 
@@ -39,24 +21,24 @@ WEIGHT_KINDS = ("trits", "no zeros", "all zeros", "dead channels", "mostly zeros
 class Builder:
     """Collects records whose shapes follow from their inputs."""
 
-    input_shape: Shape
+    input_shape: r.Shape
     random: np.random.Generator
-    records: list[Record] = field(default_factory=list)
+    records: list[r.Record] = field(default_factory=list)
 
-    def shape(self, name: str) -> Shape:
+    def shape(self, name: str) -> r.Shape:
         return next((record.shape for record in self.records if record.name == name), self.input_shape)
 
-    def add(self, record: Record) -> str:
+    def add(self, record: r.Record) -> str:
         """Appends it under its name and a number, with the shape that it must have."""
         named = replace(record, name=f"{record.name}.{len(self.records)}")
         named = replace(named, shape=output_shape(named, tuple(self.shape(name) for name in named.inputs)))
         self.records.append(named)
         return named.name
 
-    def floats(self, *shape: int) -> Floats:
+    def floats(self, *shape: int) -> r.Floats:
         return self.random.standard_normal(shape).astype(np.float32)
 
-    def weight(self, kind: str, *shape: int) -> Trits | Floats:
+    def weight(self, kind: str, *shape: int) -> r.Trits | r.Floats:
         if kind == "floats":
             return self.floats(*shape)
         zeros = {"trits": 0.5, "no zeros": 0.0, "all zeros": 1.0, "dead channels": 0.3, "mostly zeros": 0.95}[kind]
@@ -70,7 +52,7 @@ class Builder:
         channels = self.shape(source)[0] // settings.get("groups", 1)
         weight = self.weight(kind, outputs, channels, *kernel)
         scale, bias = self.floats(outputs), self.floats(outputs)
-        return self.add(Convolution(f"conv {kind}".replace(" ", "_"), (source,), (), weight, scale, bias, **settings))
+        return self.add(r.Convolution(f"conv {kind}".replace(" ", "_"), (source,), (), weight, scale, bias, **settings))
 
     def random_convolution(self, source: str, kind: str) -> str:
         """Any kernel that fits, with any stride, padding, dilation and grouping."""
@@ -99,7 +81,7 @@ class Builder:
         flat = self.flat(source)
         weight = self.weight(kind, outputs, *self.shape(flat))
         name = f"linear {kind}".replace(" ", "_")
-        return self.add(Linear(name, (flat,), (), weight, self.floats(outputs), self.floats(outputs)))
+        return self.add(r.Linear(name, (flat,), (), weight, self.floats(outputs), self.floats(outputs)))
 
     def random_pool(self, source: str, kind: Any) -> str:
         pick = self.random.integers
@@ -109,72 +91,74 @@ class Builder:
         padding = (rows, rows, columns, columns)
         stride = (int(pick(1, 4)), int(pick(1, 4)))
         ceil, counts = bool(pick(0, 2)), kind == "average" and bool(pick(0, 2))
-        return self.add(Pool(f"pool_{kind}", (source,), (), kind, kernel, stride, padding, ceil, counts))
+        return self.add(r.Pool(f"pool_{kind}", (source,), (), kind, kernel, stride, padding, ceil, counts))
 
     def random_adaptive_pool(self, source: str, kind: Any) -> str:
         channels, height, width = self.shape(source)
         sizes = int(self.random.integers(1, height + 2)), int(self.random.integers(1, width + 2))
-        return self.add(AdaptivePool(f"adaptive_{kind}", (source,), (channels, *sizes), kind))
+        return self.add(r.AdaptivePool(f"adaptive_{kind}", (source,), (channels, *sizes), kind))
 
     def gate(self, source: str) -> str:
         """A value times a gate for each of its channels, as in squeeze-and-excitation."""
         channels = self.shape(source)[0]
-        mean = self.add(AdaptivePool("squeeze", (source,), (channels, 1, 1), "average"))
+        mean = self.add(r.AdaptivePool("squeeze", (source,), (channels, 1, 1), "average"))
         inner = self.convolution(mean, channels, (1, 1), "trits")
-        gate = self.add(Activation("gate", (inner,), (), "hardsigmoid"))
-        return self.add(Multiply("excite", (source, gate), ()))
+        gate = self.add(r.Activation("gate", (inner,), (), "hardsigmoid"))
+        return self.add(r.Multiply("excite", (source, gate), ()))
 
     def flat(self, source: str) -> str:
         shape = self.shape(source)
-        return source if len(shape) == 1 else self.add(Reshape("flat", (source,), (math.prod(shape),)))
+        return source if len(shape) == 1 else self.add(r.Reshape("flat", (source,), (math.prod(shape),)))
 
-    def graph(self, names: list[str]) -> Graph:
+    def graph(self, names: list[str]) -> r.Graph:
         """All those values one behind the other."""
-        output = self.add(Concat("all", tuple(self.flat(name) for name in names), ()))
+        output = self.add(r.Concat("all", tuple(self.flat(name) for name in names), ()))
         channels = self.input_shape[0]
         mean, std = self.floats(channels), np.abs(self.floats(channels)) + np.float32(0.5)
         classes = tuple(str(index) for index in range(*self.shape(output)))
-        graph = Graph(self.input_shape, mean, std, tuple(self.records), output, classes)
+        graph = r.Graph(self.input_shape, mean, std, tuple(self.records), output, classes)
         check_graph(graph)
         return graph
 
 
-def every_operation(input_shape: Shape, seed: int) -> tuple[Graph, list[str]]:
+def every_operation(input_shape: r.Shape, seed: int) -> tuple[r.Graph, list[str]]:
     """A graph with every kind of record at random settings, and the names of the values in its output."""
     builder = Builder(input_shape, np.random.default_rng(seed))
-    names = [builder.random_convolution(INPUT, kind) for kind in WEIGHT_KINDS]
+    names = [builder.random_convolution(r.INPUT, kind) for kind in WEIGHT_KINDS]
     channels = input_shape[0]
     names += [
-        builder.convolution(INPUT, channels, (3, 3), kind, groups=channels, padding=(1, 1, 1, 1))
+        builder.convolution(r.INPUT, channels, (3, 3), kind, groups=channels, padding=(1, 1, 1, 1))
         for kind in ("trits", "floats")  # depthwise
     ]
     names += [
-        builder.linear(INPUT, outputs, kind) for outputs, kind in zip((1, 3, 17, 5, 2, 4), WEIGHT_KINDS, strict=True)
+        builder.linear(r.INPUT, outputs, kind) for outputs, kind in zip((1, 3, 17, 5, 2, 4), WEIGHT_KINDS, strict=True)
     ]
     for kind in ("max", "average"):
-        names += [builder.random_pool(INPUT, kind), builder.random_pool(INPUT, kind)]
-        names.append(builder.random_adaptive_pool(INPUT, kind))
-    names += [builder.add(Activation(kind, (INPUT,), (), kind, slope=0.1)) for kind in get_args(ActivationKind)]
-    affine = builder.add(ChannelAffine("affine", (INPUT,), (), builder.floats(channels), builder.floats(channels)))
+        names += [builder.random_pool(r.INPUT, kind), builder.random_pool(r.INPUT, kind)]
+        names.append(builder.random_adaptive_pool(r.INPUT, kind))
+    names += [builder.add(r.Activation(kind, (r.INPUT,), (), kind, slope=0.1)) for kind in get_args(r.ActivationKind)]
+    affine = builder.add(r.ChannelAffine("affine", (r.INPUT,), (), builder.floats(channels), builder.floats(channels)))
     names += [
         affine,
-        builder.add(Add("add", (affine, names[-1]), ())),
-        builder.add(Add("twice", (INPUT, INPUT), ())),
-        builder.add(Multiply("multiply", (INPUT, affine), ())),
-        builder.add(Concat("concat", (affine, INPUT, affine), ())),
-        builder.gate(INPUT),
+        builder.add(r.Add("add", (affine, names[-1]), ())),
+        builder.add(r.Add("twice", (r.INPUT, r.INPUT), ())),
+        builder.add(r.Multiply("multiply", (r.INPUT, affine), ())),
+        builder.add(r.Concat("concat", (affine, r.INPUT, affine), ())),
+        builder.gate(r.INPUT),
     ]
     return builder.graph(names), names
 
 
-def random_images(graph: Graph, count: int, seed: int = 0) -> Floats:
+def random_images(graph: r.Graph, count: int, seed: int = 0) -> r.Floats:
     """Images whose normalised values are of order 1."""
     by_channel = (-1, *[1] * (len(graph.input_shape) - 1))
     noise = np.random.default_rng(seed).standard_normal((count, *graph.input_shape))
     return (noise * graph.std.reshape(by_channel) + graph.mean.reshape(by_channel)).astype(np.float32)
 
 
-def worst_difference(graph: Graph, names: list[str], images: Floats, logits: NDArray[np.float32]) -> tuple[float, str]:
+def worst_difference(
+    graph: r.Graph, names: list[str], images: r.Floats, logits: NDArray[np.float32]
+) -> tuple[float, str]:
     """The largest difference of any operation from the reference, in parts of its largest value (at least 1)."""
     values = every_value(graph, images)
     worst, where, begin = 0.0, "", 0

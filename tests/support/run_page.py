@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sca_search.cli.run import main as sca_search
+from sca_search.cli.app import main as sca_search
 
 # With any of these outside of quotes a line needs a shell.
 _SHELL = re.compile(r"[|&;<>$`*?~(){}]")

@@ -276,7 +276,7 @@ def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
     assert {id(each) for each in method.trains_itself()} == {id(each) for each in method.latents().values()}
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("method", METHODS)
 def test_short_training_is_far_above_chance(method, task, start):
     settled = train_candidate(candidate_of(method, task), task, start, Progress())
@@ -291,7 +291,7 @@ def test_short_training_is_far_above_chance(method, task, start):
         assert not own.requires_grad
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("method", ["twn", "ttq", "inq", "elb", "lr-net", "bayes-binn"])
 def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_path):
     candidate = candidate_of(method, task)
@@ -365,7 +365,7 @@ def test_method_that_lands_has_the_whole_front_for_a_goal():
     assert resolve(None, {"method": SCA}).goal.target_sparsity == 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", ["twn", "ttq", "bwn", "binary-connect"])
 def test_method_exports_and_verifies(method, tmp_path, run):

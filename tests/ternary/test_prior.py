@@ -223,7 +223,7 @@ def test_a_layer_without_weights_gives_numbers():
     assert sparsity_for_alpha(torch.zeros(0), 0.5) == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_forty_million_weights_are_no_obstacle():
     count = 40_000_000
     latent = torch.from_numpy(np.random.default_rng(0).standard_normal(count, dtype=np.float32))

@@ -144,7 +144,7 @@ def saved_digits(folder: Path, targets: np.ndarray, **more: object) -> str:
     return f"npz:{folder / 'set.npz'}"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_regression_is_searched_shown_and_exported_in_its_units(run: Run, tmp_path: Path) -> None:
     images = load_digits().images
     ink = images.mean((1, 2)) * 100 + 5000
@@ -179,7 +179,7 @@ def test_a_regression_is_searched_shown_and_exported_in_its_units(run: Run, tmp_
         assert "accuracy" not in told.lower()
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_labels_are_searched_and_shown_by_their_metric(run: Run, tmp_path: Path) -> None:
     digits = load_digits().target
     labels = np.stack([digits % 2 == 0, digits > 4, digits == 7], 1).astype(np.int64)
@@ -235,7 +235,7 @@ def net(num_classes):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(("training", "limit"), [(True, 100), (False, 40)])
 def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
     run: Run, tmp_path: Path, training: bool, limit: int

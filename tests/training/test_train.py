@@ -551,13 +551,13 @@ def test_looking_does_not_disturb_the_training(task, start):
     assert states_equal(watched.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("form", "sparsity"),
     [
         ("sharpened", 0.9),
         ("paper", 0.9),
-        *(pytest.param(form, s, marks=pytest.mark.slow) for form in ("sharpened", "paper") for s in (0.3, 0.5, 0.97)),
+        *(pytest.param(form, s, marks=pytest.mark.e2e) for form in ("sharpened", "paper") for s in (0.3, 0.5, 0.97)),
     ],
 )
 def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
@@ -650,10 +650,10 @@ def train_with_pauses(task, start, chosen, rungs, checkpoint):
             return settled, pauses.scores, told
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "form",
-    ["paper", "sharpened", *(pytest.param(form, marks=pytest.mark.slow) for form in ("late", "straight-through"))],
+    ["paper", "sharpened", *(pytest.param(form, marks=pytest.mark.e2e) for form in ("late", "straight-through"))],
 )
 def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, tmp_path):
     chosen = candidate(**FORMS[form], epochs=3, frozen_epochs=1, seed=3)
@@ -1028,7 +1028,7 @@ fit(model, split.batches(2, seed=0), FitPlan(2, 0.01), Watch(), loss=loss)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_signal_that_nobody_else_hears_ends_the_process_within_one_batch():
     ended = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
     assert ended.stdout.split() == ["1", "2", "3"], ended.stderr

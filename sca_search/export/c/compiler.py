@@ -5,8 +5,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from sca_search.errors import ExportError, StorageError
 from sca_search.system.files import atomic_path
+from sca_search.system.machine import cache_folder, instruction_set
 
 PORTABLE = ("-O3", "-std=c99")
 NO_COMPILER = "no C compiler was found: CC names none, and there is no cc, gcc or clang; sca-search[cross] brings one"
@@ -124,13 +123,6 @@ def make_private(folder: Path) -> None:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
-def cache_folder() -> Path:
-    """Where the system keeps what a program can make again."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
-    return base / "sca-search"
-
-
 @functools.cache
 def _own_folder() -> Path:
     """A folder of this process alone."""
@@ -140,23 +132,12 @@ def _own_folder() -> Path:
 
 
 def _key(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> str:
-    parts = [compiler.version(), *compiler.command, *flags, processor()]
+    parts = [compiler.version(), *compiler.command, *flags, instruction_set()]
     for name, text in sources.items():
         parts += [name, text]
     # Lengths keep ("ab", "c") and ("a", "bc") apart.
     whole = "".join(f"{len(part)}:{part}" for part in parts)
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
-
-
-@functools.cache
-def processor() -> str:
-    """What -march=native depends on: a cache may be shared by several machines."""
-    known = Path("/proc/cpuinfo")
-    if not known.is_file():
-        return f"{platform.machine()} {platform.processor()}"
-    lines = known.read_text(encoding="utf-8", errors="replace")
-    said = re.findall(r"^(?:model name|flags|Features|CPU part|isa)\s*:\s*(.+)$", lines, re.MULTILINE)
-    return " ".join([platform.machine(), *sorted(set(said))])
 
 
 @functools.cache

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_literals import count_signs
-from sca_search.export.c.emit import Table
+from sca_search.export.c.emit import Table, count_signs
 from sca_search.export.c.tiles import CELLS, Numbers, combinations
 from sca_search.export.graph.records import WeightRecord
 

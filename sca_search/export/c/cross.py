@@ -1,8 +1,14 @@
-"""The self-test of a C export on other machines: compiled for them here, run under an emulator where there is one."""
+"""A C export on other machines: its self-test, and its size on a microcontroller.
+
+The self-test is cross-compiled here and run under an emulator if there is one. Sizes are those of a Cortex-M4 with its
+floating-point unit and no operating system, read from the headers of the object file, so no tool of the target is
+needed.
+"""
 
 import importlib.util
 import platform
 import shutil
+import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +16,60 @@ from typing import Literal
 
 from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c.compiler import PORTABLE, Compiler, run_program, zig_compiler
+
+_WRITE, _ALLOCATE, _EXECUTE = 1, 2, 4
+_NO_BITS = 8
+
+
+@dataclass(frozen=True)
+class SectionBytes:
+    """Bytes of the sections that are loaded."""
+
+    code: int
+    constants: int
+    data: int  # initialised variables
+    zeroed: int  # variables that begin as zeros, which take no room in a file
+
+    @property
+    def flash(self) -> int:
+        """What lies in a device's permanent memory."""
+        return self.code + self.constants + self.data
+
+    @property
+    def ram(self) -> int:
+        """What lies in its working memory, but for the stack."""
+        return self.data + self.zeroed
+
+
+def section_bytes(content: bytes) -> SectionBytes:
+    """Of a little-endian ELF file of 32 or 64 bits."""
+    if content[:4] != b"\x7fELF" or len(content) < 64 or content[5] != 1 or content[4] not in (1, 2):
+        raise ExportError("an object file must be a little-endian ELF file")
+    # Where the headers of sections begin, their size and number; and of each its type, flags and size.
+    if content[4] == 1:
+        (begin,), (size, count) = struct.unpack_from("<I", content, 32), struct.unpack_from("<HH", content, 46)
+        kind_flags_size = "<4xII8xI"
+    else:
+        (begin,), (size, count) = struct.unpack_from("<Q", content, 40), struct.unpack_from("<HH", content, 58)
+        kind_flags_size = "<4xIQ16xQ"
+    found = {"code": 0, "constants": 0, "data": 0, "zeroed": 0}
+    try:
+        for index in range(count):
+            kind, flags, length = struct.unpack_from(kind_flags_size, content, begin + index * size)
+            if flags & _ALLOCATE:
+                found[_kind(kind, flags)] += length
+    except struct.error as error:
+        raise ExportError("an object file ends before its section headers do") from error
+    return SectionBytes(**found)
+
+
+def _kind(kind: int, flags: int) -> str:
+    if kind == _NO_BITS:
+        return "zeroed"
+    if flags & _EXECUTE:
+        return "code"
+    return "data" if flags & _WRITE else "constants"
+
 
 Outcome = Literal["ran", "compiled", "failed"]
 
@@ -145,3 +205,26 @@ def _run_wasm(program: Path) -> str:
     except wasmtime.Trap as trap:
         raise ExportError(f"wasmtime stopped the program: {trap}") from trap
     return printed.read_text()
+
+
+# The Linux in it only brings headers of a C library: nothing is linked. Nobody unwinds a stack on such a device.
+_MICROCONTROLLER = (
+    "-target",
+    "thumb-linux-musleabihf",
+    "-mcpu=cortex_m4",
+    "-std=c99",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
+)
+
+
+def bare_metal_bytes(source: Path, optimise: str = "-Os") -> SectionBytes:
+    """Bytes of model.c's object file, its static memory included."""
+    compiler = require_cross_compiler()
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "model.o"
+        compiler.run([*_MICROCONTROLLER, optimise, "-c", "-o", str(path), str(source / "model.c")])
+        try:
+            return section_bytes(path.read_bytes())
+        except ExportError as error:
+            raise ExportError(f"{source / 'model.c'}: {error}") from error

@@ -1,13 +1,99 @@
-"""A call of a kernel from the generated C, with the constants and tables that it reads."""
+"""Pieces of generated C: a call of a kernel with the constants and tables that it reads, and numbers as literals.
 
-from collections.abc import Mapping, Sequence
+A string literal has at most 4095 characters in C99, so a table of numbers is an array of pieces. What a kernel reads at
+once, a chunk, lies in one piece; see kernels/literals.h and kernels/trits.h, which read what is written here.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.c.c_literals import Literal
-from sca_search.export.graph.records import Floats
+from sca_search.export.graph.records import Floats, Trits
+
+MOST_CHARACTERS = 4095
+TRITS_A_CHARACTER = 4
+# '#', the first of 81 printable characters that need an escape in only two cases, \ and ?.
+FIRST_CHARACTER = 35
+
+Bytes = NDArray[np.uint8]
+
+# Octal escapes of three digits never run into what follows; ? is escaped because C99 knows trigraphs.
+_SPELLING = [chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in range(256)]
+
+
+@dataclass(frozen=True)
+class Literal:
+    """An array of chunks, (chunks, bytes of a chunk), under a C name."""
+
+    name: str
+    chunks: Bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        return int(self.chunks.shape[1])
+
+    @property
+    def chunks_in_piece(self) -> int:
+        return max(1, min(len(self.chunks), MOST_CHARACTERS // self.chunk_bytes))
+
+    @property
+    def initializer(self) -> str:
+        """The C value of a `struct literal`."""
+        return f"{{(const unsigned char *){self.name}, {self.chunk_bytes}, {self.chunks_in_piece}}}"
+
+    def definition(self) -> Iterator[str]:
+        """Lines of C; each piece is one literal, closed by its zero."""
+        step = self.chunks_in_piece
+        pieces = [self.chunks[begin : begin + step].tobytes() for begin in range(0, len(self.chunks), step)]
+        yield f"static const unsigned char {self.name}[{len(pieces)}][{step * self.chunk_bytes + 1}] = {{"
+        # On one line each: clang takes two strings side by side in a list for a forgotten comma.
+        yield from (f"    {_quoted(piece)}," for piece in pieces)
+        yield "};"
+
+
+def trit_chunks(trits: Trits) -> Bytes:
+    """(chunks, trits of a chunk) as characters, four trits each; the last of a chunk is filled up with zeros."""
+    count, size = trits.shape
+    digits = np.zeros((count, math.ceil(size / TRITS_A_CHARACTER) * TRITS_A_CHARACTER), dtype=np.uint8)
+    digits[:, :size] = np.where(trits < 0, np.int8(2), trits)
+    by_character = digits.reshape(count, -1, TRITS_A_CHARACTER)
+    powers = np.array([1, 3, 9, 27], dtype=np.uint8)
+    characters: Bytes = (by_character * powers).sum(axis=2, dtype=np.uint8) + np.uint8(FIRST_CHARACTER)
+    return characters
+
+
+def float_chunks(values: Floats) -> Bytes:
+    """(chunks, floats of a chunk) as bytes, lowest first."""
+    return np.ascontiguousarray(values, dtype="<f4").view(np.uint8).reshape(len(values), -1)
+
+
+def quoted(text: str) -> str:
+    """A text as a C literal of its UTF-8 bytes."""
+    return _quoted(text.encode("utf-8", errors="backslashreplace"))
+
+
+def count_signs(source: str, name: str) -> int:
+    """How many trits of the literal of that name are not zero, in the source of a model."""
+    definition = re.search(rf"unsigned char {name}\[\d+\]\[\d+\] = \{{\n(.*?)\n\}};", source, re.DOTALL)
+    if definition is None:
+        raise ValueError(f"no literal {name}")
+    text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', definition[1]))
+    # In one pass: a backslash that an escape gives may stand in front of digits of its own.
+    plain = re.sub(r"\\(134|077)", lambda escape: "\\" if escape[1] == "134" else "?", text)
+    characters = np.frombuffer(plain.encode("ascii"), dtype=np.uint8)
+    values = characters.astype(np.int64) - FIRST_CHARACTER
+    if values.size and not 0 <= values.min() <= values.max() < 81:
+        raise ValueError(f"{name} holds a character that stands for no trits")
+    signs = np.array([sum(value // power % 3 != 0 for power in (1, 3, 9, 27)) for value in range(81)])
+    return int(signs[values].sum())
+
+
+def _quoted(data: bytes) -> str:
+    return '"' + "".join([_SPELLING[byte] for byte in data]) + '"'
 
 
 @dataclass(frozen=True)

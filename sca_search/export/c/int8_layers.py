@@ -4,34 +4,22 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.emit import Call, struct
 from sca_search.export.c.int8_weights import integer_weight_call, requantize_lines
 from sca_search.export.c.layers import pool_fields
+from sca_search.export.graph import records as r
 from sca_search.export.graph.liveness import Living
-from sca_search.export.graph.records import (
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    WeightRecord,
-)
 from sca_search.export.integer.model import IntegerStep
 
-Shapes = tuple[Shape, ...]
+Shapes = tuple[r.Shape, ...]
 
 
 @dataclass(frozen=True)
 class IntegerSurroundings:
     """What the call of a step depends on besides the step itself."""
 
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, r.Shape]
     live: Mapping[str, Living]
     options: COptions
 
@@ -40,7 +28,7 @@ def integer_call_of(step: IntegerStep, place: int, around: IntegerSurroundings) 
     """How to compute a step; None where its value is its input under another shape."""
     name, record = f"layer_{place}", step.step.record
     inputs = tuple(around.shapes[name] for name in step.step.inputs)
-    if isinstance(record, WeightRecord):
+    if isinstance(record, r.WeightRecord):
         live = around.live[record.name] if record.ternary else None
         return integer_weight_call(step, name, inputs[0], live, around.options)
     return _CALLS[type(record)](step, name, inputs)
@@ -48,8 +36,8 @@ def integer_call_of(step: IntegerStep, place: int, around: IntegerSurroundings) 
 
 def _pool(step: IntegerStep, name: str, inputs: Shapes) -> Call:
     record = step.step.record
-    assert isinstance(record, Pool | AdaptivePool)
-    kernel = f"integer_{'adaptive_' if isinstance(record, AdaptivePool) else ''}{record.kind}_pool"
+    assert isinstance(record, r.Pool | r.AdaptivePool)
+    kernel = f"integer_{'adaptive_' if isinstance(record, r.AdaptivePool) else ''}{record.kind}_pool"
     steps = (inputs[0][2], record.shape[2], math.prod(inputs[0][1:]), math.prod(record.shape[1:]))
     fields = pool_fields(record, inputs[0], steps)
     statement = f"{kernel}(&{name}, {{in0}}, {{out}}, {step.average_factor});"
@@ -92,13 +80,13 @@ def _channel_affine(step: IntegerStep, name: str, inputs: Shapes) -> Call:
     return Call(statement, "integer_rescale", constants=(requantize_lines(name, step.requantizations[0]),))
 
 
-_CALLS: dict[type[Record], Callable[[IntegerStep, str, Shapes], Call | None]] = {
-    Pool: _pool,
-    AdaptivePool: _pool,
-    Activation: _activation,
-    Add: _add,
-    Multiply: _multiply,
-    Concat: _concat,
-    Reshape: lambda *_: None,
-    ChannelAffine: _channel_affine,
+_CALLS: dict[type[r.Record], Callable[[IntegerStep, str, Shapes], Call | None]] = {
+    r.Pool: _pool,
+    r.AdaptivePool: _pool,
+    r.Activation: _activation,
+    r.Add: _add,
+    r.Multiply: _multiply,
+    r.Concat: _concat,
+    r.Reshape: lambda *_: None,
+    r.ChannelAffine: _channel_affine,
 }

@@ -3,16 +3,79 @@
 A value is kept from the record that gives it to the last that takes it; two values share memory if they are never kept
 at the same time. A reshaped value is the value itself. A record that works cell by cell writes over an input that
 nobody takes after it.
+
+The rows of a map lie side by side. Maps whose size is a power of two are placed a cache line apart: otherwise they all
+fall into the same few sets of the first-level cache and evict each other. Where a layer reads its input in place, the
+maps have a border of zeros: rows between maps, and cells between rows, so that the border of a row serves both its
+neighbours. Only values between layers whose kernels support it are laid out otherwise than side by side.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sca_search.export.graph.fuse import Step
-from sca_search.export.graph.records import INPUT, Activation, Add, ChannelAffine, Multiply, Reshape
+from sca_search.export.c.tiles import CELLS, bordered_row
+from sca_search.export.graph import records as r
+from sca_search.export.graph.fuse import Step, is_convolution
 
 _LINE = 16  # floats of a cache line
+_CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Floats from row to row and from channel to channel, in front of the first cell, and of it all; rows of zeros
+    above and below each map."""
+
+    row_step: int
+    channel_step: int
+    begin: int
+    size: int
+    border: int | None = None  # none: maps have no zeros around them
+
+
+def flexible_values(steps: Sequence[Step], output: str) -> set[str]:
+    """Those whose maps need not lie side by side."""
+    flexible = {r.INPUT} | {step.name for step in steps if _skips(step)}
+    return flexible - {name for step in steps if not _skips(step) for name in step.inputs} - {output}
+
+
+def borders(steps: Sequence[Step]) -> dict[str, int]:
+    """The rows of zeros that suit all layers that could read a value in place."""
+    rows: dict[str, int] = {}
+    for step in steps:
+        if isinstance(step.record, r.Convolution) and step.record.ternary:
+            name = step.inputs[0]
+            rows[name] = max(rows.get(name, 0), *step.record.padding[:2])
+    return rows
+
+
+def layouts(shapes: Mapping[str, r.Shape], flexible: Collection[str], bordered: Mapping[str, int]) -> dict[str, Layout]:
+    """Of all values; `bordered` are those that someone reads in place, with the rows of their borders."""
+    return {
+        name: _bordered(shape, bordered[name]) if name in bordered else _side_by_side(shape, name in flexible)
+        for name, shape in shapes.items()
+    }
+
+
+def _skips(step: Step) -> bool:
+    """Whether its kernel can leave floats out between rows and channels."""
+    return isinstance(step.record, r.Pool | r.AdaptivePool) or is_convolution(step.record)
+
+
+def _side_by_side(shape: r.Shape, flexible: bool) -> Layout:
+    size = math.prod(shape[1:])
+    step = size + _LINE if flexible and size % _CRAMPED == 0 else size
+    return Layout(math.prod(shape[1:][-1:]), step, 0, shape[0] * step)
+
+
+def _bordered(shape: r.Shape, border: int) -> Layout:
+    channels, height, width = shape
+    row = bordered_row(width)
+    step = (height + border) * row
+    # A map as wide as a tile has a cache line a row: with what lies beside it, it is read from one line.
+    begin = border * row + (CELLS // 2 if width == CELLS else CELLS)
+    return Layout(row, step, begin, begin + channels * step + CELLS, border)
 
 
 @dataclass
@@ -40,10 +103,10 @@ class Plan:
 def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]) -> Plan:
     """Lays out all values, of so many floats each, and the work space of those steps that need some."""
     # A value that nobody takes is kept while it is made.
-    ends = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
+    ends = {r.INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     ends |= {name: place for place, step in enumerate(steps) for name in step.inputs} | {output: len(steps)}
     # The image is normalised into the scratch memory before step 0.
-    buffers = {INPUT: _Buffer(sizes[INPUT], -1, ends[INPUT])}
+    buffers = {r.INPUT: _Buffer(sizes[r.INPUT], -1, ends[r.INPUT])}
     for place, step in enumerate(steps):
         shared = _shared_input(step, place, buffers)
         if shared is None:
@@ -63,9 +126,9 @@ def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, wo
 
 def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
     """The input whose memory the step's value takes over, if one can be."""
-    if isinstance(step.record, Reshape):
+    if isinstance(step.record, r.Reshape):
         return step.inputs[0]
-    if not isinstance(step.record, Activation | ChannelAffine | Add | Multiply):
+    if not isinstance(step.record, r.Activation | r.ChannelAffine | r.Add | r.Multiply):
         return None
     # A gate is smaller than the product; it is never written over.
     size = math.prod(step.shape)

@@ -14,14 +14,12 @@ import numpy as np
 
 from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c.amalgamate import amalgamate, kernel_file
-from sca_search.export.c.c_layout import Layout
-from sca_search.export.c.c_literals import Literal, float_chunks, quoted
-from sca_search.export.c.c_options import COptions
+from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.count_zeros import table_comment
-from sca_search.export.c.emit import Call, Table, float_value, integers, pairs, struct
+from sca_search.export.c.emit import Call, Literal, Table, float_chunks, float_value, integers, pairs, quoted, struct
 from sca_search.export.c.int8_layers import IntegerSurroundings, integer_call_of
 from sca_search.export.c.layers import call_of, surroundings, with_border
-from sca_search.export.c.memory import Plan, plan_memory
+from sca_search.export.c.memory import Layout, Plan, plan_memory
 from sca_search.export.graph.fuse import Step, steps_of
 from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
 from sca_search.export.integer.model import IntegerModel

@@ -1,7 +1,8 @@
 """Convolutions and linear layers as calls of kernels.
 
 The weights are laid out in the order in which their kernel reads them, so that a kernel and its layout are chosen
-together: a new kernel is a file in kernels/ and a function here.
+together: a new kernel is a file in kernels/ and a function here. What integer activations share is here, too; the rest
+of theirs is in int8_weights.py.
 """
 
 import math
@@ -12,30 +13,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_layout import Layout
-from sca_search.export.c.c_literals import MOST_CHARACTERS, TRITS_A_CHARACTER, Literal, float_chunks, trit_chunks
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, COptions
-from sca_search.export.c.choose_kernel import choose_linear, choose_tiles
-from sca_search.export.c.emit import Call, Table, float_value, integers, pairs, struct
-from sca_search.export.c.tiles import CELLS, Numbers, Tiles, lists_of
+from sca_search.export.c.choose_kernel import (
+    CONVOLUTION_KERNELS,
+    FLOAT_LINEAR,
+    COptions,
+    LinearCosts,
+    choose_linear,
+    choose_tiles,
+)
+from sca_search.export.c.emit import (
+    MOST_CHARACTERS,
+    TRITS_A_CHARACTER,
+    Call,
+    Literal,
+    Table,
+    float_chunks,
+    float_value,
+    integers,
+    pairs,
+    struct,
+    trit_chunks,
+)
+from sca_search.export.c.memory import Layout
+from sca_search.export.c.tiles import CELLS, Numbers, Tiles, Tiling, lists_of
 from sca_search.export.graph.fuse import Step, is_convolution
 from sca_search.export.graph.liveness import Living
 from sca_search.export.graph.records import Convolution, Shape, Trits, WeightRecord
 
-_MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
+MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
 _MOST_FLOATS = MOST_CHARACTERS // 4
 # Outputs of a dense convolution that share a loaded vector.
-_OUTPUTS_AT_ONCE = 4
+OUTPUTS_AT_ONCE = 4
 _FLOAT_BLOCK = 256  # inputs of a dense linear layer that are summed before they join the others
-_SUM_LENGTH = (
-    288  # weights of a convolution that are summed before they join the others: short sums lose less to rounding
-)
-_LISTED_AT_ONCE = 512  # the same for listed inputs, which are summed in eight parts
+# Weights of a convolution that are summed before they join the others: short sums lose less to rounding.
+_SUM_LENGTH = 288
+
+Fields = dict[str, object]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a layer is given: the shape of its input, and how the maps of input, output and residual lie."""
+class LayerMaps:
+    """The shape of a layer's input, and the memory layouts of input, output and residual."""
 
     shape: Shape
     input: Layout
@@ -44,22 +63,49 @@ class Given:
 
 
 @dataclass(frozen=True)
+class LivePart:
+    """A ternary convolution without the outputs that nothing reads and the channels without non-zero weights."""
+
+    weight: Trits  # (outputs, channels per group, rows, columns)
+    outputs: Mask
+    channels: Mask
+
+    @classmethod
+    def of(cls, record: Convolution, live: Living) -> "LivePart":
+        """Of grouped convolutions, all: their channels follow from their outputs."""
+        alone = record.groups == 1
+        outputs = some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
+        weight = live.weight[outputs]
+        channels = some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
+        return cls(weight, outputs, channels)
+
+
+@dataclass(frozen=True)
 class TernaryConvolution:
-    """A convolution without the outputs that nobody needs and the channels that are of no use, and how it is cut."""
+    """How a convolution is cut, and which outputs and channels its tiles have."""
 
     tiles: Tiles
-    weight: Trits
-    outputs: NDArray[np.bool_]
-    channels: NDArray[np.bool_]
+    outputs: Mask
+    channels: Mask
 
 
-def weight_call(step: Step, name: str, given: Given, live: Living | None, options: COptions) -> Call:
+@dataclass(frozen=True)
+class TernaryLinear:
+    """What the kernels of a ternary linear layer read, with float or integer activations."""
+
+    kind: str  # one of LINEAR_KERNELS
+    fields: Fields  # of a `struct ternary_linear`
+    table: Table
+    constants: tuple[str, ...]
+
+
+def weight_call(step: Step, name: str, maps: LayerMaps, live: Living | None, options: COptions) -> Call:
     """A layer with weights, unless it is a ternary convolution."""
     record = step.record
     assert isinstance(record, WeightRecord)
     if is_convolution(record):
-        return _float_convolution(step, name, given)
-    return _float_linear(step, name) if live is None else _ternary_linear(step, name, live, options)
+        return _float_convolution(step, name, maps)
+    return _float_linear(step, record, name) if live is None else _ternary_linear(step, record, name, live, options)
 
 
 def _finish(step: Step, name: str) -> tuple[str, str]:
@@ -70,72 +116,77 @@ def _finish(step: Step, name: str) -> tuple[str, str]:
     return pairs(f"{name}_affine", record.scale, record.bias), f"{{{name}_affine, {lowest}, {highest}}}"
 
 
-def _living_indices(name: str, mask: NDArray[np.bool_]) -> tuple[list[str], str]:
-    """The definition of a list of places and its name; none where all of them live."""
-    if mask.all():
-        return [], "NULL"
-    return [integers(name, np.flatnonzero(mask))], name
+def indices(name: str, mask: Mask) -> tuple[tuple[str, ...], str]:
+    """The definition of a list of indices and its name; none where the mask is all true."""
+    return ((), "NULL") if mask.all() else ((integers(name, np.flatnonzero(mask)),), name)
 
 
-def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def some(mask: Mask) -> Mask:
     """At least one: a kernel without outputs or inputs would be one more case."""
-    kept = mask.copy()
-    kept[0] |= not mask.any()
-    return kept
+    result = mask.copy()
+    result[0] |= not mask.any()
+    return result
 
 
 def cut_convolution(
     record: Convolution, live: Living, given: Shape, border: int | None, options: COptions
 ) -> TernaryConvolution:
-    """By the kernel that is chosen for a ternary convolution; its input can have so many rows of zeros as a border."""
-    _check_taps(record, _MOST_TRITS)
-    alone = record.groups == 1
-    outputs = _some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
-    weight = live.weight[outputs]
-    channels = _some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
-    kinds = _kinds(record, weight[:, channels], given)
-    if border is not None and (tiles := _in_place(record, weight, given, border)):
-        kinds["in-place"] = tiles
+    """Cut for the kernel chosen for a ternary convolution; its input can have `border` rows of zeros."""
+    _check_taps(record, MOST_TRITS)
+    part = LivePart.of(record, live)
+    kinds = _kinds(record, part.weight[:, part.channels], given)
+    if border is not None and (in_place := _in_place(record, part.weight, given, border)):
+        kinds["in-place"] = in_place
     if not kinds:
-        size = " x ".join(map(str, weight.shape))
+        size = " x ".join(map(str, part.weight.shape))
         raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for the C kernels")
-    tiles = choose_tiles(record.name, weight[:, channels], kinds, options)
-    if tiles.border is not None:
-        channels = np.ones_like(channels)
-    return TernaryConvolution(tiles, weight[:, channels], outputs, channels)
+    tiles = choose_tiles(record.name, kinds, options)
+    channels = part.channels if tiles.border is None else np.ones_like(part.channels)
+    return TernaryConvolution(tiles, part.outputs, channels)
 
 
-def ternary_convolution_call(step: Step, name: str, given: Given, cut: TernaryConvolution) -> Call:
+def ternary_convolution_call(step: Step, name: str, maps: LayerMaps, cut: TernaryConvolution) -> Call:
     """A ternary convolution as it was cut."""
-    record, tiles, weight = cut.tiles.record, cut.tiles, cut.weight
-    output_lines, output_name = _living_indices(f"{name}_outputs", cut.outputs)
-    channel_lines, channel_name = _living_indices(f"{name}_channels", cut.channels)
-    left_out = int(np.count_nonzero(record.weight)) - int(np.count_nonzero(weight))
-    trits = Literal(f"{name}_weights", trit_chunks(_convolution_rows(tiles, weight)))
-    table = Table(
-        lists_of(tiles, weight),
-        "expand_convolution",
-        trits,
-        f"{tiles.combined} columns in {tiles.row_vectors} vectors, {sum(1 for _ in tiles.blocks())} blocks",
-        left_out,
-    )
-    constants, described = _convolution_struct(step, name, given, tiles)
-    described |= {"channels": channel_name, "outputs": output_name}
+    tiles = cut.tiles
+    output_lines, output_name = indices(f"{name}_outputs", cut.outputs)
+    channel_lines, channel_name = indices(f"{name}_channels", cut.channels)
+    columns = f"{tiles.combined} columns in {tiles.row_vectors} vectors"
+    constants, fields = _convolution_struct(step, name, maps, tiles)
+    fields |= {"channels": channel_name, "outputs": output_name}
     return Call(
         f"ternary_convolution(&{name}, {{table}}, {tiles.planes_floats}, {{in0}}, {{residual}}, {{out}}, {{work}});",
         "ternary_convolution",
-        constants=(*constants, *output_lines, *channel_lines, struct("convolution", name, described)),
+        constants=(*constants, *output_lines, *channel_lines, struct("convolution", name, fields)),
         work_floats=tiles.planes_floats + tiles.sums_floats,
-        table=table,
+        table=convolution_table(tiles, name, "expand_convolution", columns),
     )
 
 
+def convolution_table(tiles: Tiling, name: str, expander: str, columns: str) -> Table:
+    """The trits of a convolution: those of a block and output, by channel, row and column of the kernel, in a row."""
+    channels = min(tiles.block, tiles.group_inputs)
+    rows = [
+        _padded(tiles.weight[outputs, inputs].reshape(outputs.stop - outputs.start, -1), channels * _taps(tiles.record))
+        for outputs, inputs, _ in tiles.blocks()
+    ]
+    return Table(
+        lists_of(tiles),
+        expander,
+        Literal(f"{name}_weights", trit_chunks(np.concatenate(rows))),
+        f"{columns}, {sum(1 for _ in tiles.blocks())} blocks",
+        int(np.count_nonzero(tiles.record.weight)) - int(np.count_nonzero(tiles.weight)),
+    )
+
+
+def _taps(record: Convolution) -> int:
+    return math.prod(record.weight.shape[2:])
+
+
 def _kinds(record: Convolution, weight: Trits, given: Shape) -> dict[str, Tiles]:
-    """The ways to lay out a convolution that its offsets have room for."""
-    outputs, channels, rows, columns = weight.shape
-    most = max(1, _SUM_LENGTH // (rows * columns))
+    """The layouts of a convolution whose offsets fit into two bytes."""
+    most = max(1, _SUM_LENGTH // _taps(record))
     kinds = {
-        kind: Tiles(record, channels * record.groups, outputs, given, combined, most)
+        kind: Tiles(record, weight, combined, most, given)
         for kind, combined in CONVOLUTION_KERNELS.items()
         if kind != "in-place"
     }
@@ -144,49 +195,60 @@ def _kinds(record: Convolution, weight: Trits, given: Shape) -> dict[str, Tiles]
 
 def _in_place(record: Convolution, weight: Trits, given: Shape, border: int) -> Tiles | None:
     """Without anything laid out, all channels are summed at once: sums must not become too long for it."""
-    outputs, channels, rows, columns = weight.shape
-    tiles = Tiles(record, channels * record.groups, outputs, given, border=border)
+    tiles = Tiles(record, weight, given=given, border=border)
     short = int(np.count_nonzero(weight, axis=(1, 2, 3)).max()) <= _SUM_LENGTH
-    return tiles if tiles.fits and short and channels * rows * columns <= _MOST_TRITS else None
+    return tiles if tiles.fits and short and weight[0].size <= MOST_TRITS else None
 
 
 def _check_taps(record: Convolution, most: int) -> None:
-    if math.prod(record.weight.shape[2:]) > most:
+    if _taps(record) > most:
         size = " x ".join(map(str, record.weight.shape[2:]))
-        raise ExportError(f"{record.name}: a Convolution in C may have {most} weights a kernel, this is {size}")
+        raise ExportError(f"{record.name}: a Convolution in C may have {most} weights per kernel, this is {size}")
 
 
-def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tuple[tuple[str, ...], dict[str, object]]:
+def map_fields(record: Convolution, given: Shape) -> Fields:
+    """The sizes of input and output, the first fields of a convolution's struct."""
+    names = ("in_height", "in_width", "out_height", "out_width")
+    return dict(zip(names, (*given[1:], *record.shape[1:]), strict=True))
+
+
+def kernel_fields(record: Convolution, name: str) -> Fields:
+    """Padding and kernel."""
+    names = ("pad_top", "pad_left", "kernel_y", "kernel_x", "kernel_rows")
+    return dict(zip(names, (*record.padding[::2], *record.weight.shape[2:], f"{name}_rows"), strict=True))
+
+
+def group_fields(tiles: Tiling) -> Fields:
+    """Groups and their channels."""
+    return {
+        "groups": tiles.record.groups,
+        "group_inputs": tiles.group_inputs,
+        "group_outputs": tiles.group_outputs,
+    }
+
+
+def _convolution_struct(step: Step, name: str, maps: LayerMaps, tiles: Tiles) -> tuple[tuple[str, ...], Fields]:
     """Constants that a `struct convolution` refers to, and its fields."""
     record = tiles.record
     affine, finish = _finish(step, name)
-    fields: dict[str, object] = {
-        "in_height": given.shape[1],
-        "in_width": given.shape[2],
-        "out_height": record.shape[1],
-        "out_width": record.shape[2],
-        "in_row": given.input.row_step,
-        "out_row": given.output.row_step,
-        "residual_row": given.residual.row_step,
-        "in_step": given.input.channel_step,
-        "out_step": given.output.channel_step,
-        "residual_step": given.residual.channel_step,
-        "bordered": int(given.output.border is not None),
+    fields: Fields = {
+        **map_fields(record, maps.shape),
+        "in_row": maps.input.row_step,
+        "out_row": maps.output.row_step,
+        "residual_row": maps.residual.row_step,
+        "in_step": maps.input.channel_step,
+        "out_step": maps.output.channel_step,
+        "residual_step": maps.residual.channel_step,
+        "bordered": int(maps.output.border is not None),
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
-        "pad_top": record.padding[0],
-        "pad_left": record.padding[2],
-        "kernel_y": record.weight.shape[2],
-        "kernel_x": record.weight.shape[3],
-        "kernel_rows": f"{name}_rows",
+        **kernel_fields(record, name),
         "kernel_columns": f"{name}_columns",
         "tile_rows": tiles.rows,
         "tile_cells": tiles.cells,
         "phases": tiles.phases,
         "phase_rows": tiles.phase_rows,
-        "groups": record.groups,
-        "group_inputs": tiles.group_inputs,
-        "group_outputs": tiles.group_outputs,
+        **group_fields(tiles),
         "block_groups": tiles.block_groups,
         "block": tiles.block,
         "combined": int(tiles.combined > 1),
@@ -201,97 +263,88 @@ def _convolution_struct(step: Step, name: str, given: Given, tiles: Tiles) -> tu
     return (affine, *(integers(f"{name}_{what}", values) for what, values in places.items() if values)), fields
 
 
-def _convolution_rows(tiles: Tiles, weight: Any) -> Any:
-    """The weights by block, output, channel of the block, row and column of the kernel: a block's in a row."""
-    channels = min(tiles.block, tiles.group_inputs)
-    rows = [
-        _padded(weight[outputs, inputs].reshape(outputs.stop - outputs.start, -1), channels * weight[0, 0].size)
-        for outputs, inputs, _ in tiles.blocks()
-    ]
-    return np.concatenate(rows)
-
-
 def _padded(rows: Any, length: int) -> Any:
     return np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
 
 
-def _float_convolution(step: Step, name: str, given: Given) -> Call:
+def _float_convolution(step: Step, name: str, maps: LayerMaps) -> Call:
     record = step.record
     assert isinstance(record, Convolution)
     _check_taps(record, _MOST_FLOATS)
-    taps = math.prod(record.weight.shape[2:])
+    taps = _taps(record)
     group_outputs = len(record.weight) // record.groups
-    at_once = _OUTPUTS_AT_ONCE if group_outputs > 1 and taps * _OUTPUTS_AT_ONCE <= _MOST_FLOATS else 1
+    at_once = OUTPUTS_AT_ONCE if group_outputs > 1 and taps * OUTPUTS_AT_ONCE <= _MOST_FLOATS else 1
     most = max(1, min(_MOST_FLOATS // (taps * at_once), _SUM_LENGTH // taps))
-    tiles = Tiles(record, given.shape[0], len(record.weight), given.shape, 1, most)
-    weights = Literal(f"{name}_weights", float_chunks(_float_rows(tiles, record.weight, at_once)))
-    constants, described = _convolution_struct(step, name, given, tiles)
+    tiles = Tiles(record, record.weight, 1, most, maps.shape)
+    weights = Literal(f"{name}_weights", float_chunks(_float_rows(tiles, at_once)))
+    constants, fields = _convolution_struct(step, name, maps, tiles)
     literal = f"static const struct literal {name}_floats = {weights.initializer};"
     sizes = f"{at_once}, {tiles.planes_floats}"
     return Call(
         f"float_convolution(&{name}, &{name}_floats, {sizes}, {{in0}}, {{residual}}, {{out}}, {{work}});",
         "float_convolution",
         (weights,),
-        (*constants, struct("convolution", name, described), literal),
-        work_floats=tiles.planes_floats + _OUTPUTS_AT_ONCE * tiles.rows * CELLS + tiles.sums_floats,
+        (*constants, struct("convolution", name, fields), literal),
+        work_floats=tiles.planes_floats + OUTPUTS_AT_ONCE * tiles.rows * CELLS + tiles.sums_floats,
     )
 
 
-def _float_rows(tiles: Tiles, weight: Any, at_once: int) -> Any:
+def _float_rows(tiles: Tiles, at_once: int) -> Any:
     """A chunk has some outputs side by side for each channel, column and row of the kernel, in this order."""
-    length = at_once * min(tiles.block, tiles.group_inputs) * weight[0, 0].size
+    length = at_once * min(tiles.block, tiles.group_inputs) * _taps(tiles.record)
     rows = []
     for outputs, channels, _ in tiles.blocks():
         for group in range(outputs.start, outputs.stop, tiles.group_outputs):
             for begin in range(group, group + tiles.group_outputs, at_once):
-                some = weight[begin : min(begin + at_once, group + tiles.group_outputs), channels]
-                rows.append(_padded(some.transpose(1, 3, 2, 0).reshape(1, -1), length))
+                chunk = tiles.weight[begin : min(begin + at_once, group + tiles.group_outputs), channels]
+                rows.append(_padded(chunk.transpose(1, 3, 2, 0).reshape(1, -1), length))
     return np.concatenate(rows)
 
 
-def _ternary_linear(step: Step, name: str, live: Living, options: COptions) -> Call:
-    record = step.record
-    assert isinstance(record, WeightRecord)
-    kept = _some(live.outputs)
-    weight = live.weight[kept].reshape(int(kept.sum()), -1)
-    listed = int(np.count_nonzero(weight))
-    kind = choose_linear(record.name, weight, listed, options)
-    block = _linear_block(weight, listed if kind == "lists" else 0)
-    numbers = linear_lists_of(weight, block) if kind == "lists" else linear_codes_of(weight)
-    kernel = f"ternary_linear_{kind}"
-    output_lines, output_name = _living_indices(f"{name}_outputs", kept)
+def _ternary_linear(step: Step, record: WeightRecord, name: str, live: Living, options: COptions) -> Call:
+    layer = ternary_linear(record, name, live.weight, some(live.outputs), FLOAT_LINEAR, options)
+    kernel = f"ternary_linear_{layer.kind}"
     affine, finish = _finish(step, name)
-    fields = {
-        "inputs": weight.shape[1],
-        "outputs": len(weight),
-        "block": block,
-        "outputs_read": output_name,
-        "finish": finish,
-    }
-    layout = f"lists of {len(weight) * math.ceil(weight.shape[1] / block)} blocks" if kind == "lists" else "codes"
+    coded = layer.kind == "codes"
     return Call(
-        f"{kernel}(&{name}, {{table}}, {{in0}}, {{out}}{', {work}' if kind == 'codes' else ''});",
+        f"{kernel}(&{name}, {{table}}, {{in0}}, {{out}}{', {work}' if coded else ''});",
         kernel,
-        constants=(affine, *output_lines, struct("ternary_linear", name, fields)),
-        work_floats=2 * weight.shape[1] if kind == "codes" else 0,
-        table=Table(
-            numbers,
-            f"expand_linear_{kind}",
-            Literal(f"{name}_weights", trit_chunks(_linear_rows(weight, block))),
-            layout,
-            int(np.count_nonzero(record.weight)) - listed,
-        ),
+        constants=(affine, *layer.constants, struct("ternary_linear", name, layer.fields | {"finish": finish})),
+        work_floats=2 * live.weight[0].size if coded else 0,
+        table=layer.table,
     )
 
 
-def _linear_block(weight: Trits, listed: int) -> int:
-    """Inputs at a time: lists short enough for good sums; a chunk of trits lies in one literal."""
+def ternary_linear(
+    record: WeightRecord, name: str, trits: Trits, outputs: Mask, costs: LinearCosts, options: COptions
+) -> TernaryLinear:
+    """A ternary linear layer with these of its outputs, for the kernel that costs least."""
+    weight = trits[outputs].reshape(int(outputs.sum()), -1)
+    listed = int(np.count_nonzero(weight))
+    kind = choose_linear(record.name, weight, costs, options)
+    block = _linear_block(weight, listed / costs.most_listed if kind == "lists" else 0.0)
+    rows = linear_rows(weight, block)
+    numbers = linear_lists_of(weight, block) if kind == "lists" else linear_codes_of(weight)
+    lines, output_name = indices(f"{name}_outputs", outputs)
+    fields = {"inputs": weight.shape[1], "outputs": len(weight), "block": block, "outputs_read": output_name}
+    table = Table(
+        numbers,
+        f"expand_linear_{kind}",
+        Literal(f"{name}_weights", trit_chunks(rows)),
+        f"lists of {len(rows)} blocks" if kind == "lists" else "codes",
+        int(np.count_nonzero(record.weight)) - listed,
+    )
+    return TernaryLinear(kind, fields, table, lines)
+
+
+def _linear_block(weight: Trits, lists: float) -> int:
+    """Inputs at a time: short lists, of which all outputs together need `lists`, and a chunk of trits per literal."""
     inputs = int(weight.shape[1])
-    blocks = max(1, math.ceil(listed / len(weight) / _LISTED_AT_ONCE), math.ceil(inputs / _MOST_TRITS))
+    blocks = max(1, math.ceil(lists / len(weight)), math.ceil(inputs / MOST_TRITS))
     return math.ceil(inputs / blocks / TRITS_A_CHARACTER) * TRITS_A_CHARACTER
 
 
-def _linear_rows(weight: Any, block: int) -> Any:
+def linear_rows(weight: Any, block: int) -> Any:
     """Block after block of an output's inputs, then the next output."""
     blocks = math.ceil(weight.shape[1] / block)
     return _padded(weight, blocks * block).reshape(len(weight) * blocks, block)
@@ -299,7 +352,7 @@ def _linear_rows(weight: Any, block: int) -> Any:
 
 def linear_lists_of(weight: Trits, block: int) -> Numbers:
     """The lists that kernels/ternary_linear_lists.c reads."""
-    rows = _linear_rows(weight, block)
+    rows = linear_rows(weight, block)
     plus, minus = rows > 0, rows < 0
     lists = [
         np.concatenate(([p.sum(), m.sum()], np.flatnonzero(p), np.flatnonzero(m)))
@@ -319,13 +372,11 @@ def linear_codes_of(weight: Trits) -> Numbers:
     return numbers
 
 
-def _float_linear(step: Step, name: str) -> Call:
-    record = step.record
-    assert isinstance(record, WeightRecord)
+def _float_linear(step: Step, record: WeightRecord, name: str) -> Call:
     weight = record.weight.reshape(len(record.weight), -1)
     outputs, inputs = weight.shape
     block = math.ceil(inputs / math.ceil(inputs / _FLOAT_BLOCK))
-    weights = Literal(f"{name}_weights", float_chunks(_linear_rows(weight, block)))
+    weights = Literal(f"{name}_weights", float_chunks(linear_rows(weight, block)))
     affine, finish = _finish(step, name)
     fields = {
         "inputs": inputs,

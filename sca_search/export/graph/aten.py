@@ -10,23 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sca_search.export.graph import records as r
 from sca_search.export.graph.call import Call, Value
-from sca_search.export.graph.records import (
-    Activation,
-    ActivationKind,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Floats,
-    Linear,
-    Multiply,
-    Pair,
-    Pool,
-    Reshape,
-    Sides,
-)
 
 _aten = torch.ops.aten
 EXPORTABLE = (
@@ -46,11 +31,11 @@ def translate(call: Call) -> Any:
     return _TABLE[call.node.target](call)
 
 
-def _floats(tensor: Tensor) -> Floats:
+def _floats(tensor: Tensor) -> r.Floats:
     return np.ascontiguousarray(tensor.detach().numpy(), dtype=np.float32)
 
 
-def _pair(call: Call, name: str, along_rows: int) -> Pair:
+def _pair(call: Call, name: str, along_rows: int) -> r.Pair:
     """A setting along height and width; a sequence has one of its own along its length, which is the width."""
     values = call[name]
     numbers = list(values) if isinstance(values, list | tuple) else [values]
@@ -62,7 +47,7 @@ def _is_over_sequences(call: Call) -> bool:
     return len(call.sizes) == 3
 
 
-def _both_sides(call: Call, name: str) -> Sides:
+def _both_sides(call: Call, name: str) -> r.Sides:
     rows, columns = _pair(call, name, 0)
     return (rows, rows, columns, columns)
 
@@ -94,7 +79,7 @@ def _convolution(call: Call) -> Value:
     sides = _named_padding(padding, fields["weight"].shape[2:], dilation) if isinstance(padding, str) else None
     own = sides or _both_sides(call, "padding")
     return call.add(
-        Convolution,
+        r.Convolution,
         [source],
         call.shape,
         stride=_pair(call, "stride", 1),
@@ -105,7 +90,7 @@ def _convolution(call: Call) -> Value:
     )
 
 
-def _named_padding(name: str, kernel: tuple[int, ...], dilation: Pair) -> Sides:
+def _named_padding(name: str, kernel: tuple[int, ...], dilation: r.Pair) -> r.Sides:
     """torch's "same" gives the odd row or column to the end; "valid" pads nothing."""
     rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
     return (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
@@ -115,7 +100,7 @@ def _linear(call: Call) -> Value:
     source = call.value("input")
     if len(source.shape) != 1:
         call.refuse(f"takes vectors only, got the shape {source.shape}")
-    return call.add(Linear, [source], call.shape, **_weight_fields(call))
+    return call.add(r.Linear, [source], call.shape, **_weight_fields(call))
 
 
 def _batch_norm(call: Call) -> tuple[Value]:
@@ -124,7 +109,7 @@ def _batch_norm(call: Call) -> tuple[Value]:
     weight, bias = call["weight"], call["bias"]
     scale = (variance + call["eps"]).rsqrt() * (1.0 if weight is None else weight.double())
     shift = (0.0 if bias is None else bias.double()) - mean * scale
-    return (call.add(ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift)),)
+    return (call.add(r.ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift)),)
 
 
 def _pool(kind: PoolKind, call: Call) -> Value:
@@ -135,7 +120,7 @@ def _pool(kind: PoolKind, call: Call) -> Value:
         call.refuse("has a divisor of its own, which a pool cannot have")
     kernel = _pair(call, "kernel_size", 1)
     return call.add(
-        Pool,
+        r.Pool,
         [source],
         call.shape,
         kind=kind,
@@ -148,7 +133,7 @@ def _pool(kind: PoolKind, call: Call) -> Value:
 
 
 def _adaptive_pool(kind: PoolKind, call: Call) -> Value:
-    return call.add(AdaptivePool, [call.value("self")], call.shape, kind=kind)
+    return call.add(r.AdaptivePool, [call.value("self")], call.shape, kind=kind)
 
 
 def _reduction(kind: PoolKind, call: Call) -> Value:
@@ -162,12 +147,12 @@ def _reduction(kind: PoolKind, call: Call) -> Value:
         call.refuse(f"goes over the dimensions {sorted(dims)}; it may go over height and width")
     channels, height, width = source.shape
     pooled = (channels, 1 if 2 in dims else height, 1 if 3 in dims else width)
-    return _shaped(call, call.add(AdaptivePool, [source], pooled, kind=kind))
+    return _shaped(call, call.add(r.AdaptivePool, [source], pooled, kind=kind))
 
 
 def _shaped(call: Call, value: Value) -> Value:
     """The value under the shape that the call gives."""
-    return value if value.shape == call.shape else call.add(Reshape, [value], call.shape)
+    return value if value.shape == call.shape else call.add(r.Reshape, [value], call.shape)
 
 
 def _view(call: Call) -> Value:
@@ -195,8 +180,8 @@ def _pad(call: Call) -> Value:
     return Value(source.name, source.shape, (top, bottom, left, right))
 
 
-def _activation(kind: ActivationKind, call: Call) -> Value:
-    return call.add(Activation, [call.unpadded(call.arguments[0])], call.shape, kind=kind)
+def _activation(kind: r.ActivationKind, call: Call) -> Value:
+    return call.add(r.Activation, [call.unpadded(call.arguments[0])], call.shape, kind=kind)
 
 
 def _gelu(call: Call) -> Value:
@@ -205,12 +190,12 @@ def _gelu(call: Call) -> Value:
 
 def _leaky_relu(call: Call) -> Value:
     slope = float(np.float32(call["negative_slope"]))
-    return call.add(Activation, [call.value("self")], call.shape, kind="leaky_relu", slope=slope)
+    return call.add(r.Activation, [call.value("self")], call.shape, kind="leaky_relu", slope=slope)
 
 
 def _clamp(lowest: str, highest: str | None, call: Call) -> Value:
     limits = (call[lowest], None if highest is None else call[highest])
-    kinds: dict[Any, ActivationKind] = {(0, None): "relu", (0, 6): "relu6"}
+    kinds: dict[Any, r.ActivationKind] = {(0, None): "relu", (0, 6): "relu6"}
     if limits not in kinds:
         call.refuse(f"limits values to {limits}; it may limit them to 0 and above, or to 0 and 6")
     return _activation(kinds[limits], call)
@@ -221,7 +206,7 @@ def _sum(sign: float, call: Call) -> Value:
     if isinstance(left, Value) and isinstance(right, Value):
         if factor != 1:
             right = _affine(call, call.unpadded(right), factor, 0.0)
-        return _joined(call, Add, left, right)
+        return _joined(call, r.Add, left, right)
     if isinstance(left, Value):
         return _affine(call, left, 1.0, right * factor)
     return _affine(call, right, factor, left)
@@ -239,7 +224,7 @@ def _product(call: Call) -> Value:
     left, right = call["self"], call["other"]
     if isinstance(left, Value) and isinstance(right, Value):
         gate_first = left.shape != call.shape
-        return _joined(call, Multiply, *((right, left) if gate_first else (left, right)))
+        return _joined(call, r.Multiply, *((right, left) if gate_first else (left, right)))
     return _affine(call, left, right, 0.0) if isinstance(left, Value) else _affine(call, right, left, 0.0)
 
 
@@ -250,8 +235,8 @@ def _quotient(call: Call) -> Value:
     return _affine(call, call["self"], 1.0 / np.asarray(divisor, dtype=np.float64), 0.0)
 
 
-def _joined(call: Call, kind: type[Add] | type[Multiply], value: Value, other: Value) -> Value:
-    gate = kind is Multiply and other.shape == (value.shape[0], 1, 1)
+def _joined(call: Call, kind: type[r.Add] | type[r.Multiply], value: Value, other: Value) -> Value:
+    gate = kind is r.Multiply and other.shape == (value.shape[0], 1, 1)
     if value.shape != call.shape or (other.shape != value.shape and not gate):
         call.refuse(f"joins the shapes {value.shape} and {other.shape}")
     return call.add(kind, [call.unpadded(value), call.unpadded(other)], call.shape)
@@ -264,10 +249,10 @@ def _affine(call: Call, value: Value, scale: Any, bias: Any) -> Value:
     source = call.unpadded(value) if shifts.any() else value
     if source.padded_shape != call.shape:
         call.refuse(f"widens the shape {source.shape} to {call.shape}")
-    return replace(call.add(ChannelAffine, [source], source.shape, scale=scales, bias=shifts), padding=source.padding)
+    return replace(call.add(r.ChannelAffine, [source], source.shape, scale=scales, bias=shifts), padding=source.padding)
 
 
-def _by_channel(call: Call, constant: Any) -> Floats:
+def _by_channel(call: Call, constant: Any) -> r.Floats:
     values = np.asarray(constant, dtype=np.float32)
     sizes = (1,) * (len(call.sizes) - values.ndim) + values.shape
     if any(size != 1 for axis, size in enumerate(sizes) if axis != 1):
@@ -280,10 +265,10 @@ def _concat(call: Call) -> Value:
     if call["dim"] % len(call.sizes) != 1 or not all(isinstance(value, Value) for value in values):
         call.refuse("may join values that depend on the input, along the channels")
     inputs = [call.unpadded(value) for value in values]
-    return inputs[0] if len(inputs) == 1 else call.add(Concat, inputs, call.shape)
+    return inputs[0] if len(inputs) == 1 else call.add(r.Concat, inputs, call.shape)
 
 
-_KINDS: dict[Any, ActivationKind] = {
+_KINDS: dict[Any, r.ActivationKind] = {
     _aten.relu.default: "relu",
     _aten.relu6.default: "relu6",
     _aten.hardsigmoid.default: "hardsigmoid",

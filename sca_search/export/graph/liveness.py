@@ -12,22 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Graph,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    Trits,
-    WeightRecord,
-)
+from sca_search.export.graph import records as r
 from sca_search.export.graph.reference import apply
 
 _Mask = NDArray[np.bool_]
@@ -38,13 +23,13 @@ _Constants = NDArray[np.float64]  # a value for each channel that has it in all 
 class Living:
     """What is left of a ternary layer: its weight with zeros where nothing comes in, and the outputs that are read."""
 
-    weight: Trits
+    weight: r.Trits
     outputs: _Mask
 
 
-def living(graph: Graph) -> dict[str, Living]:
+def living(graph: r.Graph) -> dict[str, Living]:
     """By the names of the ternary layers."""
-    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
+    shapes = {r.INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
     weights = _effective_weights(graph, shapes)
     needed = {name: np.zeros(shape[0], dtype=bool) for name, shape in shapes.items()}
     needed[graph.output][:] = True
@@ -54,12 +39,12 @@ def living(graph: Graph) -> dict[str, Living]:
     return {name: Living(weight, needed[name]) for name, weight in weights.items()}
 
 
-def _effective_weights(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Trits]:
-    constants: dict[str, _Constants] = {INPUT: np.full(graph.input_shape[0], np.nan)}
-    weights: dict[str, Trits] = {}
+def _effective_weights(graph: r.Graph, shapes: Mapping[str, r.Shape]) -> dict[str, r.Trits]:
+    constants: dict[str, _Constants] = {r.INPUT: np.full(graph.input_shape[0], np.nan)}
+    weights: dict[str, r.Trits] = {}
     for record in graph.records:
         inputs = [constants[name] for name in record.inputs]
-        if isinstance(record, WeightRecord):
+        if isinstance(record, r.WeightRecord):
             weight = _without_inputs(record, inputs[0] == 0)
             if record.ternary:
                 weights[record.name] = weight
@@ -71,60 +56,60 @@ def _effective_weights(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, T
     return weights
 
 
-def _without_inputs(record: WeightRecord, zero: _Mask) -> Any:
-    if not zero.any() or (isinstance(record, Convolution) and record.groups > 1):
+def _without_inputs(record: r.WeightRecord, zero: _Mask) -> Any:
+    if not zero.any() or (isinstance(record, r.Convolution) and record.groups > 1):
         return record.weight
     weight = record.weight.copy()
     weight[:, zero] = 0
     return weight
 
 
-def _unknown(record: Record, *_: Any) -> _Constants:
+def _unknown(record: r.Record, *_: Any) -> _Constants:
     return np.full(record.shape[0], np.nan)
 
 
-def _activated(record: Activation, values: _Constants, *_: Any) -> _Constants:
+def _activated(record: r.Activation, values: _Constants, *_: Any) -> _Constants:
     with np.errstate(invalid="ignore"):
         return apply(record, [values])
 
 
-def _pooled(_: Record, values: _Constants, *__: Any) -> _Constants:
+def _pooled(_: r.Record, values: _Constants, *__: Any) -> _Constants:
     return np.where(values == 0, 0.0, np.nan)  # the mean of others may count a border of zeros
 
 
-def _reshaped(record: Reshape, values: _Constants, given: Shape) -> _Constants:
+def _reshaped(record: r.Reshape, values: _Constants, given: r.Shape) -> _Constants:
     cells = np.broadcast_to(values.reshape(-1, *[1] * (len(given) - 1)), given).reshape(record.shape[0], -1)
     return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
 
 
-_CONSTANTS: dict[type[Record], Callable[..., _Constants]] = {
-    Activation: _activated,
-    Pool: _pooled,
-    AdaptivePool: _pooled,
-    Reshape: _reshaped,
-    Add: lambda _, left, right, *__: left + right,
-    Concat: lambda _, *parts: np.concatenate(parts[:-1]),
-    ChannelAffine: lambda record, values, *_: values * record.scale + record.bias,
+_CONSTANTS: dict[type[r.Record], Callable[..., _Constants]] = {
+    r.Activation: _activated,
+    r.Pool: _pooled,
+    r.AdaptivePool: _pooled,
+    r.Reshape: _reshaped,
+    r.Add: lambda _, left, right, *__: left + right,
+    r.Concat: lambda _, *parts: np.concatenate(parts[:-1]),
+    r.ChannelAffine: lambda record, values, *_: values * record.scale + record.bias,
 }
 
 
 def _asked(
-    record: Record, needed: _Mask, weights: Mapping[str, Trits], shapes: Mapping[str, Shape]
+    record: r.Record, needed: _Mask, weights: Mapping[str, r.Trits], shapes: Mapping[str, r.Shape]
 ) -> dict[str, _Mask]:
     """Which channels of its inputs a record asks for, given which of its own are asked for."""
-    if record.name in weights and not (isinstance(record, Convolution) and record.groups > 1):
+    if record.name in weights and not (isinstance(record, r.Convolution) and record.groups > 1):
         weight = weights[record.name][needed]
         return {record.inputs[0]: np.asarray(weight.any(axis=(0, *range(2, weight.ndim))))}
-    if isinstance(record, Reshape):
+    if isinstance(record, r.Reshape):
         given = shapes[record.inputs[0]]
         cells = np.broadcast_to(needed.reshape(-1, *[1] * (len(record.shape) - 1)), record.shape)
         return {record.inputs[0]: np.asarray(cells.reshape(given[0], -1).any(axis=1))}
-    if isinstance(record, Concat):
+    if isinstance(record, r.Concat):
         ends = np.cumsum([shapes[name][0] for name in record.inputs])
         asked: dict[str, _Mask] = {}
         for name, mask in zip(record.inputs, np.split(needed, ends[:-1]), strict=True):
             asked[name] = asked.get(name, False) | mask
         return asked
-    if isinstance(record, WeightRecord):  # a float times what was never computed could be anything
+    if isinstance(record, r.WeightRecord):  # a float times what was never computed could be anything
         return {record.inputs[0]: np.ones(shapes[record.inputs[0]][0], dtype=bool)}
     return dict.fromkeys(record.inputs, needed)

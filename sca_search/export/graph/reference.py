@@ -9,56 +9,41 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Floats,
-    Graph,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-)
+from sca_search.export.graph import records as r
 
 Values = NDArray[np.float64]  # batch first
 
 
-def evaluate(graph: Graph, images: Floats) -> Floats:
+def evaluate(graph: r.Graph, images: r.Floats) -> r.Floats:
     """The logits for a batch of images as a user gives them, before normalisation."""
     return every_value(graph, images)[graph.output].astype(np.float32)
 
 
-def every_value(graph: Graph, images: Floats) -> dict[str, Values]:
+def every_value(graph: r.Graph, images: r.Floats) -> dict[str, Values]:
     """The value of each record, and of the input."""
     normalised = (images.astype(np.float64) - _by_channel(graph.mean, images.ndim)) / _by_channel(
         graph.std, images.ndim
     )
-    values: dict[str, Values] = {INPUT: normalised}
+    values: dict[str, Values] = {r.INPUT: normalised}
     for record in graph.records:
         values[record.name] = apply(record, [values[name] for name in record.inputs])
     return values
 
 
-def apply(record: Record, inputs: list[Values]) -> Values:
+def apply(record: r.Record, inputs: list[Values]) -> Values:
     """The value of one record, given those of its inputs."""
     return _MEANING[type(record)](record, *inputs)
 
 
-def _by_channel(values: Floats, ndim: int) -> Values:
+def _by_channel(values: r.Floats, ndim: int) -> Values:
     return values.astype(np.float64).reshape(1, -1, *[1] * (ndim - 2))
 
 
-def _scaled(record: Convolution | Linear | ChannelAffine, sums: Values) -> Values:
+def _scaled(record: r.Convolution | r.Linear | r.ChannelAffine, sums: Values) -> Values:
     return sums * _by_channel(record.scale, sums.ndim) + _by_channel(record.bias, sums.ndim)
 
 
-def _convolution(record: Convolution, x: Values) -> Values:
+def _convolution(record: r.Convolution, x: Values) -> Values:
     top, bottom, left, right = record.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     outputs, height, width = record.shape
@@ -78,13 +63,13 @@ def _convolution(record: Convolution, x: Values) -> Values:
     return _scaled(record, sums)
 
 
-def _linear(record: Linear, x: Values) -> Values:
+def _linear(record: r.Linear, x: Values) -> Values:
     return _scaled(record, x @ record.weight.astype(np.float64).T)
 
 
-def window_cells(record: Pool | AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
+def window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
     """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
-    if isinstance(record, AdaptivePool):
+    if isinstance(record, r.AdaptivePool):
         yield from ((share, share.stop - share.start) for share in _shares(size, record.shape[1 + axis]))
         return
     before, after = record.padding[2 * axis : 2 * axis + 2]
@@ -96,7 +81,7 @@ def window_cells(record: Pool | AdaptivePool, size: int, axis: int) -> Iterator[
         yield inside, counted
 
 
-def _pool(record: Pool | AdaptivePool, x: Values) -> Values:
+def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
     out = np.empty((len(x), *record.shape))
     for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
         for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
@@ -138,21 +123,21 @@ _FUNCTIONS: dict[str, Callable[[Values], Values]] = {
 }
 
 
-def _activation(record: Activation, x: Values) -> Values:
+def _activation(record: r.Activation, x: Values) -> Values:
     if record.kind == "leaky_relu":
         return np.where(x > 0, x, x * np.float64(record.slope))
     return _FUNCTIONS[record.kind](x)
 
 
-_MEANING: dict[type[Record], Callable[..., Values]] = {
-    Convolution: _convolution,
-    Linear: _linear,
-    Pool: _pool,
-    AdaptivePool: _pool,
-    Activation: _activation,
-    Add: lambda _, left, right: left + right,
-    Multiply: lambda _, value, gate: value * gate,
-    Concat: lambda _, *parts: np.concatenate(parts, axis=1),
-    Reshape: lambda record, x: x.reshape(len(x), *record.shape),
-    ChannelAffine: _scaled,
+_MEANING: dict[type[r.Record], Callable[..., Values]] = {
+    r.Convolution: _convolution,
+    r.Linear: _linear,
+    r.Pool: _pool,
+    r.AdaptivePool: _pool,
+    r.Activation: _activation,
+    r.Add: lambda _, left, right: left + right,
+    r.Multiply: lambda _, value, gate: value * gate,
+    r.Concat: lambda _, *parts: np.concatenate(parts, axis=1),
+    r.Reshape: lambda record, x: x.reshape(len(x), *record.shape),
+    r.ChannelAffine: _scaled,
 }

@@ -8,24 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    ActivationKind,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Graph,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    WeightRecord,
-)
+from sca_search.export.graph import records as r
 
 # More values than this in one map are no image classifier's; a file that asks for them is damaged or hostile.
 MOST_VALUES = 2**26
@@ -33,17 +16,17 @@ MOST_VALUES = 2**26
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _LARGEST = 4096  # of any single stride, padding, dilation or window
 
-Shapes = tuple[Shape, ...]
+Shapes = tuple[r.Shape, ...]
 
 
-def check_graph(graph: Graph) -> None:
+def check_graph(graph: r.Graph) -> None:
     """Raises ExportError unless every rule of the records holds."""
     _check_input(graph)
-    shapes: dict[str, Shape] = {INPUT: graph.input_shape}
+    shapes: dict[str, r.Shape] = {r.INPUT: graph.input_shape}
     for record in graph.records:
         _check_record(record, shapes)
         shapes[record.name] = record.shape
-    if graph.output not in shapes or graph.output == INPUT:
+    if graph.output not in shapes or graph.output == r.INPUT:
         raise ExportError(f"the output {graph.output!r} is the name of no record")
     if shapes[graph.output] != (len(graph.class_names),):
         raise ExportError(
@@ -51,7 +34,7 @@ def check_graph(graph: Graph) -> None:
         )
 
 
-def output_shape(record: Record, inputs: Shapes) -> Shape:
+def output_shape(record: r.Record, inputs: Shapes) -> r.Shape:
     """The shape that a record's value has, given those of its inputs; ExportError where they do not fit."""
     return _RULES[type(record)](record, inputs)
 
@@ -67,7 +50,7 @@ def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ce
     return count
 
 
-def _check_input(graph: Graph) -> None:
+def _check_input(graph: r.Graph) -> None:
     _check_sizes("the input", graph.input_shape, (1, 2, 3))
     for what, values in (("mean", graph.mean), ("std", graph.std)):
         _check_floats(f"the input's {what}", values, (graph.input_shape[0],))
@@ -75,7 +58,7 @@ def _check_input(graph: Graph) -> None:
         raise ExportError("the input's std must be above 0 in every channel")
 
 
-def _check_record(record: Record, shapes: Mapping[str, Shape]) -> None:
+def _check_record(record: r.Record, shapes: Mapping[str, r.Shape]) -> None:
     if not _NAME.fullmatch(record.name):
         raise ExportError(f"a record's name must be letters, digits and ._-, at most 200, got {record.name[:300]!r}")
     if record.name in shapes:
@@ -89,30 +72,30 @@ def _check_record(record: Record, shapes: Mapping[str, Shape]) -> None:
         raise ExportError(f"{record.name}: its value has shape {expected}, the record says {record.shape}")
 
 
-def _check_sizes(where: str, shape: Shape, ranks: tuple[int, ...] = (1, 3)) -> None:
+def _check_sizes(where: str, shape: r.Shape, ranks: tuple[int, ...] = (1, 3)) -> None:
     if len(shape) not in ranks or min(shape) < 1 or math.prod(shape) > MOST_VALUES:
         may = f"{', '.join(map(str, ranks[:-1]))} or {ranks[-1]}"
         raise ExportError(f"{where}: a shape must have {may} sizes above 0 and at most 2^26 values, got {shape}")
 
 
-def _check_floats(where: str, values: Any, shape: Shape) -> None:
+def _check_floats(where: str, values: Any, shape: r.Shape) -> None:
     if values.dtype != np.float32 or values.shape != shape or not np.isfinite(values).all():
         raise ExportError(f"{where} must be {shape} finite float32 values, got {values.dtype} {values.shape}")
 
 
-def _require(record: Record, rule: bool, text: str) -> None:
+def _require(record: r.Record, rule: bool, text: str) -> None:
     if not rule:
         raise ExportError(f"{record.name}: {type(record).__name__} {text}")
 
 
-def _one_input(record: Record, inputs: Shapes, *, rank: int | None = None) -> Shape:
+def _one_input(record: r.Record, inputs: Shapes, *, rank: int | None = None) -> r.Shape:
     _require(record, len(inputs) == 1, f"takes one value, got {len(inputs)}")
     kind = {1: "a vector", 3: "a map", None: ""}[rank]
     _require(record, rank is None or len(inputs[0]) == rank, f"takes {kind}, got shape {inputs[0]}")
     return inputs[0]
 
 
-def _check_weight(record: WeightRecord, shape: Shape) -> None:
+def _check_weight(record: r.WeightRecord, shape: r.Shape) -> None:
     weight = record.weight
     _require(record, weight.shape == shape, f"has a weight of shape {weight.shape}, its inputs ask for {shape}")
     if weight.dtype == np.int8:
@@ -124,11 +107,11 @@ def _check_weight(record: WeightRecord, shape: Shape) -> None:
     _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
 
 
-def _sane(record: Record, least: int, *values: int) -> None:
+def _sane(record: r.Record, least: int, *values: int) -> None:
     _require(record, all(least <= value <= _LARGEST for value in values), f"needs sizes from {least}, got {values}")
 
 
-def _convolution(record: Convolution, inputs: Shapes) -> Shape:
+def _convolution(record: r.Convolution, inputs: Shapes) -> r.Shape:
     channels, height, width = _one_input(record, inputs, rank=3)
     _require(record, record.weight.ndim == 4 and min(record.weight.shape) > 0, "needs a weight of four sizes")
     _sane(record, 1, *record.stride, *record.dilation, record.groups)
@@ -146,14 +129,14 @@ def _convolution(record: Convolution, inputs: Shapes) -> Shape:
     )
 
 
-def _linear(record: Linear, inputs: Shapes) -> Shape:
+def _linear(record: r.Linear, inputs: Shapes) -> r.Shape:
     (features,) = _one_input(record, inputs, rank=1)
     _require(record, record.weight.ndim == 2 and min(record.weight.shape) > 0, "needs a weight of two sizes")
     _check_weight(record, (record.weight.shape[0], features))
     return record.weight.shape[:1]
 
 
-def _pool(record: Pool, inputs: Shapes) -> Shape:
+def _pool(record: r.Pool, inputs: Shapes) -> r.Shape:
     channels, *sizes = _one_input(record, inputs, rank=3)
     _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
     _sane(record, 1, *record.kernel, *record.stride)
@@ -169,25 +152,25 @@ def _pool(record: Pool, inputs: Shapes) -> Shape:
     return (channels, *counts)
 
 
-def _adaptive_pool(record: AdaptivePool, inputs: Shapes) -> Shape:
+def _adaptive_pool(record: r.AdaptivePool, inputs: Shapes) -> r.Shape:
     channels, *_ = _one_input(record, inputs, rank=3)
     _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
     _require(record, len(record.shape) == 3, "gives a map")
     return (channels, *record.shape[1:])
 
 
-def _activation(record: Activation, inputs: Shapes) -> Shape:
-    _require(record, record.kind in get_args(ActivationKind), f"of an unknown kind {record.kind!r}")
+def _activation(record: r.Activation, inputs: Shapes) -> r.Shape:
+    _require(record, record.kind in get_args(r.ActivationKind), f"of an unknown kind {record.kind!r}")
     _require(record, math.isfinite(record.slope), f"has the slope {record.slope}")
     return _one_input(record, inputs)
 
 
-def _add(record: Add, inputs: Shapes) -> Shape:
+def _add(record: r.Add, inputs: Shapes) -> r.Shape:
     _require(record, len(inputs) == 2 and inputs[0] == inputs[1], f"takes two values of one shape, got {inputs}")
     return inputs[0]
 
 
-def _multiply(record: Multiply, inputs: Shapes) -> Shape:
+def _multiply(record: r.Multiply, inputs: Shapes) -> r.Shape:
     _require(record, len(inputs) == 2, f"takes two values, got {len(inputs)}")
     value, gate = inputs
     fits = gate in (value, (value[0], 1, 1)) and len(gate) == len(value)
@@ -195,34 +178,34 @@ def _multiply(record: Multiply, inputs: Shapes) -> Shape:
     return value
 
 
-def _concat(record: Concat, inputs: Shapes) -> Shape:
+def _concat(record: r.Concat, inputs: Shapes) -> r.Shape:
     _require(record, len(inputs) >= 2, f"takes two or more values, got {len(inputs)}")
     _require(record, len({shape[1:] for shape in inputs}) == 1, f"takes values that differ in channels, got {inputs}")
     return (sum(shape[0] for shape in inputs), *inputs[0][1:])
 
 
-def _reshape(record: Reshape, inputs: Shapes) -> Shape:
+def _reshape(record: r.Reshape, inputs: Shapes) -> r.Shape:
     given = _one_input(record, inputs)
     _require(record, math.prod(given) == math.prod(record.shape), f"cannot make {record.shape} of {given}")
     return record.shape
 
 
-def _channel_affine(record: ChannelAffine, inputs: Shapes) -> Shape:
+def _channel_affine(record: r.ChannelAffine, inputs: Shapes) -> r.Shape:
     given = _one_input(record, inputs)
     _check_floats(f"{record.name}: the scale", record.scale, given[:1])
     _check_floats(f"{record.name}: the bias", record.bias, given[:1])
     return given
 
 
-_RULES: dict[type[Record], Callable[[Any, Shapes], Shape]] = {
-    Convolution: _convolution,
-    Linear: _linear,
-    Pool: _pool,
-    AdaptivePool: _adaptive_pool,
-    Activation: _activation,
-    Add: _add,
-    Multiply: _multiply,
-    Concat: _concat,
-    Reshape: _reshape,
-    ChannelAffine: _channel_affine,
+_RULES: dict[type[r.Record], Callable[[Any, Shapes], r.Shape]] = {
+    r.Convolution: _convolution,
+    r.Linear: _linear,
+    r.Pool: _pool,
+    r.AdaptivePool: _adaptive_pool,
+    r.Activation: _activation,
+    r.Add: _add,
+    r.Multiply: _multiply,
+    r.Concat: _concat,
+    r.Reshape: _reshape,
+    r.ChannelAffine: _channel_affine,
 }

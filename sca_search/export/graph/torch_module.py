@@ -8,21 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Graph,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-)
+from sca_search.export.graph import records as r
 
 
 class RecordNetwork(nn.Module):
@@ -31,7 +17,7 @@ class RecordNetwork(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: r.Graph) -> None:
         super().__init__()
         self.input_shape = graph.input_shape
         self.class_names = graph.class_names
@@ -49,7 +35,7 @@ class RecordNetwork(nn.Module):
         """Logits of a batch of images."""
         if tuple(images.shape[1:]) != self.input_shape:
             raise ValueError(f"images must have the shape (batch, {self.input_shape}), got {tuple(images.shape)}")
-        values = {INPUT: (images - self.mean) / self.std}
+        values = {r.INPUT: (images - self.mean) / self.std}
         for place, (step, (name, inputs)) in enumerate(zip(self.steps, self._wiring, strict=True)):
             values[name] = step(*[values[each] for each in inputs])
             for used in {*inputs, name}:  # what nobody asks for any more gives its memory back
@@ -65,7 +51,7 @@ class _Step(nn.Module):
     scale: Tensor
     bias: Tensor
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: r.Record) -> None:
         super().__init__()
         self.record = record
         for field in ("weight", "scale", "bias"):
@@ -85,25 +71,25 @@ def _tensor(values: Any) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def _convolution(step: _Step, record: Convolution, x: Tensor) -> Tensor:
+def _convolution(step: _Step, record: r.Convolution, x: Tensor) -> Tensor:
     top, bottom, left, right = record.padding
     if top != bottom or left != right:
         x, top, left = F.pad(x, (left, right, top, bottom)), 0, 0
     return step.scaled(F.conv2d(x, step.weight, None, record.stride, (top, left), record.dilation, record.groups))
 
 
-def _linear(step: _Step, _record: Linear, x: Tensor) -> Tensor:
+def _linear(step: _Step, _record: r.Linear, x: Tensor) -> Tensor:
     return step.scaled(F.linear(x, step.weight))
 
 
-def _pool(_step: _Step, record: Pool, x: Tensor) -> Tensor:
+def _pool(_step: _Step, record: r.Pool, x: Tensor) -> Tensor:
     padding = (record.padding[0], record.padding[2])
     if record.kind == "max":
         return F.max_pool2d(x, record.kernel, record.stride, padding, ceil_mode=record.ceil_mode)
     return F.avg_pool2d(x, record.kernel, record.stride, padding, record.ceil_mode, record.count_include_pad)
 
 
-def _adaptive_pool(_step: _Step, record: AdaptivePool, x: Tensor) -> Tensor:
+def _adaptive_pool(_step: _Step, record: r.AdaptivePool, x: Tensor) -> Tensor:
     size = (record.shape[1], record.shape[2])
     pooled: Tensor = F.adaptive_max_pool2d(x, size) if record.kind == "max" else F.adaptive_avg_pool2d(x, size)
     return pooled
@@ -122,19 +108,19 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _activation(_step: _Step, record: Activation, x: Tensor) -> Tensor:
+def _activation(_step: _Step, record: r.Activation, x: Tensor) -> Tensor:
     return F.leaky_relu(x, record.slope) if record.kind == "leaky_relu" else _FUNCTIONS[record.kind](x)
 
 
-_MEANING: dict[type[Record], Callable[..., Tensor]] = {
-    Convolution: _convolution,
-    Linear: _linear,
-    Pool: _pool,
-    AdaptivePool: _adaptive_pool,
-    Activation: _activation,
-    Add: lambda _step, _record, left, right: left + right,
-    Multiply: lambda _step, _record, value, gate: value * gate,
-    Concat: lambda _step, _record, *parts: torch.cat(parts, dim=1),
-    Reshape: lambda _step, record, x: x.reshape(len(x), *record.shape),
-    ChannelAffine: lambda step, _record, x: step.scaled(x),
+_MEANING: dict[type[r.Record], Callable[..., Tensor]] = {
+    r.Convolution: _convolution,
+    r.Linear: _linear,
+    r.Pool: _pool,
+    r.AdaptivePool: _adaptive_pool,
+    r.Activation: _activation,
+    r.Add: lambda _step, _record, left, right: left + right,
+    r.Multiply: lambda _step, _record, value, gate: value * gate,
+    r.Concat: lambda _step, _record, *parts: torch.cat(parts, dim=1),
+    r.Reshape: lambda _step, record, x: x.reshape(len(x), *record.shape),
+    r.ChannelAffine: lambda step, _record, x: step.scaled(x),
 }

@@ -21,23 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
+from sca_search.export.graph import records as r
 from sca_search.export.graph.fuse import Step, is_convolution, steps_of
 from sca_search.export.graph.liveness import Living, living
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Floats,
-    Graph,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-    WeightRecord,
-)
 from sca_search.export.graph.reference import apply
 from sca_search.export.integer.requantize import (
     HIGHEST,
@@ -71,11 +57,11 @@ class IntegerStep:
 class IntegerModel:
     """A graph with integer activations."""
 
-    graph: Graph
+    graph: r.Graph
     steps: tuple[IntegerStep, ...]
     live: Mapping[str, Living]
     largest: Mapping[str, float]  # value that each was made for
-    input_factors: Floats  # of each channel: twice the values of a unit
+    input_factors: r.Floats  # of each channel: twice the values of a unit
     logit_unit: np.float32
 
     @property
@@ -83,7 +69,7 @@ class IntegerModel:
         return self.graph.output
 
 
-def integer_model(graph: Graph, largest: Mapping[str, float]) -> IntegerModel:
+def integer_model(graph: r.Graph, largest: Mapping[str, float]) -> IntegerModel:
     """The integers of a model whose values become so large; ExportError where integers cannot express it."""
     steps = steps_of(graph)
     live = living(graph)
@@ -94,15 +80,15 @@ def integer_model(graph: Graph, largest: Mapping[str, float]) -> IntegerModel:
         _logits(step, units, logit_unit, live) if step.name == logits else _integer_step(step, units, live, graph)
         for step in steps
     )
-    factors = (2 / (graph.std.astype(np.float64) * units[INPUT])).astype(np.float32)
+    factors = (2 / (graph.std.astype(np.float64) * units[r.INPUT])).astype(np.float32)
     return IntegerModel(graph, made, live, largest, factors, np.float32(logit_unit))
 
 
 def _units(steps: tuple[Step, ...], largest: Mapping[str, float]) -> dict[str, float]:
-    units = {INPUT: _unit(largest[INPUT])}
+    units = {r.INPUT: _unit(largest[r.INPUT])}
     for step in steps:
         record = step.record
-        same = isinstance(record, Reshape) or (isinstance(record, Pool | AdaptivePool) and record.kind == "max")
+        same = isinstance(record, r.Reshape) or (isinstance(record, r.Pool | r.AdaptivePool) and record.kind == "max")
         units[step.name] = units[step.inputs[0]] if same else _unit(largest[step.name])
     return units
 
@@ -117,57 +103,57 @@ def _power_of_two(at_least: float) -> float:
     return 2.0 ** math.ceil(math.log2(at_least)) if at_least > 0 else 1.0
 
 
-def _logit_step(graph: Graph, steps: tuple[Step, ...]) -> str | None:
+def _logit_step(graph: r.Graph, steps: tuple[Step, ...]) -> str | None:
     """The linear layer that gives the logits and nothing else, if one does."""
     by_name = {step.name: step for step in steps}
     name = graph.output
-    while isinstance(by_name[name].record, Reshape) and by_name[name].inputs[0] != INPUT:
+    while isinstance(by_name[name].record, r.Reshape) and by_name[name].inputs[0] != r.INPUT:
         name = by_name[name].inputs[0]
     record = by_name[name].record
     uses = sum(step.inputs.count(name) for step in steps) + (name == graph.output)
-    return name if isinstance(record, WeightRecord) and not is_convolution(record) and uses == 1 else None
+    return name if isinstance(record, r.WeightRecord) and not is_convolution(record) and uses == 1 else None
 
 
-def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: Graph) -> IntegerStep:
+def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: r.Graph) -> IntegerStep:
     record, unit = step.record, units[step.name]
-    if isinstance(record, WeightRecord):
+    if isinstance(record, r.WeightRecord):
         weight, scaling = _layer(step, units, unit, live)
         return IntegerStep(step, weight, (requantization(record.name, scaling),))
     ratios = [units[name] / unit for name in step.inputs]
-    if isinstance(record, Activation):
+    if isinstance(record, r.Activation):
         return IntegerStep(step, table=_table(record, units[step.inputs[0]], unit))
-    if isinstance(record, Pool | AdaptivePool):
+    if isinstance(record, r.Pool | r.AdaptivePool):
         return IntegerStep(step, average_factor=_average_factor(step, ratios[0], graph))
     scalings = _scalings(record, ratios, unit)
     return IntegerStep(step, requantizations=tuple(requantization(record.name, each) for each in scalings))
 
 
-def _scalings(record: Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
+def _scalings(record: r.Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
     """Of what is nothing but requantized; `ratios` are the inputs' units in units of the result."""
-    if isinstance(record, Add):
+    if isinstance(record, r.Add):
         return (Scaling.of_one(ratios[0], ratios[1]),)
-    if isinstance(record, Multiply):
+    if isinstance(record, r.Multiply):
         return (Scaling.of_one(ratios[0] * ratios[1] * unit),)
-    if isinstance(record, Concat):
+    if isinstance(record, r.Concat):
         return tuple(map(Scaling.of_one, ratios))
-    if isinstance(record, ChannelAffine):
+    if isinstance(record, r.ChannelAffine):
         return (Scaling(record.scale.astype(np.float64) * ratios[0], record.bias.astype(np.float64) / unit),)
     return ()
 
 
-def _table(record: Activation, given: float, unit: float) -> Weight:
+def _table(record: r.Activation, given: float, unit: float) -> Weight:
     inputs = np.arange(-HIGHEST - 1, HIGHEST + 1).astype(np.float64)
     values = np.rint(apply(record, [inputs * given]) / unit)
     return np.clip(values, -HIGHEST, HIGHEST).astype(np.int8)
 
 
-def _average_factor(step: Step, ratio: float, graph: Graph) -> int:
+def _average_factor(step: Step, ratio: float, graph: r.Graph) -> int:
     record = step.record
-    assert isinstance(record, Pool | AdaptivePool)
+    assert isinstance(record, r.Pool | r.AdaptivePool)
     if record.kind == "max":
         return 0
     # 2 · sum · factor has 64 bits: of 2^22 cells of 2^7 and a factor of 2^31.
-    cells = math.prod(record.kernel) if isinstance(record, Pool) else math.prod(graph.shape_of(record.inputs[0])[1:])
+    cells = math.prod(record.kernel) if isinstance(record, r.Pool) else math.prod(graph.shape_of(record.inputs[0])[1:])
     if ratio >= 2 ** (31 - AVERAGE_SHIFT) or cells > 2**22:
         raise ExportError(
             f"{record.name}: an average of {cells} cells is too large or too fine for integer activations"
@@ -183,7 +169,7 @@ def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[s
 def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:
     """The weights of a layer as integers, and what becomes of its sums."""
     record = step.record
-    assert isinstance(record, WeightRecord)
+    assert isinstance(record, r.WeightRecord)
     if record.ternary:
         weight, weight_units = live[record.name].weight, np.ones(len(record.weight))
     else:
@@ -197,7 +183,7 @@ def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[st
     return weight, Scaling(ratio, record.bias.astype(np.float64) / unit, other, (lowest, highest))
 
 
-def quantized_weight(weight: Weight | Floats) -> tuple[Weight, NDArray[np.float64]]:
+def quantized_weight(weight: Weight | r.Floats) -> tuple[Weight, NDArray[np.float64]]:
     """Integers from -127 to 127 and the unit of each output: its largest weight, divided by 127."""
     values = weight.astype(np.float64)
     largest = np.abs(values).reshape(len(values), -1).max(axis=1)

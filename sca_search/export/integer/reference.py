@@ -3,7 +3,7 @@
 Layers are summed in float64, which holds all integers below 2^53: their sums are exact in any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,29 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sca_search.export.graph.records import (
-    INPUT,
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Floats,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-)
+from sca_search.export.graph import records as r
 from sca_search.export.graph.reference import window_cells
+from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import AVERAGE_SHIFT, IntegerModel, IntegerStep
 from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
 
 
-def evaluate_integer(model: IntegerModel, images: Floats) -> Floats:
+def evaluate_integer(model: IntegerModel, images: r.Floats) -> r.Floats:
     """The logits for a batch of images as a user gives them, before normalisation."""
-    logits: Floats = every_integer(model, images)[model.output].astype(np.float32) * model.logit_unit
+    logits: r.Floats = every_integer(model, images)[model.output].astype(np.float32) * model.logit_unit
     return logits
 
 
@@ -48,9 +35,9 @@ class IntegerNetwork(nn.Module):
         return torch.from_numpy(evaluate_integer(self.model, images.numpy().astype(np.float32)))
 
 
-def every_integer(model: IntegerModel, images: Floats) -> dict[str, Integers]:
+def every_integer(model: IntegerModel, images: r.Floats) -> dict[str, Integers]:
     """The integers of each step, and of the input."""
-    values = {INPUT: quantized_input(model, images)}
+    values = {r.INPUT: quantized_input(model, images)}
     for step in model.steps:
         values[step.step.name] = _MEANING[type(step.step.record)](
             step, step.step.record, *[values[name] for name in step.step.inputs]
@@ -58,7 +45,7 @@ def every_integer(model: IntegerModel, images: Floats) -> dict[str, Integers]:
     return values
 
 
-def quantized_input(model: IntegerModel, images: Floats) -> Integers:
+def quantized_input(model: IntegerModel, images: r.Floats) -> Integers:
     """The image in integers. In float32 there is a subtraction and a multiplication; the rest is exact."""
     mean, factors = (
         values.reshape(1, -1, *[1] * (images.ndim - 2)) for values in (model.graph.mean, model.input_factors)
@@ -69,10 +56,10 @@ def quantized_input(model: IntegerModel, images: Floats) -> Integers:
     return rounded
 
 
-def _weighted(step: IntegerStep, record: Convolution | Linear, x: Integers, *residual: Integers) -> Integers:
+def _weighted(step: IntegerStep, record: r.Convolution | r.Linear, x: Integers, *residual: Integers) -> Integers:
     assert step.weight is not None
     weight, given = torch.from_numpy(step.weight.astype(np.float64)), torch.from_numpy(x.astype(np.float64))
-    if isinstance(record, Convolution):
+    if isinstance(record, r.Convolution):
         top, bottom, left, right = record.padding
         padded = F.pad(given, (left, right, top, bottom))
         sums = F.conv2d(padded, weight, None, record.stride, 0, record.dilation, record.groups)
@@ -82,7 +69,7 @@ def _weighted(step: IntegerStep, record: Convolution | Linear, x: Integers, *res
     return requantize(exact, step.requantizations[0], *residual)
 
 
-def _pool(step: IntegerStep, record: Pool | AdaptivePool, x: Integers) -> Integers:
+def _pool(step: IntegerStep, record: r.Pool | r.AdaptivePool, x: Integers) -> Integers:
     out = np.empty((len(x), *record.shape), dtype=np.int64)
     for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
         for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
@@ -100,24 +87,50 @@ def average(sums: Integers, count: int, factor: int) -> Integers:
     return np.clip((2 * sums * factor + divisor) // (2 * divisor), -HIGHEST, HIGHEST)
 
 
-def _concat(step: IntegerStep, _record: Concat, *parts: Integers) -> Integers:
+def _concat(step: IntegerStep, _record: r.Concat, *parts: Integers) -> Integers:
     return np.concatenate([requantize(part, to) for part, to in zip(parts, step.requantizations, strict=True)], axis=1)
 
 
-def _activation(step: IntegerStep, _record: Activation, x: Integers) -> Integers:
+def _activation(step: IntegerStep, _record: r.Activation, x: Integers) -> Integers:
     assert step.table is not None
     return step.table[x + HIGHEST + 1].astype(np.int64)
 
 
-_MEANING: dict[type[Record], Callable[..., Any]] = {
-    Convolution: _weighted,
-    Linear: _weighted,
-    Pool: _pool,
-    AdaptivePool: _pool,
-    Activation: _activation,
-    Add: lambda step, _, left, right: requantize(left, step.requantizations[0], right),
-    Multiply: lambda step, _, value, gate: requantize(value * gate, step.requantizations[0]),
-    Concat: _concat,
-    Reshape: lambda _, record, x: x.reshape(len(x), *record.shape),
-    ChannelAffine: lambda step, _, x: requantize(x, step.requantizations[0]),
+_MEANING: dict[type[r.Record], Callable[..., Any]] = {
+    r.Convolution: _weighted,
+    r.Linear: _weighted,
+    r.Pool: _pool,
+    r.AdaptivePool: _pool,
+    r.Activation: _activation,
+    r.Add: lambda step, _, left, right: requantize(left, step.requantizations[0], right),
+    r.Multiply: lambda step, _, value, gate: requantize(value * gate, step.requantizations[0]),
+    r.Concat: _concat,
+    r.Reshape: lambda _, record, x: x.reshape(len(x), *record.shape),
+    r.ChannelAffine: lambda step, _, x: requantize(x, step.requantizations[0]),
 }
+
+
+CALIBRATION_IMAGES = 512
+_PORTION = 64
+
+
+def largest_values(graph: r.Graph, images: Iterable[r.Floats]) -> dict[str, float]:
+    """The largest absolute value of each record, and of the input, over batches of images as a user gives them."""
+    network = RecordNetwork(graph)
+    largest = dict.fromkeys([r.INPUT, *(record.name for record in graph.records)], 0.0)
+
+    def see(name: str, value: Tensor) -> None:
+        largest[name] = max(largest[name], float(value.abs().max()))
+
+    for record, step in zip(graph.records, network.steps, strict=True):
+        step.register_forward_hook(_hook(record.name, see))
+    with torch.inference_mode():
+        for batch in images:
+            for part in torch.split(torch.from_numpy(batch), _PORTION):
+                see(r.INPUT, (part - network.mean) / network.std)
+                network(part)
+    return largest
+
+
+def _hook(name: str, see: Callable[[str, Tensor], None]) -> Callable[[nn.Module, object, Tensor], None]:
+    return lambda _module, _inputs, value: see(name, value)

@@ -20,7 +20,7 @@ from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_in_turns
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
 from sca_search.export.metadata import read_facts
-from sca_search.export.onnx.onnx_extra import onnxruntime_missing
+from sca_search.export.onnx import onnxruntime_missing
 from sca_search.export.packed.format import read_packed
 from sca_search.export.packed.test_vectors import read_vectors
 

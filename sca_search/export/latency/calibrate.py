@@ -15,9 +15,7 @@ from sca_search.errors import SpecError, StorageError
 from sca_search.export.c.compiler import (
     PORTABLE,
     Compiler,
-    cache_folder,
     make_private,
-    processor,
     require_compiler,
     run_program,
     zig_compiler,
@@ -27,19 +25,21 @@ from sca_search.export.c.library import compile_source
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import Floats, Graph, TestVectors
-from sca_search.export.latency.model import Calibration, LatencyModel, latency_model
+from sca_search.export.latency.model import Calibration
 from sca_search.export.latency.program import (
     SPARSITIES,
     build_calibration,
     calibration_sources,
     kernels_hash,
     network_hash,
+    nonzeros_at,
+    with_random_trits,
 )
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
 from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
 from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
 from sca_search.models.levels import baked_layers
 from sca_search.system.files import new_folder, write_text_atomic
+from sca_search.system.machine import cache_folder, instruction_set
 from sca_search.training.task import Task
 
 Say = Callable[[str], None]
@@ -95,11 +95,6 @@ def calibration_graph(task: Task) -> Graph:
     return with_random_trits(graph, nonzeros_at(graph, 0.5))
 
 
-def latency_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> LatencyModel:
-    """The latency model of a network on this machine: from the cache, or measured now."""
-    return latency_model(calibration_of(graph, say, how))
-
-
 def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> Calibration:
     """What the latency model is made of."""
     how, compiler = how or How(), require_compiler()
@@ -121,7 +116,7 @@ def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None 
 def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
     """Where the calibration of a network on this machine is kept: none of another processor, compiler or kernels."""
     built_by = (compiler.version(), *compiler.command, *compiler.native())
-    parts = [processor(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
+    parts = [instruction_set(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
     whole = "".join(f"{len(part)}:{part}" for part in parts)
     return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 

@@ -7,9 +7,9 @@ between the steps and without: the steps tell how the time is shared, the whole 
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -17,13 +17,42 @@ import numpy as np
 
 from sca_search.errors import ExportError
 from sca_search.export.c.amalgamate import kernel_file, kernel_texts
-from sca_search.export.c.c_literals import quoted
 from sca_search.export.c.compiler import Compiler
+from sca_search.export.c.emit import quoted
 from sca_search.export.c.layers import chosen_kernels
 from sca_search.export.c.source import model_files, stamped_steps
-from sca_search.export.graph.records import INPUT, AdaptivePool, Convolution, Graph, Linear, Pool, Record, Reshape
-from sca_search.export.latency.random_trits import nonzeros_at, with_random_trits
-from sca_search.export.packed.description import describe
+from sca_search.export.graph import records as r
+from sca_search.export.packed.format import describe
+from sca_search.system.machine import usable_cores
+
+
+def nonzeros_at(graph: r.Graph, sparsity: float) -> dict[str, int]:
+    """Weights that are not zero, by ternary layer, at the same sparsity in each; never none."""
+    return {layer.name: max(1, round((1 - sparsity) * layer.weight.size)) for layer in graph.ternary_layers}
+
+
+def with_random_trits(graph: r.Graph, nonzeros: Mapping[str, int], seed: int = 0) -> r.Graph:
+    """The graph with so many trits that are not zero, each anywhere in its layer."""
+    draws = np.random.default_rng(seed)
+    records = tuple(
+        _filled(record, nonzeros[record.name], draws)
+        if isinstance(record, r.WeightRecord) and record.ternary
+        else record
+        for record in graph.records
+    )
+    return replace(graph, records=records)
+
+
+def _filled(layer: r.WeightRecord, nonzeros: int, draws: np.random.Generator) -> r.WeightRecord:
+    """Scaled so that values stay near 1 however deep the network; a bias, as trained layers have it, keeps outputs
+    without weights from being zero, for which C has a short cut."""
+    size, outputs = layer.weight.size, len(layer.weight)
+    trits = np.zeros(size, dtype=np.int8)
+    trits[draws.choice(size, nonzeros, replace=False)] = draws.choice(np.array([-1, 1], dtype=np.int8), nonzeros)
+    scale = np.full(outputs, np.sqrt(2 * outputs / nonzeros), dtype=np.float32)
+    bias = 0.1 * draws.standard_normal(outputs).astype(np.float32)
+    return replace(layer, weight=trits.reshape(layer.weight.shape), scale=scale, bias=bias)
+
 
 FORMAT = "sca-search/latency"
 VERSION = 1
@@ -36,7 +65,7 @@ _SAID = 4  # files after which a compilation says how far it is
 Say = Callable[[str], None]
 
 
-def network_hash(graph: Graph) -> str:
+def network_hash(graph: r.Graph) -> str:
     """Of a network's structure: records and their shapes, nothing of weights."""
     structure = [list(graph.input_shape), [describe(record) for record in graph.records], graph.output]
     return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()[:16]
@@ -53,34 +82,36 @@ def kernels_hash() -> str:
     return hashlib.sha256("\0".join((*kernel_texts(), *generated)).encode()).hexdigest()[:16]
 
 
-def _probe_graph() -> Graph:
+def _probe_graph() -> r.Graph:
     """A small network with every kind of ternary layer: dense, strided, depthwise, pointwise and linear."""
 
-    def convolution(name: str, source: str, size: int, weight: tuple[int, ...], stride: int, groups: int = 1) -> Record:
+    def convolution(
+        name: str, source: str, size: int, weight: tuple[int, ...], stride: int, groups: int = 1
+    ) -> r.Record:
         scale, border = np.ones(weight[0], dtype=np.float32), weight[-1] // 2
         values = np.zeros(weight, dtype=np.int8)
         sides = (border, border, border, border)
         shape = (weight[0], size, size)
-        return Convolution(name, (source,), shape, values, scale, scale, (stride, stride), sides, groups=groups)
+        return r.Convolution(name, (source,), shape, values, scale, scale, (stride, stride), sides, groups=groups)
 
     outputs = np.ones(10, dtype=np.float32)
     records = (
-        convolution("first", INPUT, 16, (16, 3, 3, 3), 1),
+        convolution("first", r.INPUT, 16, (16, 3, 3, 3), 1),
         convolution("second", "first", 16, (16, 16, 3, 3), 1),
         convolution("strided", "second", 8, (32, 16, 3, 3), 2),
         convolution("depthwise", "strided", 8, (32, 1, 3, 3), 1, groups=32),
         convolution("pointwise", "depthwise", 8, (64, 32, 1, 1), 1),
-        Pool("pool", ("pointwise",), (64, 4, 4), "max", (2, 2), (2, 2)),
+        r.Pool("pool", ("pointwise",), (64, 4, 4), "max", (2, 2), (2, 2)),
         convolution("small", "pool", 4, (64, 64, 3, 3), 1),
-        AdaptivePool("mean", ("small",), (64, 1, 1), "average"),
-        Reshape("flat", ("mean",), (64,)),
-        Linear("linear", ("flat",), (10,), np.zeros((10, 64), dtype=np.int8), outputs, outputs),
+        r.AdaptivePool("mean", ("small",), (64, 1, 1), "average"),
+        r.Reshape("flat", ("mean",), (64,)),
+        r.Linear("linear", ("flat",), (10,), np.zeros((10, 64), dtype=np.int8), outputs, outputs),
     )
     statistics = np.ones(3, dtype=np.float32)
-    return Graph((3, 16, 16), statistics, statistics, records, "linear", tuple("0123456789"))
+    return r.Graph((3, 16, 16), statistics, statistics, records, "linear", tuple("0123456789"))
 
 
-def calibration_sources(graph: Graph, sparsities: Sequence[float] = SPARSITIES) -> dict[str, str]:
+def calibration_sources(graph: r.Graph, sparsities: Sequence[float] = SPARSITIES) -> dict[str, str]:
     """The files of the program, by name. ExportError if the network has no ternary layer, or no C."""
     if not graph.ternary_layers:
         raise ExportError("the network must have a ternary layer to be calibrated, it has none")
@@ -103,7 +134,7 @@ def build_calibration(
         compiler.run([*cross, *flags, *objects[name], "-c", "-o", f"{program}-{name}.o"])
 
     say(f"compiling {len(objects)} files")
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for done, _ in enumerate(pool.map(compile_one, objects), start=1):
             if done % _SAID == 0 and done < len(objects):
                 say(f"compiled {done} of {len(objects)}")
@@ -123,17 +154,13 @@ def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
     return objects | {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _variant(number: int, variant: Graph) -> str:
+def _variant(number: int, variant: r.Graph) -> str:
     files = model_files(variant)
     model = files["model.c"].replace('#include "model.h"\n', files["model.h"])
     return kernel_file("variant.c").replace("@NUMBER@", str(number)).replace("@MODEL@", model)
 
 
-def _table(graph: Graph, variants: list[Graph], sparsities: Sequence[float]) -> str:
+def _table(graph: r.Graph, variants: list[r.Graph], sparsities: Sequence[float]) -> str:
     """The header by which the program knows its variants, and what it is to say of them."""
     sizes = {
         "VARIANTS": len(variants),
@@ -157,7 +184,7 @@ def _table(graph: Graph, variants: list[Graph], sparsities: Sequence[float]) -> 
     return "\n".join(lines) + "\n"
 
 
-def _about(graph: Graph) -> str:
+def _about(graph: r.Graph) -> str:
     """The first lines of what the program prints."""
     about: Mapping[str, object] = {
         "format": FORMAT,
@@ -170,7 +197,7 @@ def _about(graph: Graph) -> str:
     return "".join(f'  "{name}": {json.dumps(value)},\n' for name, value in about.items())
 
 
-def _described(variant: Graph) -> list[str]:
+def _described(variant: r.Graph) -> list[str]:
     """What is known of each step before it is timed, as the inside of a JSON object."""
     layers = {layer.name: layer for layer in variant.ternary_layers}
     kernels = chosen_kernels(variant)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.c.c_options import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
+from sca_search.export.c.choose_kernel import CONVOLUTION_KERNELS, LINEAR_KERNELS, COptions
 from sca_search.export.c.layers import can_have
 from sca_search.export.c.library import CompiledModel, compile_source
 from sca_search.export.c.source import write_c

@@ -14,22 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from sca_search.export.graph.records import (
-    Activation,
-    AdaptivePool,
-    Add,
-    ChannelAffine,
-    Concat,
-    Convolution,
-    Floats,
-    Linear,
-    Multiply,
-    Pool,
-    Record,
-    Reshape,
-    Shape,
-    WeightRecord,
-)
+from sca_search.export.graph import records as r
 
 
 @dataclass
@@ -68,22 +53,22 @@ def pack_int2(trits: NDArray[Any]) -> bytes:
     return packed.tobytes()
 
 
-def value_of(record: Record | str) -> str:
+def value_of(record: r.Record | str) -> str:
     """The name of a record's value."""
     return f"{record if isinstance(record, str) else record.name}/value"
 
 
-def add_nodes(nodes: Nodes, record: Record, inputs: tuple[Shape, ...]) -> None:
+def add_nodes(nodes: Nodes, record: r.Record, inputs: tuple[r.Shape, ...]) -> None:
     """Appends what computes a record."""
     _NODES[type(record)](nodes, record, [value_of(name) for name in record.inputs], inputs)
 
 
-def by_channel(values: Floats, rank: int) -> Floats:
+def by_channel(values: r.Floats, rank: int) -> r.Floats:
     """Numbers of channels, to be spread over a batch of values of that rank."""
     return values.reshape(1, -1, *[1] * (rank - 1))
 
 
-def _weight(nodes: Nodes, record: WeightRecord) -> str:
+def _weight(nodes: Nodes, record: r.WeightRecord) -> str:
     name = f"{record.name}/weight"
     if not record.ternary:
         spread = record.scale.reshape(-1, *[1] * (record.weight.ndim - 1))
@@ -92,7 +77,7 @@ def _weight(nodes: Nodes, record: WeightRecord) -> str:
     return nodes.node("DequantizeLinear", stored, name, axis=0)
 
 
-def _convolution(nodes: Nodes, record: Convolution, values: list[str], _: tuple[Shape, ...]) -> None:
+def _convolution(nodes: Nodes, record: r.Convolution, values: list[str], _: tuple[r.Shape, ...]) -> None:
     bias = nodes.constant(f"{record.name}/bias", record.bias)
     top, bottom, left, right = record.padding
     nodes.node(
@@ -106,12 +91,12 @@ def _convolution(nodes: Nodes, record: Convolution, values: list[str], _: tuple[
     )
 
 
-def _linear(nodes: Nodes, record: Linear, values: list[str], _: tuple[Shape, ...]) -> None:
+def _linear(nodes: Nodes, record: r.Linear, values: list[str], _: tuple[r.Shape, ...]) -> None:
     bias = nodes.constant(f"{record.name}/bias", record.bias)
     nodes.node("Gemm", [*values, _weight(nodes, record), bias], value_of(record), transB=1)
 
 
-def _pool(nodes: Nodes, record: Pool, values: list[str], inputs: tuple[Shape, ...]) -> None:
+def _pool(nodes: Nodes, record: r.Pool, values: list[str], inputs: tuple[r.Shape, ...]) -> None:
     top, bottom, left, right = record.padding
     if record.count_include_pad:
         # Only padding that is part of the map is counted without counting what hangs over its edge.
@@ -128,7 +113,7 @@ def _pool(nodes: Nodes, record: Pool, values: list[str], inputs: tuple[Shape, ..
     nodes.node(kind, values, value_of(record), kernel_shape=record.kernel, strides=record.stride, pads=pads_used)
 
 
-def _adaptive_pool(nodes: Nodes, record: AdaptivePool, values: list[str], inputs: tuple[Shape, ...]) -> None:
+def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inputs: tuple[r.Shape, ...]) -> None:
     if record.shape[1:] == (1, 1):
         nodes.node("GlobalMaxPool" if record.kind == "max" else "GlobalAveragePool", values, value_of(record))
         return
@@ -156,7 +141,7 @@ def _shares(size: int, parts: int) -> list[range]:
     return [range(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
 
 
-def _means(size: int, parts: int) -> Floats:
+def _means(size: int, parts: int) -> r.Floats:
     """(parts, size): a row has 1 / n at the n cells of its part."""
     means = np.zeros((parts, size), dtype=np.float32)
     for row, share in zip(means, _shares(size, parts), strict=True):
@@ -171,7 +156,7 @@ def _cells(size: int, parts: int) -> NDArray[np.int64]:
     return np.array([[share[min(index, len(share) - 1)] for index in range(most)] for share in shares], dtype=np.int64)
 
 
-def _activation(nodes: Nodes, record: Activation, values: list[str], _: tuple[Shape, ...]) -> None:
+def _activation(nodes: Nodes, record: r.Activation, values: list[str], _: tuple[r.Shape, ...]) -> None:
     out = value_of(record)
     if record.kind == "relu6":
         bounds = [nodes.constant(f"{record.name}/{bound}", np.array(bound, dtype=np.float32)) for bound in (0, 6)]
@@ -196,33 +181,33 @@ _FUNCTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _simple(kind: str, **attributes: Any) -> Callable[..., None]:
-    def add(nodes: Nodes, record: Record, values: list[str], _: tuple[Shape, ...]) -> None:
+    def add(nodes: Nodes, record: r.Record, values: list[str], _: tuple[r.Shape, ...]) -> None:
         nodes.node(kind, values, value_of(record), **attributes)
 
     return add
 
 
-def _reshape(nodes: Nodes, record: Reshape, values: list[str], _: tuple[Shape, ...]) -> None:
+def _reshape(nodes: Nodes, record: r.Reshape, values: list[str], _: tuple[r.Shape, ...]) -> None:
     # 0 keeps the batch, whatever it is
     shape = nodes.constant(f"{record.name}/shape", np.array([0, *record.shape], dtype=np.int64))
     nodes.node("Reshape", [*values, shape], value_of(record))
 
 
-def _channel_affine(nodes: Nodes, record: ChannelAffine, values: list[str], _: tuple[Shape, ...]) -> None:
+def _channel_affine(nodes: Nodes, record: r.ChannelAffine, values: list[str], _: tuple[r.Shape, ...]) -> None:
     scale = nodes.constant(f"{record.name}/scale", by_channel(record.scale, len(record.shape)))
     bias = nodes.constant(f"{record.name}/bias", by_channel(record.bias, len(record.shape)))
     nodes.node("Add", [nodes.node("Mul", [*values, scale], f"{record.name}/scaled"), bias], value_of(record))
 
 
-_NODES: dict[type[Record], Callable[..., None]] = {
-    Convolution: _convolution,
-    Linear: _linear,
-    Pool: _pool,
-    AdaptivePool: _adaptive_pool,
-    Activation: _activation,
-    Add: _simple("Add"),
-    Multiply: _simple("Mul"),
-    Concat: _simple("Concat", axis=1),
-    Reshape: _reshape,
-    ChannelAffine: _channel_affine,
+_NODES: dict[type[r.Record], Callable[..., None]] = {
+    r.Convolution: _convolution,
+    r.Linear: _linear,
+    r.Pool: _pool,
+    r.AdaptivePool: _adaptive_pool,
+    r.Activation: _activation,
+    r.Add: _simple("Add"),
+    r.Multiply: _simple("Mul"),
+    r.Concat: _simple("Concat", axis=1),
+    r.Reshape: _reshape,
+    r.ChannelAffine: _channel_affine,
 }

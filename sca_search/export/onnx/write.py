@@ -12,7 +12,7 @@ import numpy as np
 
 from sca_search.errors import ExportError
 from sca_search.export.graph.records import INPUT, Floats, Graph, Trits
-from sca_search.export.onnx.onnx_extra import onnx_missing, onnxruntime_missing
+from sca_search.export.onnx import onnx_missing, onnxruntime_missing
 from sca_search.system.files import atomic_path
 
 if missing := onnx_missing():
@@ -84,11 +84,6 @@ def open_onnx(path: Path) -> Callable[[Floats], Floats]:
         return np.asarray(logits, dtype=np.float32)
 
     return run
-
-
-def run_onnx(path: Path, images: Floats) -> Floats:
-    """The logits of a batch of images."""
-    return open_onnx(path)(images)
 
 
 def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:

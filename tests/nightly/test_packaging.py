@@ -16,8 +16,6 @@ import pytest
 import sca_search
 from sca_search.system.versions import versions
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 STUDY = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--threads", "1", "--name", "a")
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from sca_search.cli.exit_codes import ended
+from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
 from sca_search.errors import SpecError, StorageError
 from sca_search.system.console import speak
 from tests.support.command import TINY, sca_search
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +45,18 @@ def raising(error: BaseException):
     ],
 )
 def test_error_has_its_exit_code(error: BaseException, code: int) -> None:
-    assert ended(raising(error)) == code
+    assert exit_code_of(raising(error)) == code
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), (130, 130)])
 def test_command_that_ends_by_itself_has_the_code_it_gives(returned: int | None, code: int) -> None:
-    assert ended(lambda: returned) == code
+    assert exit_code_of(lambda: returned) == code
 
 
 def test_only_a_fault_of_ours_shows_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    ended(raising(SpecError("a.toml: is wrong")))
+    exit_code_of(raising(SpecError("a.toml: is wrong")))
     assert capsys.readouterr().err == "a.toml: is wrong\n"
-    ended(raising(ZeroDivisionError("our own fault")))
+    exit_code_of(raising(ZeroDivisionError("our own fault")))
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -66,10 +68,10 @@ def mistake() -> None:
 
 
 def test_verbose_shows_what_caused_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    ended(mistake)
+    exit_code_of(mistake)
     assert capsys.readouterr().err == "a.py: cannot be imported\n"
     speak(verbose=True)
-    ended(mistake)
+    exit_code_of(mistake)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert "KeyError: 'missing'" in lines
@@ -80,15 +82,15 @@ def test_verbose_shows_what_caused_a_mistake(capsys: pytest.CaptureFixture[str])
     ("error", "document"),
     [
         (SpecError("a: is wrong\nb: is wrong"), {"error": "a: is wrong\nb: is wrong", "exit_code": 2}),
-        (ZeroDivisionError("x"), {"error": "a fault of sca-search itself: ZeroDivisionError('x')", "exit_code": 70}),
-        (KeyboardInterrupt(), {"error": "stopped", "exit_code": 130}),
+        (ZeroDivisionError("x"), {"error": "internal error: ZeroDivisionError('x')", "exit_code": 70}),
+        (KeyboardInterrupt(), {"error": "interrupted", "exit_code": 130}),
     ],
 )
 def test_error_is_the_one_document_of_a_script(
     error: BaseException, document: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     speak(json=True)
-    ended(raising(error))
+    exit_code_of(raising(error))
     assert json.loads(capsys.readouterr().out) == document
 
 
@@ -117,14 +119,16 @@ def test_flag_that_wants_a_number_refuses_a_word(run) -> None:
     assert "integer" in line
 
 
-def test_help_tells_every_exit_code(run) -> None:
-    text = " ".join(run("--help").stdout.split())
-    for code in ("0 done", "1 no trial meets the goal", "2 a mistake", "70 a fault", "130 stopped"):
-        assert code in text
+def test_help_and_documentation_list_every_exit_code(run) -> None:
+    shown = " ".join(run("--help").stdout.split())
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning.replace('`', '')}" in shown
+        assert f"| {code} | {meaning} |" in page
 
 
 def test_reader_that_leaves_early_is_no_failure_of_the_goal(tiny_run: tuple[Path, str]) -> None:
-    show = [sys.executable, "-m", "sca_search.cli.run", "show", str(tiny_run[0])]
+    show = [sys.executable, "-m", "sca_search", "show", str(tiny_run[0])]
     with subprocess.Popen(show, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as done:
         assert done.stdout is not None
         assert done.stderr is not None
@@ -134,7 +138,7 @@ def test_reader_that_leaves_early_is_no_failure_of_the_goal(tiny_run: tuple[Path
     assert told == ""
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_unmet_goal_ends_with_one_and_says_so_to_a_script(tmp_path: Path) -> None:
     """No network of 2 + 4 epochs has every answer right and a single weight in 500."""
     done = sca_search("--min-accuracy", "1.0", "--json", *TINY, "--trials", "1", "--epochs", "1", cwd=tmp_path)
