@@ -92,13 +92,14 @@ def test_taken_run_folder_is_refused(run, tmp_path: Path) -> None:
     taken = tmp_path / "elsewhere" / "mine"
     taken.mkdir(parents=True)
     (taken / "thesis.txt").write_text("precious")
-    assert_refused(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are no study")
+    assert_refused(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are not a study")
     assert [path.name for path in taken.iterdir()] == ["thesis.txt"]
 
 
 def test_resume_of_another_study_is_refused(run, tmp_path: Path) -> None:
     taken = tmp_path / "elsewhere" / "mine"
     taken.mkdir(parents=True)
+    (taken / "about.json").write_text('{"format": 2}')
     (taken / "study.toml").write_text("[data]\nname = 'mnist'\n")
     outcome = run("--out", "elsewhere", "--name", "mine", "--resume")
     assert_refused(outcome, "elsewhere/mine: holds another study, it differs in data.name")

@@ -21,7 +21,7 @@ from sca_search.dashboard.prior import corrected, mean_drift, prior_view
 from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials
 from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
-from sca_search.dashboard.trial import MOST_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.progress import Now
 from sca_search.runs.trials import searched_parameters, trial_frame
@@ -182,7 +182,7 @@ def test_course_numbers_frozen_epochs_after_the_ternary_ones() -> None:
 def test_long_histories_are_thinned_to_their_ends() -> None:
     history = [{"epoch": number} for number in range(1000)]
     kept = thinned(history)
-    assert len(kept) == MOST_EPOCHS
+    assert len(kept) == MAX_EPOCHS
     assert (kept[0]["epoch"], kept[-1]["epoch"]) == (0, 999)
 
 

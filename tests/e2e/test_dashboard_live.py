@@ -418,7 +418,7 @@ def test_another_address_is_served_with_a_warning(study: Path) -> None:
     [
         (("nowhere",), "nowhere: is not a run folder, it has no study.toml"),
         (("nowhere", "--live", "--no-open"), "nowhere: is not a run folder, it has no study.toml"),
-        (("nowhere", "--live", "--out", "x.html"), "--live writes no page"),
+        (("nowhere", "--live", "--out", "x.html"), "--live must not be given with --out"),
     ],
 )
 def test_bad_requests_are_one_sentence(run, arguments: tuple[str, ...], sentence: str) -> None:
@@ -435,7 +435,7 @@ def test_a_page_is_written_anew_but_no_other_file(run, study: Path) -> None:
     Path("letter.html").write_text("<p>dear colleague</p>")
     done = run("dashboard", str(study), "--no-open", "--out", "letter.html")
     assert done.returncode == 2
-    assert "letter.html: holds something that is no page of ours; choose another --out" in done.stderr
+    assert "letter.html: is not a page of sca-search; choose another --out" in done.stderr
     assert Path("letter.html").read_text() == "<p>dear colleague</p>"
 
 

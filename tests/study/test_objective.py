@@ -581,7 +581,7 @@ def test_rows_show_each_candidate_once_by_its_newest_trial(study):
     assert [(row["candidate"], row["state"]) for row in shown] == [(0, "complete"), (2, "complete"), (1, "waiting")]
     assert len(study.trials) == 5
     assert shown[0]["metric"] == 0.75
-    assert shown[0]["spread"] == space.first_guess()["spread"]
+    assert shown[0]["param.spread"] == space.first_guess()["spread"]
     assert shown[0]["seconds"] >= 0
     assert (shown[2]["metric"], shown[2]["sparsity"], shown[2]["seconds"]) == (None, None, None)
 
@@ -603,7 +603,7 @@ def test_rows_make_the_table_of_trials(study):
     frame = trial_frame(rows(study))
     assert list(frame["state"]) == ["complete", "running", "waiting"]
     np.testing.assert_array_equal(frame["metric"], [0.9, np.nan, np.nan])
-    assert space.ranges().keys() <= set(frame.columns)
+    assert {f"param.{name}" for name in space.ranges()} <= set(frame.columns)
 
 
 def test_a_study_that_cannot_be_stored_is_the_machines_fault(tmp_path):

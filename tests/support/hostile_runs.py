@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sca_search.cli.features_run import dense_state
+from sca_search.cli.dashboard import dense_state
 from sca_search.cli.run import show_command
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Ramp, Tracked
