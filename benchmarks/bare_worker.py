@@ -1,4 +1,4 @@
-"""Trains a network on random images in a minimal loop: python bare_worker.py NETWORK IMAGES EPOCHS
+"""Trains a network on random images in a minimal loop: python -m benchmarks.bare_worker NETWORK IMAGES EPOCHS
 
 Started by memory.py; imports torch and nothing else of significant size. Prints the memory after the imports and the
 peak since then, as JSON.

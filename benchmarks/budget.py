@@ -34,8 +34,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, latency_limit
 from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
-from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, split_within, weighting_of_split
-from sca_search.ternary.sparing import sparing_split
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, least_loss_within, weighting_of
 from sca_search.training.sensitivity import GRID
 
 NETWORKS = ("ResNet-20", "LeNet")
@@ -118,8 +117,8 @@ def _random_costs(layers: Sequence[LayerShape], seed: int) -> list[LayerCost]:
 
 
 def _split(layers: tuple[LayerShape, ...], costs: list[LayerCost], limits: tuple[Limit, ...]) -> dict[str, float]:
-    known = weighting_of_split(layers, sparing_split(costs, layers, limits).split)
-    return split_within(layers, known, limits)
+    known = weighting_of(layers, least_loss_within(costs, layers, limits).allocation)
+    return allocate_within(layers, known, limits)
 
 
 def _frame(tries: list[dict[str, float]]) -> pd.DataFrame:

@@ -26,9 +26,9 @@ from sca_search.config.load import resolve
 from sca_search.config.storage_url import Shared, storage_address
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
-from sca_search.study.heartbeat import beating
+from sca_search.study.heartbeat import sending_heartbeats
 from sca_search.study.objective import Listener, work
-from sca_search.study.queue import fill_queue, is_surplus, open_study
+from sca_search.study.queue import fill_queue, is_superseded, open_study
 from sca_search.study.space import Space
 from sca_search.ternary.allocation import LayerShape
 from tests.support.postgres import running_server
@@ -87,8 +87,8 @@ class StandIn:
         """Nothing to do: there is no checkpoint."""
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
-        assert not is_surplus(trial.study, trial)
-        with beating(trial.study, trial._trial_id, HEARTBEAT, self.on_beat):
+        assert not is_superseded(trial.study, trial)
+        with sending_heartbeats(trial, HEARTBEAT, self.on_beat):
             sparsity = float(trial.user_attrs["planned_sparsity"])
             candidate = self.space.sample(trial, sparsity, seed=trial.number)
             time.sleep(TRAINING_SECONDS)

@@ -32,9 +32,9 @@ from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.objective import Listener, Objective, make_objective
+from sca_search.study.optuna_internals import WaitingTrialCache
 from sca_search.study.outcome import write_tables
 from sca_search.study.queue import observations, rows
-from sca_search.study.quiet_queue import QuietQueue
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.study.space import Space
@@ -79,7 +79,9 @@ def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
 
 def new_study(storage: str) -> optuna.Study:
     return optuna.create_study(
-        study_name=f"long-study-{time.time_ns()}", storage=QuietQueue(storage), directions=["maximize", "maximize"]
+        study_name=f"long-study-{time.time_ns()}",
+        storage=WaitingTrialCache(storage),
+        directions=["maximize", "maximize"],
     )
 
 

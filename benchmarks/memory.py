@@ -54,7 +54,7 @@ def main() -> None:
     if arguments.part:
         print(json.dumps(study_part(arguments.trials) if arguments.part == "study" else trial_part(arguments.part)))
         return
-    us = [sys.executable, __file__, "--part"]
+    us = [sys.executable, "-m", "benchmarks.memory", "--part"]
     growth = printed([*us, "study", "--trials", str(arguments.trials)])
     peaks = {name: (printed([*us, name]), printed(bare_command(name))) for name in WORKLOADS}
     text = f"## Memory\n\n{growth_text(growth)}\n\n{peak_text(peaks)}\n\n{provenance()}"
@@ -63,8 +63,7 @@ def main() -> None:
 
 
 def bare_command(network: str) -> list[str]:
-    program = Path(__file__).with_name("bare_worker.py")
-    return [sys.executable, str(program), network, str(WORKLOADS[network].images), str(EPOCHS)]
+    return [sys.executable, "-m", "benchmarks.bare_worker", network, str(WORKLOADS[network].images), str(EPOCHS)]
 
 
 def printed(command: list[str]) -> Any:

@@ -22,8 +22,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.study.space import Space
 from sca_search.system.files import write_json_atomic
-from sca_search.ternary.allocation import split_of_weighting
-from sca_search.ternary.sparing import sparing_weighting
+from sca_search.ternary.allocation import allocate, least_loss_weighting
 from sca_search.training.evaluate import EVALUATION_BATCH, score
 from sca_search.training.task import Progress, Task, WarmStart
 from sca_search.training.train import train_candidate
@@ -144,9 +143,9 @@ def _candidate(space: Space, sparsity: float, changed: dict[str, Any]) -> Candid
         frozen = round(changed["frozen_fraction"] * epochs)
         fields |= {"epochs": epochs - frozen, "frozen_epochs": frozen}
     if "split_fraction" in changed:
-        weighting = sparing_weighting(space.costs, space.layers, sparsity)
+        weighting = least_loss_weighting(space.costs, space.layers, sparsity)
         part = {layer: changed["split_fraction"] * value for layer, value in weighting.items()}
-        fields["split"] = split_of_weighting(space.layers, part, sparsity)
+        fields["split"] = allocate(space.layers, part, sparsity)
     return Candidate.model_validate(candidate.model_dump() | fields)
 
 

@@ -1,5 +1,5 @@
 """`python -m sca_search` is `sca-search`."""
 
-from sca_search.cli.app import main
+from sca_search.cli import main
 
 main()

@@ -15,7 +15,7 @@ from filelock import FileLock
 # The width of the terminal is read when the command is imported; no sentence should be wrapped.
 os.environ["COLUMNS"] = "200"
 from sca_search.cli.app import main
-from tests.support.command import TINY, Outcome, sca_search
+from tests.support.command import TINY, TINY_BUDGETS, Outcome, sca_search
 from tests.support.cpu_time import CpuTimes
 from tests.support.tools import missing_tool
 
@@ -36,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Assigns each test to its tier: its own mark, else its folder, else e2e if it uses a tool or PostgreSQL.
 
-    Files with many tests of the slower tiers start first: started last, one of them would occupy a single process for
-    minutes.
+    A single case of an e2e test may be nightly: it runs in that tier only. Files with many tests of the slower tiers
+    start first: started last, one of them would occupy a single process for minutes.
     """
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
@@ -45,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             needs_more = item.get_closest_marker("needs") or "server" in getattr(item, "fixturenames", ())
             if tier := folder if folder in TIERS else "e2e" if needs_more else "":
                 item.add_marker(tier)
+        if item.get_closest_marker("nightly"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "e2e"]
     slow = Counter(item.path for item in items if any(item.get_closest_marker(tier) for tier in TIERS))
     items.sort(key=lambda item: -slow[item.path])
 
@@ -133,6 +135,5 @@ def tiny_export(tiny_run: tuple[Path, str], tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def tiny_budget_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished study of three short trials with two size budgets: its folder, and what the command printed."""
-    flags = ("--max-kb", "1", "--max-file-kb", "11.4", "--no-grid", "--name", "small")
-    folder, printed = command_once(tmp_path_factory, "tiny-budget", *TINY, *flags)
+    folder, printed = command_once(tmp_path_factory, "tiny-budget", *TINY, *TINY_BUDGETS)
     return folder / "runs" / "small", printed

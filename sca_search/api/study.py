@@ -33,7 +33,7 @@ from sca_search.runs.trials import read_csv
 from sca_search.study.progress import StudyDisplay
 from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
 from sca_search.study.workers import threads_of
-from sca_search.system.console import Screen
+from sca_search.system.console import SafeConsole
 from sca_search.system.signals import stop_on_interrupt
 from sca_search.training.source import OBJECTS, Source
 
@@ -79,7 +79,7 @@ def _name_of(given: Any) -> str:
 
 
 def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
-    console = Screen(quiet=not progress)
+    console = SafeConsole(quiet=not progress)
     task = make_task(spec, source)
     for note in task.data.notes:
         console.print(f"{task.data.name}: {note}", highlight=False, markup=False)

@@ -26,7 +26,7 @@ from sca_search.cli.rerun import rerun_command
 from sca_search.cli.run import run_command, show_command
 from sca_search.cli.worker import worker_command
 from sca_search.config.storage_url import require_addresses_in_place
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 
 # Options of the group itself; all others belong to a command.
 _GROUP_OPTIONS = frozenset({"--install-completion", "--show-completion"})
@@ -100,5 +100,5 @@ for _usage, _command in _COMMANDS.items():
 
 def main() -> NoReturn:
     """The console script: an error of the user is one sentence and exit code 2, never a traceback."""
-    speak(json="--json" in sys.argv[1:])  # for errors before the options are parsed
+    configure_output(json="--json" in sys.argv[1:])  # for errors before the options are parsed
     sys.exit(exit_code_of(functools.partial(app, standalone_mode=False)))

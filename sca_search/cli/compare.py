@@ -16,7 +16,7 @@ from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
 from sca_search.errors import SpecError
-from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import stop_on_interrupt
 
@@ -91,7 +91,7 @@ def _run(contest: "Contest", timed: bool) -> None:
     rows = [row for row in rows if row["seeds"]]
     results().print(_table(rows))
     for name, reason in NOT_IMPLEMENTED.items():
-        remarks().print(f"{name} is not implemented: {reason}.", highlight=False, soft_wrap=True, style="dim")
+        info().print(f"{name} is not implemented: {reason}.", highlight=False, soft_wrap=True, style="dim")
     page = contest.folder / "comparison.html"
     runs = [contest.folder / f"{row['method']}-0" for row in rows]
     document: dict[str, Any] = {"target_sparsity": contest.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
@@ -99,7 +99,7 @@ def _run(contest: "Contest", timed: bool) -> None:
         write_page(page, runs)
         write_json_atomic(contest.folder / "compare.json", document)
         results().print(f"Dashboard: {page}", highlight=False, soft_wrap=True, markup=False)
-    answer(document | {"folder": contest.folder, "page": page if runs else None})
+    print_json(document | {"folder": contest.folder, "page": page if runs else None})
     if stopped:
         errors().print("Interrupted. The same command continues.")
         raise typer.Exit(stop.exit_code)

@@ -10,7 +10,7 @@ import typer
 
 from sca_search.cli.completion import run_folders
 from sca_search.errors import RunError
-from sca_search.system.console import answer, remarks, results, say, warn
+from sca_search.system.console import info, print_json, results, say, warn
 
 if TYPE_CHECKING:
     from sca_search.runs.folder import RunFolder
@@ -57,7 +57,7 @@ def dashboard_command(
     from sca_search.dashboard import write_page
 
     write_page(path, runs, share_plotly=share_plotly)
-    answer({"page": path})
+    print_json({"page": path})
     results().print(f"Dashboard: {path}", highlight=False, soft_wrap=True, markup=False)
     if opened:
         webbrowser.open(path.resolve().as_uri())
@@ -91,8 +91,8 @@ def features_command(
         sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
     for layer in features["layers"]:
         kind = "ternary" if layer["ternary"] else "dense"
-        remarks().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
-    answer(features_answer(path, number, features["layers"]))
+        info().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
+    print_json(features_answer(path, number, features["layers"]))
     results().print(f"Picture: {path}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -134,13 +134,13 @@ def dense_state(run: "RunFolder") -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from sca_search.models.weights import ANSWERS
+    from sca_search.models.weights import TEACHER_LOGITS
 
     try:
         state = load_file(run.dense_file)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{run.dense_file} cannot be read: {error}") from error
-    state.pop(ANSWERS, None)
+    state.pop(TEACHER_LOGITS, None)
     return state
 
 
@@ -166,7 +166,7 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
         warn(f"Warning: everybody who can reach {host} can read these studies and export their trials.")
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
-    answer({"live": address})
+    print_json({"live": address})
     results().print(f"Live:      {address} (Ctrl-C stops it)", highlight=False, soft_wrap=True, markup=False)
     if opened:
         webbrowser.open(address)

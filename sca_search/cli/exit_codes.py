@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from sca_search.errors import ScaError
-from sca_search.system.console import LOGGER, PIPE_CLOSED, answer, errors, manner
+from sca_search.system.console import LOGGER, PIPE_CLOSED, errors, output_mode, print_json
 from sca_search.system.secrets import scrub
 
 SUCCESS, NEGATIVE, INVALID, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
@@ -44,7 +44,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except BrokenPipeError:
         return PIPE_CLOSED
     except (KeyboardInterrupt, typer.Abort):
-        answer({"error": "interrupted", "exit_code": INTERRUPTED})
+        print_json({"error": "interrupted", "exit_code": INTERRUPTED})
         return INTERRUPTED
     except Exception as error:
         message = _message(error)
@@ -66,10 +66,10 @@ def _message(error: Exception) -> str | None:
 def _report_invalid(message: str, error: Exception) -> int:
     # Passwords are removed first: the scrubber does not recognize half of one.
     message = "\n".join(map(_truncated, scrub(message).split("\n")))
-    if manner.verbose and error.__cause__ is not None:
+    if output_mode.verbose and error.__cause__ is not None:
         _print("".join(traceback.format_exception(error.__cause__)), style=None)
     _print(message, style="red")
-    answer({"error": message, "exit_code": INVALID})
+    print_json({"error": message, "exit_code": INVALID})
     return INVALID
 
 
@@ -80,7 +80,7 @@ def _truncated(line: str) -> str:
 def _report_internal(error: Exception) -> int:
     logging.getLogger(LOGGER).debug("internal error", exc_info=error)
     _print("".join(traceback.format_exception(error)), style=None)
-    answer({"error": f"internal error: {error!r}", "exit_code": INTERNAL_ERROR})
+    print_json({"error": f"internal error: {error!r}", "exit_code": INTERNAL_ERROR})
     return INTERNAL_ERROR
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from sca_search.cli.exit_codes import NEGATIVE
 from sca_search.cli.options import RunArgument, StudyFile, TrialOption, option, study_options
 from sca_search.config.load import resolve
-from sca_search.system.console import answer, remarks, results, say, warn
+from sca_search.system.console import info, print_json, results, say, warn
 
 if TYPE_CHECKING:
     from sca_search.export.verify import Verification
@@ -58,7 +58,7 @@ def export_command(
     for message in exported.left_out:
         warn(message)
     _print_checks(exported.verification)
-    answer(export_answer(exported))
+    print_json(export_answer(exported))
     results().print(f"Export:    {exported.folder} ({', '.join(exported.files)})", highlight=False, soft_wrap=True)
     if not exported.verification.holds:
         raise typer.Exit(NEGATIVE)
@@ -75,7 +75,7 @@ def verify_command(
     say("verifying")
     verification = verify_folder(folder, seconds)
     _print_checks(verification)
-    answer(verification_answer(verification))
+    print_json(verification_answer(verification))
     if not verification.holds:
         raise typer.Exit(NEGATIVE)
 
@@ -93,10 +93,10 @@ def bench_command(
     bench = bench_folder(folder, seconds, say)
     results().print(bench_table(bench))
     for line in bench_lines(bench):
-        remarks().print(line, highlight=False, soft_wrap=True, markup=False)
+        info().print(line, highlight=False, soft_wrap=True, markup=False)
     if save is not None:
         write_json_atomic(save, bench.as_json())
-    answer(bench.as_json())
+    print_json(bench.as_json())
 
 
 def check_command(
@@ -118,7 +118,7 @@ def check_command(
     report = check_folder(folder, parse_targets(target), say)
     results().print(check_table(report))
     results().print(size_table(report))
-    answer(check_answer(report))
+    print_json(check_answer(report))
     if not report.holds:
         raise typer.Exit(NEGATIVE)
 
@@ -161,17 +161,17 @@ def calibrate_command(
         emitted = emit_calibration(emit, graph, target, say)
         if emitted.left_out:
             warn(emitted.left_out)
-        answer({"folder": emit, "programs": emitted.programs, "left_out": emitted.left_out or None})
+        print_json({"folder": emit, "programs": emitted.programs, "left_out": emitted.left_out or None})
         results().print(f"Program:   {', '.join([str(emit), *emitted.programs])}", highlight=False, soft_wrap=True)
         return
     calibration = calibration_of(graph, say, How(seconds, fresh))
     if save is not None:
         write_calibration(save, calibration)
     latency = latency_model(calibration)
-    answer(calibration.model_dump(mode="json", exclude_none=True))
+    print_json(calibration.model_dump(mode="json", exclude_none=True))
     results().print(latency_table(latency))
     for line in latency_lines(latency, calibration, {shape.name: shape.least_nonzeros for shape in task.layer_shapes}):
-        remarks().print(line, highlight=False, soft_wrap=True, markup=False)
+        info().print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_checks(verification: "Verification") -> None:
@@ -181,6 +181,6 @@ def _print_checks(verification: "Verification") -> None:
     for check in verification.checks:
         table.add_row("" if check.file == shown else check.file, check.what, Text(check.found), verdicts[check.holds])
         shown = check.file
-    remarks().print(table)
+    info().print(table)
     verdict = "everything agrees" if verification.holds else "something differs"
     results().print(f"Compared with {verification.described}: {verdict}.", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from sca_search.config.load import FLAGS, STUDY_FLAGS, resolve
 from sca_search.config.names import DATA, MODELS
 from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
-from sca_search.system.console import answer, manner, remarks, results, say
+from sca_search.system.console import info, output_mode, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def init_command(
     `sca-search mnist.toml`
     """
     _check_writable(out, force)
-    if sys.stdin.isatty() and not manner.json:
+    if sys.stdin.isatty() and not output_mode.json:
         flags, time = _prompted(flags, time)
     if time is None:
         raise SpecError("--time is missing: the time that the run may take, like 20m")
@@ -71,7 +71,7 @@ def _prompted(flags: dict[str, Any], time: str | None) -> tuple[dict[str, Any], 
     flags = dict(flags)
     for name, text, known in (("data", "Data set", DATA), ("model", "Network", MODELS)):
         if flags[name] is None:
-            flags[name] = prompt(f"{text} ({', '.join(known)}, …)", known[0])
+            flags[name] = prompt(f"{text} ({', '.join(known)}, …)", STUDY_FLAGS[name].field.default)
     if all(flags[goal] is None for goal in (*GOALS, *BUDGETS)):
         flags["target_sparsity"] = typer.prompt("Target sparsity", default=0.5, type=float, err=True)
     return flags, time or prompt("Time that the run may take", "20m")
@@ -116,7 +116,7 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
     )
     shown = {FLAGS[name] for name in requested} | {*_SHOWN, "goal.target_sparsity"}
     write_text_atomic(path, commented_toml(planned, shown, _notes(size, pace, seconds), heading))
-    answer(
+    print_json(
         {
             "file": path,
             "seconds_requested": seconds,
@@ -126,9 +126,9 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
             "study": planned.model_dump(mode="json"),
         }
     )
-    remarks().print(f"Expected: {_duration(total)} for {size}", highlight=False, soft_wrap=True)
+    info().print(f"Expected: {_duration(total)} for {size}", highlight=False, soft_wrap=True)
     results().print(f"Study:    {path}", highlight=False, soft_wrap=True, markup=False)
-    remarks().print(f"Run it:   sca-search {path}", highlight=False, soft_wrap=True, markup=False)
+    info().print(f"Run it:   sca-search {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _fixed_sizes(spec: StudySpec, requested: set[str]) -> dict[str, int]:

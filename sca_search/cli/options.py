@@ -17,7 +17,7 @@ from sca_search.config.load import STUDY_FLAGS, Flag
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS
 from sca_search.config.types import MAX_SEEDS
 from sca_search.errors import SpecError
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 
 Command = Callable[..., None]
 
@@ -89,7 +89,7 @@ def output_options(command: Command) -> Command:
     def call(*, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
         if quiet and verbose:
             raise SpecError("--quiet and --verbose cannot be given together")
-        speak(json=as_json, quiet=quiet, verbose=verbose)
+        configure_output(json=as_json, quiet=quiet, verbose=verbose)
         command(**options)
 
     return _with_parameters(call, _OUTPUT_OPTIONS, default=False, is_last=True)

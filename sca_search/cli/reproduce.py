@@ -13,7 +13,7 @@ from sca_search.cli.options import check_seeds, option, study_options
 from sca_search.errors import DataError, SpecError
 from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, require_one_network, select_networks
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
-from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def reproduce_command(
     cells = select_networks(cells_of(figures), network or ())
     if weights is not None:
         require_one_network(cells, weights)
-    remarks().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
+    info().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
     if shortened := extent.describe(full_epochs(cell) for cell in cells):
-        remarks().print(f"shortened: {shortened}", highlight=False, soft_wrap=True)
+        info().print(f"shortened: {shortened}", highlight=False, soft_wrap=True)
     folder = out / f"table-{table}{'-quick' if quick else ''}"
     say("loading torch")
     from sca_search.paper.reproduce import Plan
@@ -97,7 +97,7 @@ def _run(table: str, plan: "Plan") -> None:
             raise
     rows = rows_of(figures_of(table), done.results)
     ranks = _print(table, plan, rows, len(done.results))
-    answer(
+    print_json(
         {
             "table": table,
             "folder": plan.out,

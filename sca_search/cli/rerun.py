@@ -9,7 +9,7 @@ from sca_search.cli.exit_codes import NEGATIVE
 from sca_search.cli.options import RunArgument, TrialOption, option
 from sca_search.config.names import format_metric
 from sca_search.errors import SpecError
-from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def rerun_command(
             done = rerun(run_folder, trial, refit, say, Progress(stop_requested=stop))
         except StopRequestedError:
             errors().print("Interrupted. The run folder is unchanged.")
-            answer({"error": "interrupted", "exit_code": stop.exit_code})
+            print_json({"error": "interrupted", "exit_code": stop.exit_code})
             raise typer.Exit(stop.exit_code) from None
     _print(done)
-    answer(_document(run_folder, done))
+    print_json(_document(run_folder, done))
     if not done.same:
         raise typer.Exit(NEGATIVE)
 
@@ -67,7 +67,7 @@ def _print(done: "Rerun") -> None:
     )
     for each in done.differences[:_MAX_LISTED]:
         line = f"  {each.tensor}: {each.values:,} {'trits' if each.is_ternary else 'numbers'}"
-        remarks().print(line, highlight=False, soft_wrap=True, markup=False)
+        info().print(line, highlight=False, soft_wrap=True, markup=False)
     changed = "; ".join(f"{what} {before} then, {after} now" for what, (before, after) in done.changed.items())
     why = f"Different from the run: {changed}." if changed else "Versions, threads and machine are the same."
     results().print(why, highlight=False, soft_wrap=True, markup=False)

@@ -8,14 +8,14 @@ from sca_search.cli import searching
 from sca_search.cli.options import RUN_PANEL, RunArgument, StudyFile, option, study_options
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
-from sca_search.system.console import answer, remarks, results
+from sca_search.system.console import info, print_json, results
 from sca_search.system.versions import __version__
 
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
         results().print(f"sca-search {__version__}", highlight=False)
-        answer({"version": __version__})
+        print_json({"version": __version__})
         raise typer.Exit
 
 
@@ -78,7 +78,7 @@ def show_command(run_folder: RunArgument) -> None:
             results().print(f"{run_folder}: no trial has finished yet")
         else:
             states = read_csv(run.trials_file)["state"].value_counts()
-            remarks().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
+            info().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
             searching.print_results(run, spec)
             searching.print_places(run)
-    answer(document)
+    print_json(document)

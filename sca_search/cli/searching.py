@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from sca_search.cli.exit_codes import NEGATIVE
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
-from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
-    remarks().print("loading torch, data and network …", style="dim") if remarks().is_terminal else None
+    info().print("loading torch, data and network …", style="dim") if info().is_terminal else None
     from sca_search.cli.json_output import study_answer
     from sca_search.dashboard import PageWriter
     from sca_search.runs.folder import new_run, resumed_run
@@ -44,15 +44,15 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
         task.start_model()  # weights that do not fit are refused before anything is written
     prepared = prepare_budgets(spec, task, known.latency_file if known else None, say)
     for budget in prepared.met_without_zeros:
-        remarks().print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
+        info().print(f"The {budget} stays within its budget with no zeros at all.", highlight=False)
     run = known or new_run(spec)
     note_command(run, sys.argv[1:], threads_of(spec, task))
-    display = StudyDisplay(spec, remarks(), task.metric.name)
+    display = StudyDisplay(spec, info(), task.metric.name)
     with stop_on_interrupt() as stop, display.shown():
         audience = display.audience(Audience(stop_requested=stop, page=PageWriter))
         finished = run_study(run, spec, task, audience, prepared.calibration)
     if finished.is_joined and not finished.stopped:
-        answer({"run": run.path, "joined": True, "stopped": False})
+        print_json({"run": run.path, "joined": True, "stopped": False})
         return
     if finished.summary:
         print_results(run, spec)
@@ -61,7 +61,7 @@ def search(spec: StudySpec, resume: bool, shared: Shared | None) -> None:
     reason = (
         "stopped" if finished.stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
     )
-    answer(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
+    print_json(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
     if finished.stopped:
         errors().print("Stopped as asked. The same command with --resume goes on.")
         raise typer.Exit(stop.exit_code)
@@ -104,7 +104,7 @@ def dry_run(spec: StudySpec) -> None:
     if spec.recipe is None:
         note = "α is the prior's on the initial weights; a study takes it anew from its dense warm start."
         out.print(note, style="dim")
-    answer(plan_answer(spec, task, alphas, total))
+    print_json(plan_answer(spec, task, alphas, total))
 
 
 def print_results(run: "RunFolder", spec: StudySpec) -> None:
@@ -117,18 +117,18 @@ def print_results(run: "RunFolder", spec: StudySpec) -> None:
     summary = read_json(run.summary_file, {})
     sensitivity = sensitivity_table(summary.get("sensitivity", []))
     for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
-        remarks().print(table)
+        info().print(table)
     for line in rung_lines(summary):
-        remarks().print(line, highlight=False)
+        info().print(line, highlight=False)
     for line in result_lines(summary):
         results().print(line, highlight=False)
     for line in better_lines(frame, spec.goal, run.metric):
-        remarks().print(line, highlight=False)
+        info().print(line, highlight=False)
 
 
 def _print_notes(task: "Task") -> None:
     for note in task.data.notes:
-        remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+        info().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_recipe(spec: StudySpec) -> None:
@@ -136,7 +136,7 @@ def _print_recipe(spec: StudySpec) -> None:
     from sca_search.config.recipe import describe_scaling
 
     if spec.recipe is not None:
-        remarks().print(describe_scaling(spec), highlight=False, soft_wrap=True, markup=False)
+        info().print(describe_scaling(spec), highlight=False, soft_wrap=True, markup=False)
 
 
 def print_places(run: "RunFolder") -> None:

@@ -1,4 +1,4 @@
-"""`worker`: takes part in a study that machines share."""
+"""`worker`: joins a study that several machines share."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ import typer
 from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
-from sca_search.system.console import answer, errors, remarks, results, say
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -19,32 +19,34 @@ if TYPE_CHECKING:
 
 
 def worker_command(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's name, as --name gave it.")],
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study (its --name).")],
     storage: Annotated[
         str | None,
         typer.Option(
-            help=f"The database: postgresql://USER@HOST/DATABASE; or in {STORAGE_VARIABLE}.", show_default=False
+            help=f"Database of the study: postgresql://USER@HOST/DATABASE; or set {STORAGE_VARIABLE}.",
+            show_default=False,
         ),
     ] = None,
     artifacts: Annotated[
         str | None,
-        typer.Option(help="Where the machines share files: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
+        typer.Option(help="Artifact store of the machines: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes here. Default 1.", min=1, max=MAX_PROCESSES, show_default=False)
+        int | None,
+        typer.Option(help="Worker processes on this machine. Default 1.", min=1, max=MAX_PROCESSES, show_default=False),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads a process.", min=1, max=MAX_PROCESSES, show_default=False)
+        int | None, typer.Option(help="Threads per process.", min=1, max=MAX_PROCESSES, show_default=False)
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with this machine's copies of the data sets.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
 ) -> None:
-    """Trains trials of a study that machines share, until none is left.
+    """Train trials of a shared study until none is left.
 
-    The study's settings are those that it was begun with; a network or data of your own must be found here under the
-    same name. Tables, page and export are made by the command that began the study.
+    The settings are those of the command that started the study. Files with your own model or data must have the same
+    path here. Tables, dashboard and export are written by the command that started the study.
 
     **Example**
 
@@ -62,7 +64,7 @@ def worker_command(
 
 
 def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
-    """Of the study as it was begun."""
+    """The spec of the study in the database."""
     import optuna
 
     from sca_search.runs.folder import RunFolder
@@ -73,7 +75,7 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
     with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
         known = [each.study_name for each in storage.get_all_studies()]
         if name not in known:
-            raise RunError(f"--storage holds no study named {name!r}{nearest_name(name, known)}")
+            raise RunError(f"--storage has no study named {name!r}{nearest_name(name, known)}")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         spec = shared_spec(optuna.load_study(study_name=name, storage=storage))
     return spec.model_copy(update={"out": out.expanduser()})
@@ -91,7 +93,7 @@ def _join(spec: "StudySpec", shared: Shared) -> None:
     run = join(spec, shared)
     note_command(run, sys.argv[1:], threads_of(spec, task))
     trained: list[int] = []
-    display = StudyDisplay(spec, remarks(), task.metric.name)
+    display = StudyDisplay(spec, info(), task.metric.name)
     with stop_on_interrupt() as stop, display.shown():
         audience = display.audience(Audience(stop_requested=stop))
 
@@ -100,8 +102,8 @@ def _join(spec: "StudySpec", shared: Shared) -> None:
             audience.on_trial_end(row)
 
         finished = join_study(run, spec, task, replace(audience, on_trial_end=on_end))
-    results().print(f"{len(trained)} trials of {run.study_name} were trained here.", highlight=False)
-    answer({"study": run.study_name, "run": run.path, "trials": trained, "stopped": finished.stopped})
+    results().print(f"{len(trained)} trials of {run.study_name} were trained on this machine.", highlight=False)
+    print_json({"study": run.study_name, "run": run.path, "trials": trained, "stopped": finished.stopped})
     if finished.stopped:
-        errors().print("Stopped as asked. What was under way is put back.")
+        errors().print("Interrupted. The running trial was returned to the queue.")
         raise typer.Exit(stop.exit_code)

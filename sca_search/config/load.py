@@ -73,7 +73,7 @@ FLAGS = {name: flag.key for name, flag in STUDY_FLAGS.items()}
 
 
 def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
-    """The spec of a study file and the given flags (those that are not None)."""
+    """The spec of a study file and flags; a flag of None is not set."""
     values = read_toml(study_file) if study_file else {}
     by_flag: dict[str, str] = {}
     if isinstance(values.get("goal"), dict):
@@ -94,7 +94,7 @@ def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
 
 
 def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
-    """Refuse an address with a password in any key, before other messages quote it or the spec is written to a file."""
+    """Reject an address with a password in any key, before other messages quote it or the spec is written to a file."""
     queue: list[tuple[str, object]] = [("a key", list(values)), *values.items()]
     while queue:  # not recursive: a spec from a database may nest tables deeper than the call stack
         key, value = queue.pop()

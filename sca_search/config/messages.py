@@ -34,9 +34,9 @@ _RULES = {
 }
 
 
-def key_error(key: str, rule: str, given: object) -> PydanticCustomError:
+def key_error(key: str, rule: str, value: object) -> PydanticCustomError:
     """An error of one key that depends on another key."""
-    return PydanticCustomError("key_error", "{rule}", {"key": key, "rule": rule, "given": given})
+    return PydanticCustomError("key_error", "{rule}", {"key": key, "rule": rule, "value": value})
 
 
 def sentence(error: ErrorDetails, where: str, by_flag: Mapping[str, str], study: type[BaseModel]) -> str:
@@ -51,7 +51,7 @@ def sentence(error: ErrorDetails, where: str, by_flag: Mapping[str, str], study:
     if error["type"] == "key_error":
         context = error["ctx"]
         what = by_flag.get(context["key"], f"{where}: {context['key']}")
-        return f"{what} {context['rule']}, got {format_value(context['given'])}"
+        return f"{what} {context['rule']}, got {format_value(context['value'])}"
     if error["type"] == "value_error":
         return f"{what} {error['ctx']['error']}"
     known = _RULES.get(error["type"])
@@ -80,10 +80,10 @@ def _tables_in(annotation: Any) -> list[Any]:
     return [found for part in get_args(annotation) for found in _tables_in(part)]
 
 
-def format_value(given: object) -> str:
+def format_value(value: object) -> str:
     """A value for an error message, truncated."""
     try:
-        text = repr(given) if isinstance(given, str) else str(given)
+        text = repr(value) if isinstance(value, str) else str(value)
     except (RecursionError, ValueError):  # deeply nested tables, and numbers of thousands of digits
-        text = f"a {type(given).__name__} that is too large to show"
+        text = f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} …"

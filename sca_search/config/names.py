@@ -6,11 +6,22 @@ Registries, shell completion and help texts all read these lists.
 from dataclasses import dataclass
 from typing import Literal
 
+from sca_search.config.metrics import METRIC_TABLE
 from sca_search.config.references import is_reference
 from sca_search.errors import nearest_name
 
-# A name that ends in a colon is followed by a path.
-DATA = ("digits", "mnist", "cifar10", "cifar100", "tiny-imagenet", "imagenet", "folder:", "npz:", "hf-disk:")
+# Data sets with their loaders, module.function in sca_search.data. A name that ends in a colon is followed by a path.
+DATA = {
+    "digits": "digits.load_digits",
+    "mnist": "archives.load_archive",
+    "cifar10": "archives.load_archive",
+    "cifar100": "archives.load_archive",
+    "tiny-imagenet": "imagenet.load_imagenet",
+    "imagenet": "imagenet.load_imagenet",
+    "folder:": "image_folder.load_folder",
+    "npz:": "npz.load_npz",
+    "hf-disk:": "hf_disk.load_hf_disk",
+}
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
 Augmentation = Literal["none", "crop-flip", "scale-aspect"]
 
@@ -20,14 +31,12 @@ LOSSES = {
     "multi-label": ("binary-cross-entropy",),
     "regression": ("mse", "mae", "huber"),
 }
-# The tables of a study store the metric in the column `accuracy`, whatever its name: higher is always better.
 METRICS = {
-    "classes": ("accuracy", "balanced-accuracy", "macro-f1"),
-    "multi-label": ("macro-f1", "exact-match"),
-    "regression": ("r2", "negative-mae", "negative-mse"),
+    kind: tuple(name for name, info in METRIC_TABLE.items() if kind in info.kinds)
+    for kind in ("classes", "multi-label", "regression")
 }
 ACCURACY = "accuracy"
-FRACTIONS = frozenset({"accuracy", "balanced-accuracy", "macro-f1", "exact-match"})
+FRACTIONS = frozenset(name for name, info in METRIC_TABLE.items() if info.is_fraction)
 
 Levels = Literal["{-1,0,+1}", "{-1,+1}", "{-a,0,+a}", "{-a,+a}", "{-a,0,+b}", "float"]
 SCA = "sca"
@@ -77,7 +86,7 @@ def is_fraction(metric: str) -> bool:
 
 def at_most_one(metric: str | None) -> bool:
     """Whether 1 is the best possible value. None stands for the default of a kind; all of these are."""
-    return metric is None or metric == "r2" or is_fraction(metric)
+    return metric is None or (metric in METRIC_TABLE and METRIC_TABLE[metric].at_most_one)
 
 
 def short_name(reference: str) -> str:
@@ -103,11 +112,9 @@ def metric_scale(metric: str, level: float) -> float:
     return 1.0 if at_most_one(metric) else abs(level) or 1.0
 
 
-def check_name(given: str, names: dict[str, tuple[str, ...]]) -> str:
+def check_name(name: str, names: dict[str, tuple[str, ...]]) -> str:
     """Return a known name or a reference to a function unchanged; ValueError with the nearest name otherwise."""
-    known = sorted({name for of_kind in names.values() for name in of_kind})
-    if given in known or is_reference(given):
-        return given
-    raise ValueError(
-        f"must be one of {', '.join(known)}, or module:function, got {given!r}{nearest_name(given, known)}"
-    )
+    known = sorted({each for of_kind in names.values() for each in of_kind})
+    if name in known or is_reference(name):
+        return name
+    raise ValueError(f"must be one of {', '.join(known)}, or module:function, got {name!r}{nearest_name(name, known)}")

@@ -1,4 +1,4 @@
-"""Schedules of λ, α and sharpness over a training: small values that print, compare and read from TOML.
+"""Schedules of λ, α and sharpness during training: values that can be printed, compared and read from TOML.
 
     0.1                                                              constant
     { kind = "constant", value = 0.1 }                               the same
@@ -7,7 +7,8 @@
     { kind = "prior" }                                               α only: α(s) of the planned sparsity
     { kind = "tracked", rise = 0.5 }                                 α only: follows the layer's quantile
 
-A ramp's start and stop are shares of the training, so it keeps its shape when epochs change; steps are epochs.
+Start and stop of a ramp are fractions of training, so that its shape does not depend on the number of epochs; steps
+are epochs.
 """
 
 import math
@@ -15,13 +16,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-# Strict: a TOML `true` is no 1. Whole numbers still pass where a float is wanted.
+# Strict: `true` in TOML is not 1. An integer is still accepted as a float.
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
-def share_of(epoch: float, epochs: int) -> float:
-    """How much of a training is over; one without epochs is over when it begins."""
+def elapsed_fraction(epoch: float, epochs: int) -> float:
+    """The fraction of training that has elapsed; 1 if there are no epochs."""
     return epoch / epochs if epochs else 1.0
 
 
@@ -30,17 +31,17 @@ class _Value(BaseModel):
 
 
 class Constant(_Value):
-    """The same value throughout."""
+    """A constant."""
 
     kind: Literal["constant"] = "constant"
     value: NonNegativeFloat
 
-    def at(self, epoch: float, epochs: int) -> float:  # noqa: ARG002 - every schedule answers the same question
+    def at(self, epoch: float, epochs: int) -> float:  # noqa: ARG002 - all schedules have this signature
         return self.value
 
 
 class Steps(_Value):
-    """A value multiplied by a factor at each of some epochs."""
+    """A value that is multiplied by a factor at some epochs."""
 
     kind: Literal["steps"] = "steps"
     value: NonNegativeFloat
@@ -58,62 +59,62 @@ class Steps(_Value):
 
 
 class Ramp(_Value):
-    """From `first` to `last` between the shares `start` and `stop` of the training."""
+    """From `first` to `last` between the fractions `start` and `stop` of training."""
 
     kind: Literal["ramp"] = "ramp"
     first: NonNegativeFloat
     last: NonNegativeFloat
-    start: Share = 0.0
-    stop: Share = 1.0
+    start: Fraction = 0.0
+    stop: Fraction = 1.0
     growth: Literal["linear", "exponential"] = "linear"
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.stop < self.start:
-            raise ValueError(f"stop must not come before start, got start {self.start} and stop {self.stop}")
+            raise ValueError(f"stop must not be before start, got start {self.start} and stop {self.stop}")
         if self.growth == "exponential" and min(self.first, self.last) == 0:
-            raise ValueError(f"exponential growth needs first and last above 0, got {self.first} and {self.last}")
+            raise ValueError(f"first and last must be above 0 for exponential growth, got {self.first} and {self.last}")
         return self
 
     def at(self, epoch: float, epochs: int) -> float:
-        share = share_of(epoch, epochs)
-        if share >= self.stop:
+        fraction = elapsed_fraction(epoch, epochs)
+        if fraction >= self.stop:
             return self.last
-        if share <= self.start:
+        if fraction <= self.start:
             return self.first
-        way = (share - self.start) / (self.stop - self.start)
+        ratio = (fraction - self.start) / (self.stop - self.start)
         if self.growth == "exponential":
-            return float(self.first * (self.last / self.first) ** way)
-        return self.first + (self.last - self.first) * way
+            return float(self.first * (self.last / self.first) ** ratio)
+        return self.first + (self.last - self.first) * ratio
 
 
 class Tracked(_Value):
-    """α follows the quantile of |Θ| while it trains, so that the planned sparsity holds at every moment.
+    """α follows the quantile of |Θ| during training, so that the sparsity is the planned one at every step.
 
-    `every` is the number of steps between two looks: a selection over a large layer costs as much as its
-    convolution on a small image. `rise` is the share of the training in which the sparsity climbs from 0 to the
-    plan, fast at first and slower the fewer weights are left (cubic, as in gradual pruning); 0: it holds at once.
+    `every` is the number of steps between updates: computing the quantile of a large layer costs as much as its
+    convolution on a small image. `rise` is the fraction of training in which the sparsity increases from 0 to the
+    planned value, fast at first and then slower (cubic, as in gradual pruning); 0: it is there from the start.
     """
 
     kind: Literal["tracked"] = "tracked"
     every: Annotated[int, Field(strict=True, ge=1)] = 1
-    rise: Share = 0.0
+    rise: Fraction = 0.0
 
-    def share_at(self, epoch: float, epochs: int) -> float:
-        """How much of the planned sparsity holds at a (fractional) epoch."""
-        share = share_of(epoch, epochs)
-        return 1.0 if share >= self.rise else 1.0 - (1.0 - share / self.rise) ** 3
+    def sparsity_fraction(self, epoch: float, epochs: int) -> float:
+        """The fraction of the planned sparsity at a (fractional) epoch."""
+        fraction = elapsed_fraction(epoch, epochs)
+        return 1.0 if fraction >= self.rise else 1.0 - (1.0 - fraction / self.rise) ** 3
 
 
 class FromPrior(_Value):
-    """α stays where the prior puts it for the planned sparsity when training begins."""
+    """α is the value of the prior for the planned sparsity at the start of training, and stays constant."""
 
     kind: Literal["prior"] = "prior"
 
 
-def _number_is_constant(given: object) -> object:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return {"kind": "constant", "value": given} if is_number else given
+def _number_is_constant(value: object) -> object:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"kind": "constant", "value": value} if is_number else value
 
 
 Schedule = Annotated[

@@ -12,7 +12,7 @@ from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
 from sca_search.config.recipe import RecipeSpec
-from sca_search.config.schedule import FromPrior, NonNegativeFloat, Share, Tracked
+from sca_search.config.schedule import Fraction, FromPrior, NonNegativeFloat, Tracked
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
 
@@ -62,9 +62,9 @@ class GoalSpec(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_target(cls, given: Any) -> Any:
-        is_open = isinstance(given, dict) and not given.keys() & {*GOALS, *BUDGETS}
-        return {"target_sparsity": 0.5} | given if is_open else given
+    def _default_target(cls, values: Any) -> Any:
+        is_open = isinstance(values, dict) and not values.keys() & {*GOALS, *BUDGETS}
+        return {"target_sparsity": 0.5} | values if is_open else values
 
     @model_validator(mode="after")
     def _one_goal(self) -> Self:
@@ -154,7 +154,7 @@ class TrainSpec(Table):
         f"Metric that trials are compared by. By kind of target: {_names_by_kind(METRICS)}; or module:function of "
         "(outputs, targets), higher is better. Default: the first of its kind.",
     )
-    distillation: Share = _key(0.9, "Weight of the distillation loss against the task's loss.")
+    distillation: Fraction = _key(0.9, "Weight of the distillation loss against the task's loss.")
     temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
     floor_per_layer: t.CountOrZero = _key(1, "Minimum number of non-zero weights per layer.")
     floor_per_channel: t.CountOrZero = _key(0, "Minimum number of non-zero weights per output channel.")
@@ -208,7 +208,7 @@ class SearchSpec(Table):
     latency_table: t.FilePath | None = _flag(
         None, "Latency table of the target device, from `calibrate --emit`. Default: calibrate this machine."
     )
-    rungs: tuple[Share, ...] = _key(
+    rungs: tuple[Fraction, ...] = _key(
         (0.25, 0.5), "Fractions of training at which candidates of equal sparsity are compared (successive halving)."
     )
     keep: t.PositiveFraction = _flag(1.0, "Fraction of candidates that continue at each rung. 1 = all.")
@@ -247,14 +247,14 @@ class StudySpec(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe_defaults(cls, given: Any) -> Any:
+    def _recipe_defaults(cls, values: Any) -> Any:
         """Defaults of a study with a recipe: no goal, no distillation, no frozen phase, the recipe's epochs."""
-        recipe = given.get("recipe") if isinstance(given, dict) else None
+        recipe = values.get("recipe") if isinstance(values, dict) else None
         if not isinstance(recipe, dict):
-            return given
-        model, train = given.get("model", {}), given.get("train", {})
+            return values
+        model, train = values.get("model", {}), values.get("train", {})
         if not isinstance(model, dict) or not isinstance(train, dict):
-            return given
+            return values
         epochs = train.get("epochs", recipe.get("epochs", 1))
         is_trained = recipe.get("initialisation") == "pretrained" and model.get("weights") is None
         defaults: dict[str, dict[str, Any]] = {
@@ -267,11 +267,11 @@ class StudySpec(Table):
             },
             "search": {"form": "paper", "trials": 1, "refits": 0},
         }
-        tables = {key: value for key in defaults if isinstance(value := given.get(key, {}), dict)}
+        tables = {key: value for key in defaults if isinstance(value := values.get(key, {}), dict)}
         goal = tables.get("goal", {})
         if goal.keys() & {*GOALS, *BUDGETS}:
-            defaults["goal"] = {}  # refused below
-        return given | {key: defaults[key] | table for key, table in tables.items()}
+            defaults["goal"] = {}  # rejected below
+        return values | {key: defaults[key] | table for key, table in tables.items()}
 
     @model_validator(mode="after")
     def _check_recipe(self) -> Self:
@@ -303,14 +303,14 @@ class StudySpec(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _method_defaults(cls, given: Any) -> Any:
+    def _method_defaults(cls, values: Any) -> Any:
         """A method that cannot choose its sparsity has no goal but the front."""
-        search = given.get("search", {}) if isinstance(given, dict) else {}
+        search = values.get("search", {}) if isinstance(values, dict) else {}
         named = search.get("method", SCA) if isinstance(search, dict) else None
         method = METHODS.get(named) if isinstance(named, str) else None
         if method is None or method.plans_sparsity:
-            return given
-        return {"goal": {"front": True}} | given
+            return values
+        return {"goal": {"front": True}} | values
 
     @model_validator(mode="after")
     def _check_method(self) -> Self:
@@ -329,14 +329,14 @@ class StudySpec(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _weights_defaults(cls, given: Any) -> Any:
+    def _weights_defaults(cls, values: Any) -> Any:
         """Given weights replace dense training, unless epochs are set."""
-        if not isinstance(given, dict):
-            return given
-        model, train = given.get("model"), given.get("train", {})
+        if not isinstance(values, dict):
+            return values
+        model, train = values.get("model"), values.get("train", {})
         if not isinstance(model, dict) or not isinstance(train, dict) or model.get("weights") is None:
-            return given
-        return given | {"train": {"dense_epochs": 0} | train}
+            return values
+        return values | {"train": {"dense_epochs": 0} | train}
 
     @model_validator(mode="after")
     def _check_dense(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from sca_search.config.messages import format_value
 from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED, check_name
-from sca_search.config.schedule import NonNegativeFloat, Share
+from sca_search.config.schedule import Fraction, NonNegativeFloat
 from sca_search.errors import nearest_name
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
@@ -47,23 +47,23 @@ EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, BoundedFloat], ...], Afte
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-def _seconds(given: object) -> object:
+def _seconds(value: object) -> object:
     """Parse '90', '90s', '10m' and '2h' as seconds."""
-    if not isinstance(given, str):
-        return given
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", given)
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", value)
     if match is None:
-        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {format_value(given)}")
+        raise ValueError(f"must be a number of seconds or a time like 90s, 10m or 2h, got {format_value(value)}")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-def _range(given: object) -> object:
+def _range(value: object) -> object:
     """A number stands for the range of only this number."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return (given, given)
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ValueError(f"must be a number or [low, high], got {format_value(given)}")
-    return given
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (value, value)
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"must be a number or [low, high], got {format_value(value)}")
+    return value
 
 
 def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
@@ -72,9 +72,9 @@ def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
-def _patterns(given: object) -> object:
+def _patterns(value: object) -> object:
     """Parse 'a,b', as a flag passes it, as two patterns."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 # Thirty years: the limit of waiting for a thread is not much longer.
@@ -89,36 +89,36 @@ FractionRange = Annotated[
 ]
 
 
-def _path(given: Path) -> Path:
-    """Expand ~; refuse what no system call would accept."""
-    if "\0" in str(given):
-        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}")
+def _path(value: Path) -> Path:
+    """Expand ~; reject what no system call would accept."""
+    if "\0" in str(value):
+        raise ValueError(f"must be the name of a file or folder, got {str(value)[:200]!r}")
     try:
-        return given.expanduser()
+        return value.expanduser()
     except RuntimeError as error:
-        raise ValueError(f"must be the name of a file or folder, got {str(given)[:200]!r}: {error}") from error
+        raise ValueError(f"must be the name of a file or folder, got {str(value)[:200]!r}: {error}") from error
 
 
 FilePath = Annotated[Path, AfterValidator(_path)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
 _SpreadLimit = Annotated[PositiveFloat, Field(le=3)]
 SpreadRange = Annotated[tuple[_SpreadLimit, _SpreadLimit], BeforeValidator(_range), AfterValidator(_ascending)]
-HoldRange = Annotated[tuple[Share, Share], BeforeValidator(_range), AfterValidator(_ascending)]
+HoldRange = Annotated[tuple[Fraction, Fraction], BeforeValidator(_range), AfterValidator(_ascending)]
 _Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness reaches its final value after nine tenths
 EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_ascending)]
 Growths = Annotated[
     tuple[Literal["linear", "exponential", "step"], ...],
-    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1),
 ]
 
 
-def _method(given: object) -> object:
-    if isinstance(given, str) and given not in METHODS:
-        if given in NOT_IMPLEMENTED:
-            raise ValueError(f"must be an implemented method; {given} is not, since {NOT_IMPLEMENTED[given]}")
-        raise ValueError(f"must be one of {', '.join(METHODS)}, got {given!r}{nearest_name(given, METHODS)}")
-    return given
+def _method(value: object) -> object:
+    if isinstance(value, str) and value not in METHODS:
+        if value in NOT_IMPLEMENTED:
+            raise ValueError(f"must be an implemented method; {value} is not, since {NOT_IMPLEMENTED[value]}")
+        raise ValueError(f"must be one of {', '.join(METHODS)}, got {value!r}{nearest_name(value, METHODS)}")
+    return value
 
 
 Method = Annotated[str, BeforeValidator(_method)]
@@ -144,21 +144,21 @@ TRAINER_SETTINGS = (
 PRECISIONS = ("32-true", "32", "16-mixed", "16", "bf16-mixed", "bf16")
 
 
-def _trainer_settings(given: object) -> object:
-    if not isinstance(given, dict):
-        return given
-    for name in given:
+def _trainer_settings(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    for name in value:
         if name not in TRAINER_SETTINGS:
             near = nearest_name(str(name), TRAINER_SETTINGS)
             raise ValueError(f"must have only {', '.join(TRAINER_SETTINGS)}, got {format_value(name)}{near}")
-    batches = given.get("accumulate_grad_batches", 1)
+    batches = value.get("accumulate_grad_batches", 1)
     if type(batches) is not int or not 1 <= batches <= _MAX_COUNT:
         raise ValueError(
             f"must have accumulate_grad_batches from 1 to {_MAX_COUNT:,}, an integer, got {format_value(batches)}"
         )
-    if str(precision := given.get("precision", "32")) not in PRECISIONS:
+    if str(precision := value.get("precision", "32")) not in PRECISIONS:
         raise ValueError(f"must have as precision one of {', '.join(PRECISIONS)}, got {format_value(precision)}")
-    return given
+    return value
 
 
 TrainerSettings = Annotated[dict[str, bool | int | float | str | list[int]], BeforeValidator(_trainer_settings)]
@@ -175,6 +175,6 @@ def _with_absolute_path(name: str) -> str:
 
 
 NameOrReference = Annotated[str, AfterValidator(_with_absolute_path)]
-LossName = Annotated[NameOrReference, AfterValidator(lambda given: check_name(given, LOSSES))]
-MetricName = Annotated[NameOrReference, AfterValidator(lambda given: check_name(given, METRICS))]
+LossName = Annotated[NameOrReference, AfterValidator(lambda value: check_name(value, LOSSES))]
+MetricName = Annotated[NameOrReference, AfterValidator(lambda value: check_name(value, METRICS))]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]

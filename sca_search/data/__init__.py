@@ -1,9 +1,8 @@
-"""Data sets: by name, from files, or from a user's own objects; in splits that are normalised and ready."""
+"""Data sets: by name, from files, or from the user's objects; in normalised splits."""
 
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
-from sca_search.data.lazy import LazySplit
 from sca_search.data.registry import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
-from sca_search.data.splits import AskedSplit, Batch, Batches, Split, TaughtSplit
+from sca_search.data.splits import Batch, Batches, LazySplit, Split, TeacherSplit
 from sca_search.data.targets import Kind
 from sca_search.data.user import from_objects
 
@@ -11,14 +10,13 @@ __all__ = [
     "DATA_NAMES",
     "IMAGE_FILES",
     "AnySplit",
-    "AskedSplit",
     "Batch",
     "Batches",
     "DataSet",
     "Kind",
     "LazySplit",
     "Split",
-    "TaughtSplit",
+    "TeacherSplit",
     "TrainingSplit",
     "check_data_name",
     "from_objects",

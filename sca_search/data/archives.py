@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib
+import math
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,23 +13,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.data.arrays import split_from_arrays
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.download import fetch_files
-from sca_search.data.idx import idx_fault
-from sca_search.data.npz import load_npz
+from sca_search.data.npz import load_npz, split_from_arrays
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
 from sca_search.system.torchvision import patch_torchvision
 
-# Everything torchvision's parsers raise on a file that is cut short or is something else.
+# Everything torchvision's parsers raise on a file that is truncated or has another format.
 _DAMAGED = (AssertionError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+
+_IDX_UINT8 = 8  # the type code of bytes in MNIST's file format
 
 
 class Stored(Protocol):
-    """What is used of a torchvision data set."""
+    """The attributes of a torchvision data set that are used."""
 
     data: Any  # uint8, NHW or NHWC
     targets: Any
@@ -44,14 +46,14 @@ class Archive:
     name: str
     kind: str  # the class in torchvision.datasets
     files: tuple[str, ...]  # a complete copy
-    packed: dict[str, str]  # what a copy can be unpacked from, and the MD5 of each
-    npz: str | None = None  # one file with all of it, preferred where present
+    packed: dict[str, str]  # the archives that a copy is unpacked from, each with its MD5
+    npz: str | None = None  # one file with the whole data set, preferred where present
     classes: tuple[str, ...] | None = None  # names for the npz, which has none
     shape: tuple[int, ...] = (32, 32, 3)  # of an image
-    is_idx: bool = False  # whether its files are images, labels of training and then of the test, in MNIST's format
+    is_idx: bool = False  # whether its files are images and labels of training, then of the test, in MNIST's format
 
     def places(self, root: Path, train: bool) -> tuple[Path, Path]:
-        """Where a split's images and labels lie, for sentences; of CIFAR's files torchvision does not say which."""
+        """The files of a split's images and labels, for messages; for CIFAR, torchvision does not say which."""
         if not self.is_idx:
             return ((root / self.files[0]).parent,) * 2
         images, labels = self.files[:2] if train else self.files[2:]
@@ -66,7 +68,7 @@ _MNIST = {
 }
 _CIFAR10 = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 
-ARCHIVES = (
+_ARCHIVES = (
     Archive(
         "mnist",
         "MNIST",
@@ -90,16 +92,18 @@ ARCHIVES = (
         {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
     ),
 )
+ARCHIVES = {archive.name: archive for archive in _ARCHIVES}
 
 
-def load_archive(archive: Archive, request: DataRequest, *, opener: Opener | None = None) -> DataSet:
-    """The data set from the data folder asked for, or from the cache."""
+def load_archive(name: str, request: DataRequest, *, opener: Opener | None = None) -> DataSet:
+    """The data set from the requested data folder, or from the cache."""
+    archive = ARCHIVES[name]
     root = request.data_dir or cache_folder()
     if archive.npz and (root / archive.npz).is_file():
         return _from_npz(archive, root / archive.npz, request)
     opener = opener or _torchvision_opener(archive.kind)
     if not _is_complete(archive, root):
-        _refuse_others(archive, root)
+        _check_packed(archive, root)
         fetch_files(
             root,
             lambda folder: opener(folder, train=True, download=True),
@@ -118,8 +122,8 @@ def _from_npz(archive: Archive, path: Path, request: DataRequest) -> DataSet:
     if (data.input_shape, len(data.classes)) != ((channels, size, size), len(archive.classes)):
         raise DataError(
             f"{path}: {archive.name} must have colour images of {height}×{width} pixels in "
-            f"{len(archive.classes)} classes, got inputs of the shape {data.input_shape} in {len(data.classes)}; any "
-            f"other data can be named by its path"
+            f"{len(archive.classes)} classes, got inputs of shape {data.input_shape} in {len(data.classes)}; load "
+            f"other data as npz:PATH"
         )
     return data
 
@@ -128,8 +132,8 @@ def _is_complete(archive: Archive, root: Path) -> bool:
     return all((root / file).is_file() for file in archive.files)
 
 
-def _refuse_others(archive: Archive, root: Path) -> None:
-    """An archive under the right name that is another, or cut short: torchvision would fetch it without a word."""
+def _check_packed(archive: Archive, root: Path) -> None:
+    """DataError for another or a truncated archive under the right name: torchvision would silently download it."""
     for file, expected in archive.packed.items():
         path = root / file
         if not path.is_file():
@@ -139,12 +143,12 @@ def _refuse_others(archive: Archive, root: Path) -> None:
         if found != expected:
             raise DataError(
                 f"{path}: the archive of {archive.name} must have the MD5 {expected}, this one has {found}; "
-                "delete it to have it downloaded again"
+                "delete it to download it again"
             )
 
 
 def _torchvision_opener(kind: str) -> Opener:
-    # Imported here: it takes a second, and the embedded data set does without it.
+    # Imported here: it takes a second, and the embedded data set does not need it.
     patch_torchvision()
     opener: Opener = getattr(importlib.import_module("torchvision.datasets"), kind)
     return opener
@@ -153,7 +157,7 @@ def _torchvision_opener(kind: str) -> Opener:
 def _from_copy(archive: Archive, root: Path, request: DataRequest, opener: Opener) -> DataSet:
     images, labels, classes = _read(archive, root, opener, train=True)
     if request.check_test:
-        _read(archive, root, opener, train=False)  # half a copy is found out now, and not when all is trained
+        _read(archive, root, opener, train=False)  # an incomplete copy is reported now, not after all training
     val, train = carve_val(labels, request.seed)
     require_every_class(str(archive.places(root, train=True)[1]), labels[train], classes)
     train = train[limit_rows(labels[train], request.train_limit, request.seed)]
@@ -177,24 +181,44 @@ def _read(
             raise _damaged(archive, place, fault)
     try:
         with warnings.catch_warnings():
-            # CIFAR's files were pickled by a numpy of 2009, whose dtypes the present one deprecates.
+            # CIFAR's files were pickled by a numpy of 2009, whose dtypes are deprecated.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
             stored = opener(root, train=train, download=False)
         images, labels = np.asarray(stored.data), np.asarray(stored.targets, dtype=np.int64)
     except _DAMAGED as error:
-        # torchvision ends with advice for whoever calls it, and its assertions have no words.
+        # torchvision's message ends with advice for its caller, and its assertions have no message.
         reason = " ".join(str(error).split()).partition(" You can use")[0] or "it is not in its format"
         raise _damaged(archive, places[0].parent if archive.is_idx else places[0], reason) from None
-    _refuse_odd(archive, places, images, labels, len(stored.classes))
+    _check_content(archive, places, images, labels, len(stored.classes))
     return images, labels, tuple(stored.classes)
 
 
-def _refuse_odd(archive: Archive, places: tuple[Path, Path], images: NDArray[Any], labels: Rows, classes: int) -> None:
-    """What can be read, and is not the data set: a network would be made for something else, or fail at the end."""
+def idx_fault(path: Path, axes: int) -> str:
+    """The fault of a file of bytes in MNIST's format, empty if none: torchvision's errors name neither file nor fault.
+
+    Bytes 0, 0, 8 (for uint8) and the number of axes; the length of each axis as a big-endian uint32; values.
+    """
+    with path.open("rb") as file:
+        head = file.read(4 + 4 * axes)
+    if len(head) < 4 + 4 * axes:
+        return f"it ends in its header, after {len(head)} bytes"
+    if head[:4] != bytes((0, 0, _IDX_UINT8, axes)):
+        return f"it must begin with the bytes 0 0 {_IDX_UINT8} {axes}, got {' '.join(map(str, head[:4]))}"
+    lengths = struct.unpack(f">{axes}I", head[4:])
+    if 0 in lengths:
+        return "by its header it is empty"
+    expected, found = len(head) + math.prod(lengths), path.stat().st_size
+    return f"by its header it has {expected:,} bytes, it has {found:,}" if found != expected else ""
+
+
+def _check_content(
+    archive: Archive, places: tuple[Path, Path], images: NDArray[Any], labels: Rows, classes: int
+) -> None:
+    """DataError for readable files of another data set."""
     if images.shape[1:] != archive.shape:
         raise DataError(
-            f"{places[0]}: {archive.name} must have images of the shape {archive.shape}, got {images.shape[1:]}; any "
-            "other data can be named by its path"
+            f"{places[0]}: {archive.name} must have images of shape {archive.shape}, got {images.shape[1:]}; load "
+            "other data as npz:PATH"
         )
     if not len(images):
         raise _damaged(archive, places[0], "it has no images")
@@ -207,6 +231,5 @@ def _refuse_odd(archive: Archive, places: tuple[Path, Path], images: NDArray[Any
 
 def _damaged(archive: Archive, place: Path, reason: str) -> DataError:
     return DataError(
-        f"{place}: the copy of {archive.name} must be whole, this one is damaged ({reason}); delete it to have it "
-        "downloaded again"
+        f"{place}: the copy of {archive.name} is incomplete or corrupt ({reason}); delete it to download it again"
     )

@@ -1,4 +1,4 @@
-"""A data set ready for a study: normalised by its training split, its test split still unread."""
+"""A data set ready for a study: normalised by its training split, with the test split not yet read."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,86 +10,85 @@ from torch import Tensor
 from sca_search.config.names import Augmentation
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
-from sca_search.data.lazy import LazySplit
-from sca_search.data.splits import Split
+from sca_search.data.splits import LazySplit, Split
 from sca_search.data.targets import Kind
 from sca_search.errors import DataError
 
 AnySplit = Split | LazySplit
 TrainingSplit = Split | LazySplit | CropFlipSplit
 
-# Images a step when a whole split is walked: small enough that float64 copies stay near 100 MB.
+# Images per step over a whole split: small enough that float64 copies stay near 100 MB.
 _STEP = 1024
 
-# Below this, relative to the mean, the spread of a channel is a float32's rounding and not signal.
+# Below this, relative to the mean, the standard deviation of a channel is float32 rounding and not signal.
 _NO_SPREAD = 1e-7
 
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What is asked of a source besides its name."""
+    """The settings of a data source besides its name."""
 
     seed: int
     data_dir: Path | None = None
     image_size: int | None = None
     train_limit: int | None = None
-    normalise: bool = True  # inputs by channel, and targets of a regression
-    columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns and does not tell which
-    augment: Augmentation = "none"  # which decides how image files are read
-    skip_unreadable: bool = False  # whether image files that cannot be read are left out
-    check_test: bool = True  # whether test examples are looked through now; somebody may just have done so
+    normalise: bool = True  # inputs per channel, and targets of a regression
+    columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns of ambiguous types
+    augment: Augmentation = "none"  # determines how image files are read
+    skip_unreadable: bool = False  # whether unreadable image files are left out
+    check_test: bool = True  # whether test examples are checked now; False where they have just been checked
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Training and validation split, and a way to the test split, which is read at the very end only."""
+    """Training and validation split, and a function for the test split, which is read only at the very end."""
 
     name: str
     train: AnySplit
     val: AnySplit
     read_test: Callable[[], AnySplit]
-    classes: tuple[str, ...]  # the outputs' names: of classes, of labels, or of a regression's values
+    classes: tuple[str, ...]  # names of the outputs: classes, labels, or the values of a regression
     mean: tuple[float, ...]  # per channel, of the training split before normalisation
     std: tuple[float, ...]  # 1 for a channel that is constant
     kind: Kind = "classes"
-    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised, which they are then
+    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised
     target_std: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    notes: tuple[str, ...] = ()  # what a user should know about how it was read
     training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
-    augmentation: Augmentation = "none"  # of `training`, and of nothing else
+    augmentation: Augmentation = "none"  # applies to `training` only
 
     @property
     def training(self) -> TrainingSplit:
-        """What weights and normalisation statistics come from: augmented where that is asked for."""
+        """The training split with augmentation, for weights and normalisation statistics."""
         if self.augmentation == "crop-flip":
             # Zeros before normalisation, as if the raw image had a black border.
             return CropFlipSplit(self.train, self.input_shape, -torch.tensor(self.mean) / torch.tensor(self.std))
         if self.augmentation == "scale-aspect":
             assert isinstance(self.train, LazySplit)
             assert isinstance(self.train.reader, ImageReader)
-            return replace(self.train, varied=self.train.reader.varied)
+            return replace(self.train, augmented=self.train.reader.augmented)
         return self.train
 
     @property
     def changes(self) -> bool:
-        """Whether a training sees other inputs in each epoch, by our doing or by the user's."""
+        """Whether inputs differ from epoch to epoch, by our augmentation or the user's."""
         return self.augmentation != "none" or (isinstance(self.train, LazySplit) and self.train.changes)
 
     def augmented_by(self, augmentation: Augmentation) -> "DataSet":
-        """The same with another augmentation; DataError where it does not fit."""
+        """The same data set with another augmentation; DataError where it is not applicable."""
         rule = ""
         if augmentation == "crop-flip" and not self.has_images:
             rule = f"is for images (channels, height, width), inputs have the shape {self.input_shape}"
         reader = self.train.reader if isinstance(self.train, LazySplit) else None
         if augmentation == "scale-aspect" and not isinstance(reader, ImageReader):
-            rule = "is for image files (folder:PATH, tiny-imagenet, imagenet), from which parts of any size are cut"
+            rule = "is for image files (folder:PATH, tiny-imagenet, imagenet), which are cropped at random sizes"
         if rule:
             raise DataError(f"data set {self.name!r}: augmentation {augmentation!r} {rule}")
         return replace(self, augmentation=augmentation)
 
     @property
     def num_classes(self) -> int:
-        """How many outputs a network has, whatever they are."""
+        """The number of outputs of a network, for any kind of task."""
         return len(self.classes)
 
     @property
@@ -99,20 +98,20 @@ class DataSet:
 
     @property
     def has_images(self) -> bool:
-        """Whether inputs are channels, height and width."""
+        """Whether inputs have channels, height and width."""
         return len(self.input_shape) == 3
 
     @property
     def has_units(self) -> bool:
-        """Whether targets were standardised, so that a network's answers have to be put into the user's units."""
+        """Whether targets were standardised, so that outputs must be converted to the user's units."""
         return bool(self.target_std)
 
     def in_units(self, values: Tensor) -> Tensor:
-        """Targets or answers as the user has them."""
+        """Targets or outputs in the user's units."""
         return values * torch.tensor(self.target_std) + torch.tensor(self.target_mean) if self.has_units else values
 
     def name_of(self, target: Tensor) -> str:
-        """One target in words."""
+        """One target as text."""
         if self.kind == "classes":
             return self.classes[int(target)]
         if self.kind == "regression":
@@ -122,7 +121,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How inputs are normalised, and a regression's targets standardised; nothing where it is empty."""
+    """How inputs are normalised, and the targets of a regression standardised; empty: not at all."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -131,7 +130,7 @@ class Scaling:
 
     @classmethod
     def of(cls, inputs: Iterable[Tensor], channels: int, targets: Tensor, kind: Kind, normalise: bool) -> "Scaling":
-        """By the training split."""
+        """The statistics of a training split."""
         if not normalise:
             return cls((0.0,) * channels, (1.0,) * channels)
         by_channel = channel_statistics(inputs)
@@ -139,11 +138,21 @@ class Scaling:
         return cls(*by_channel, *by_value)
 
     def apply_(self, split: Split) -> Split:
-        """Changes a split's tensors in place."""
+        """Normalise a split's tensors in place."""
         normalise_(split.images, self.mean, self.std)
         if self.target_std:
             normalise_(split.labels, self.target_mean, self.target_std)
         return split
+
+    def dataset(self, name: str, classes: tuple[str, ...], splits: "Splits", kind: Kind = "classes") -> DataSet:
+        """A data set of splits that are normalised already."""
+        train, val, read_test = splits
+        return DataSet(
+            name, train, val, read_test, classes, self.mean, self.std, kind, self.target_mean, self.target_std
+        )
+
+
+Splits = tuple[AnySplit, AnySplit, Callable[[], AnySplit]]  # training, validation, and a function that reads the test
 
 
 def assemble(
@@ -156,32 +165,20 @@ def assemble(
     kind: Kind = "classes",
     normalise: bool = True,
 ) -> DataSet:
-    """Normalise splits in memory by the training split's statistics; the tensors given are changed."""
+    """Normalise splits in memory by the training split's statistics, in place."""
     scaling = Scaling.of(torch.split(train.images, _STEP), train.image_shape[0], train.labels, kind, normalise)
-    for split in (train, val):
-        scaling.apply_(split)
-    return DataSet(
-        name,
-        train,
-        val,
-        lambda: scaling.apply_(read_test()),
-        classes,
-        scaling.mean,
-        scaling.std,
-        kind,
-        scaling.target_mean,
-        scaling.target_std,
-    )
+    splits = scaling.apply_(train), scaling.apply_(val), lambda: scaling.apply_(read_test())
+    return scaling.dataset(name, classes, splits, kind)
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, the second axis, over all else of all parts.
+    """Mean and standard deviation per channel, the second axis, over all other axes and all parts.
 
-    Each part gives its own mean m and variance v; together, with w for a part's share of the pixels,
-    M = Σ w·m and V = Σ w·(v + (m - M)²). One walk, and nothing cancels as in E[x²] - E[x]².
+    Each part gives its own mean m and variance v; together, with w as a part's fraction of the pixels,
+    M = Σ w·m and V = Σ w·(v + (m - M)²). One pass, without the cancellation of E[x²] - E[x]².
     """
-    room = torch.empty(0, dtype=torch.float64)
-    sizes, means, variances = zip(*(_moments(part, room) for part in parts), strict=True)
+    buffer = torch.empty(0, dtype=torch.float64)
+    sizes, means, variances = zip(*(_moments(part, buffer) for part in parts), strict=True)
     weight = torch.tensor(sizes, dtype=torch.float64).view(-1, 1) / sum(sizes)
     mean = (weight * torch.stack(means)).sum(0)
     spread = torch.stack(variances) + (torch.stack(means) - mean).square()
@@ -190,14 +187,14 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _moments(images: Tensor, room: Tensor) -> tuple[int, Tensor, Tensor]:
-    # In one room for all parts: the C library would find new room for each, and keep it.
-    pixels = room.resize_(images.shape).copy_(images)
+def _moments(images: Tensor, buffer: Tensor) -> tuple[int, Tensor, Tensor]:
+    # One buffer for all parts: malloc would allocate a new one for each, and not return them to the system.
+    pixels = buffer.resize_(images.shape).copy_(images)
     variance, mean = torch.var_mean(pixels, dim=(0, *range(2, images.ndim)), correction=0)
     return len(images), mean, variance
 
 
 def normalise_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Shift and scale each channel in place: a copy of a large set may not fit beside it."""
+    """Shift and scale each channel in place: memory may not hold a second copy of a large set."""
     ones = [1] * (images.ndim - 2)
     images.sub_(torch.tensor(mean).view(-1, *ones)).div_(torch.tensor(std).view(-1, *ones))

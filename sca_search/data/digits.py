@@ -1,22 +1,22 @@
 """The embedded data set: scikit-learn's handwritten digits, 1797 images of 8x8 pixels.
 
-It needs no network and trains in seconds, so it is what a first run and the tests use.
+It needs no download and trains in seconds: for first runs and tests.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sca_search.data.arrays import split_from_arrays
 from sca_search.data.dataset import DataRequest, DataSet, assemble
+from sca_search.data.npz import split_from_arrays
 from sca_search.data.splits import Split
 from sca_search.data.stratify import TEST_SEED, Rows, carve, carve_val, limit_rows
 
-# A quarter for the test: with 1797 images in all, fewer could not tell candidates 2 points apart.
+# A quarter for the test: with 1797 images in total, fewer could not distinguish candidates 2 points apart.
 _TEST_COUNT = 450
 _VAL_COUNT = 270
 
 
-def load_digits(request: DataRequest) -> DataSet:
+def load_digits(name: str, request: DataRequest) -> DataSet:
     """Test 450 (the same for every seed), validation 270, training 1077."""
     images, labels = _read()
     test, others = carve(labels, _TEST_COUNT, TEST_SEED)
@@ -27,13 +27,13 @@ def load_digits(request: DataRequest) -> DataSet:
         return split_from_arrays(images, labels, rows, image_size=request.image_size)
 
     classes = tuple(str(digit) for digit in range(10))
-    return assemble("digits", classes, part(train), part(val), lambda: part(test), normalise=request.normalise)
+    return assemble(name, classes, part(train), part(val), lambda: part(test), normalise=request.normalise)
 
 
 def _read() -> tuple[NDArray[np.float32], Rows]:
-    # Here, as other data sets have no use for scikit-learn and its memory.
+    # Imported here: other data sets do not need scikit-learn and its memory.
     from sklearn.datasets import load_digits as sklearn_digits  # noqa: PLC0415
 
     digits = sklearn_digits()
-    # Pixels count 0..16 inked dots of a 4x4 block.
+    # Pixels are counts of 0..16 inked dots in a 4x4 block.
     return (digits.images / 16).astype(np.float32), digits.target.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Fetches the files of a data set so that a folder has all of them or is left as it was."""
+"""Downloads the files of a data set atomically: a folder has all of them, or is unchanged."""
 
 import http.client
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sca_search.errors import DataError, StorageError
 
-# torchvision sets no timeout, and a firewall that swallows packets would hold a study for ever.
+# torchvision sets no timeout, and a firewall that drops packets would block a study forever.
 _TIMEOUT_S = 20.0
 
 _FAILED = (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.TarError, zlib.error)
@@ -21,9 +21,9 @@ _FAILED = (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.T
 def fetch_files(
     root: Path, download: Callable[[Path], object], *, name: str, files: Sequence[str], packed: Sequence[str]
 ) -> None:
-    """Have `download` fill a folder of its own beside the goal, and move its files over once all are there.
+    """Let `download` fill a temporary folder inside `root`, and move its files to `root` once all are present.
 
-    Archives that `root` already has are put before it, so that they are unpacked and not fetched.
+    Archives that `root` already has are copied to it first, so that they are unpacked and not downloaded.
     """
     with _folder(root, name), tempfile.TemporaryDirectory(prefix=".download-", dir=root) as work:
         folder = Path(work)
@@ -41,7 +41,7 @@ def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception
     missing = [file for file in files if not (root / file).is_file()]
     found = f"no copy of {name} there (looked for {', '.join(files)})"
     if len(missing) < len(files):
-        found = f"the copy of {name} must be whole, {missing[0]} is missing,"
+        found = f"the copy of {name} must be complete, {missing[0]} is missing,"
     return (
         f"{root}: {found} and the download failed ({reason}); "
         f"give a folder that has these files with --data-dir DIR, or one file as npz:PATH"
@@ -50,14 +50,14 @@ def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception
 
 @contextmanager
 def _folder(root: Path, name: str) -> Iterator[None]:
-    """A folder that exists inside the block; what was created for it goes again if the block fails."""
+    """Create a folder for the block; folders that were created are removed if the block fails."""
     created = [path for path in (root, *root.parents) if not path.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException as error:
         for path in created:
-            with suppress(OSError):  # never made, or another process has put something there
+            with suppress(OSError):  # it was not created, or another process has written to it
                 path.rmdir()
         if isinstance(error, OSError):
             raise StorageError(f"{root}: no copy of {name} there, and none can be stored ({error})") from None

@@ -12,13 +12,13 @@ from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.user import data_of_objects
 from sca_search.errors import DataError, unknown_name
 
-# By what each split may be called.
+# The names that each split may have.
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 _INSTALL = "pip install 'sca-search[hf]'"
 
 
 def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
-    """The data set in a folder; its columns are found by their types, or named."""
+    """The data set in a folder; its columns are found by their types, or named in the request."""
     if not path.is_dir():
         raise DataError(f"{path}: the data folder must exist, there is none")
     splits = _splits(path)
@@ -53,7 +53,7 @@ class _Columns:
     inputs: str
     targets: str
     is_image: bool
-    names: tuple[str, ...] | None  # of classes, where the column knows them
+    names: tuple[str, ...] | None  # of classes, where the column has them
 
 
 def _columns(path: Path, features: Any, named: tuple[str, ...]) -> _Columns:
@@ -120,15 +120,15 @@ class _Rows:
 
     def __getitem__(self, row: int) -> tuple[Any, Any]:
         item = self.rows[row]
-        given = item[self.columns.inputs]
+        value = item[self.columns.inputs]
         if self.columns.is_image:
-            given = self._image(given)
-        elif isinstance(given, list):
-            given = np.asarray(given, dtype=np.float32)
-        return given, item[self.columns.targets]
+            value = self._image(value)
+        elif isinstance(value, list):
+            value = np.asarray(value, dtype=np.float32)
+        return value, item[self.columns.targets]
 
     def _image(self, image: Image.Image) -> Image.Image:
-        """Grey stays grey, all else is red, green and blue."""
+        """Greyscale stays greyscale, all other modes become RGB."""
         plain = image if image.mode == "L" else image.convert("RGB")
         size = self.image_size
         return plain if size is None else ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)

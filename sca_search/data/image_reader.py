@@ -1,4 +1,4 @@
-"""One image file as a square tensor: the centre of it, or for training a part at random."""
+"""One image file as a square tensor: its centre, or a random crop for training."""
 
 import math
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from torch import Tensor
 
 from sca_search.errors import DataError
 
-# Everything Pillow raises on a file that is no image, is cut short, or is absurdly large;
-# SyntaxError is what its PNG reader says of a broken chunk.
+# Everything Pillow raises on a file that is not an image, is truncated, or is absurdly large;
+# its PNG reader raises SyntaxError for a broken chunk.
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
-# The part that is cut at random, as ImageNet's networks are trained: its share of the image, and its width by height.
+# The random crop, as ImageNet's networks are trained: its fraction of the image's area, and its width by height.
 AREA = (0.08, 1.0)
 ASPECT = (3 / 4, 4 / 3)
-# A part that does not fit into the image is drawn again, so often at most; a long image may have none that fits.
+# A crop that does not fit into the image is drawn again, at most this many times; in a long image none may fit.
 _TRIES = 10
 
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a file as a square image: the centre, of so much of the shorter side, resized."""
+    """Reads a file as a square image: its centre crop, resized."""
 
     size: int
     channels: int  # 1: grey, 3: red, green, blue
-    centre: float = 1.0  # 224/256: as if resized to 256 by the shorter side, then cut to 224
+    centre: float = 1.0  # crop relative to the shorter side; 224/256: as if resized to 256, then cropped to 224
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -45,7 +45,7 @@ class ImageReader:
         return self._read(path, None)
 
     def check(self, path: Path, /) -> None:
-        """Refuses a file as reading it would, in a fraction of the time: a JPEG is drawn in an eighth of its size."""
+        """DataError as reading would raise it, but faster: a JPEG is decoded at an eighth of its size."""
         try:
             with Image.open(path) as image:
                 _load_small(image)
@@ -53,8 +53,8 @@ class ImageReader:
         except _UNREADABLE as error:
             raise _unreadable(path, error) from None
 
-    def varied(self, path: Path, generator: np.random.Generator, /) -> Tensor:
-        """The same of a part at random, mirrored by the toss of a coin."""
+    def augmented(self, path: Path, generator: np.random.Generator, /) -> Tensor:
+        """A random crop of the image, flipped with probability 1/2."""
         return self._read(path, generator)
 
     def _read(self, path: Path, generator: np.random.Generator | None) -> Tensor:
@@ -71,35 +71,39 @@ class ImageReader:
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
-def centre_box(size: tuple[int, int], share: float) -> Box:
-    """The square in the middle of an image, its side a share of the shorter one."""
-    side = min(size) * share
+def centre_box(size: tuple[int, int], fraction: float) -> Box:
+    """The central square of an image, with a side of this fraction of the shorter one."""
+    side = min(size) * fraction
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
     return left, top, left + side, top + side
 
 
 def random_box(size: tuple[int, int], generator: np.random.Generator) -> Box:
-    """A part of an image: its area uniform in AREA, its aspect in ASPECT on a scale of ratios, its place anywhere."""
+    """A random crop: area uniform in AREA, aspect log-uniform in ASPECT, position uniform.
+
+    As torchvision's RandomResizedCrop.get_params, which draws from torch's global generator: here the result depends
+    on the seed, epoch and row alone.
+    """
     width, height = size
     for _ in range(_TRIES):
         area = width * height * generator.uniform(*AREA)
         aspect = math.exp(generator.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
         wide, high = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < wide <= width and 0 < high <= height:
-            left, top = (int(generator.integers(0, room + 1)) for room in (width - wide, height - high))
+            left, top = (int(generator.integers(0, slack + 1)) for slack in (width - wide, height - high))
             return left, top, left + wide, top + high
     return _largest_box(width, height)
 
 
 def _largest_box(width: int, height: int) -> Box:
-    """The largest part in the middle whose aspect is allowed."""
+    """The largest central crop with an allowed aspect."""
     wide, high = min(width, height * ASPECT[1]), min(height, width / ASPECT[0])
     left, top = (width - wide) / 2, (height - high) / 2
     return left, top, left + wide, top + high
 
 
 def is_grey(path: Path) -> bool:
-    """Whether a file's header says that it has no colours."""
+    """Whether a file is greyscale by its header."""
     try:
         with Image.open(path) as image:
             return image.mode in {"L", "1"}
@@ -118,17 +122,17 @@ def is_readable(path: Path) -> bool:
 
 
 def _load_small(image: Image.Image) -> None:
-    """Reads a file to its end; of a JPEG every byte is looked at, but only an eighth of it drawn."""
+    """Read a file to its end; a JPEG is read completely but decoded at an eighth of its size."""
     image.draft(image.mode, (1, 1))
     image.load()
 
 
 def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:
     if image.mode[0] in "IF":
-        # Pillow would clip these to 255 and hand over a white image.
-        raise DataError(f"{path}: images must have 8 bits a channel, this one has mode {image.mode!r}")
+        # Pillow would clip these to 255 and return a white image.
+        raise DataError(f"{path}: images must have 8 bits per channel, this one has mode {image.mode!r}")
     if "transparency" in image.info:
-        image = image.convert("RGBA")  # straight from a palette to RGB, Pillow warns of what it drops
+        image = image.convert("RGBA")  # Pillow warns when it converts a palette with transparency to RGB directly
     return image.convert(mode)
 
 

@@ -1,7 +1,7 @@
-"""Tiny ImageNet and ImageNet, in the folders that they come in. They are found, never downloaded.
+"""Tiny ImageNet and ImageNet in their published folder layouts. They are never downloaded.
 
-Neither has labels for its test images: the validation images are the test split, and ours is carved from training.
-Classes are in the order of their WordNet ids, as torchvision's trained networks have them.
+Neither has labels for its test images: the validation images are the test split, and validation is taken from training.
+Classes are in the order of their WordNet ids, as in torchvision's pretrained networks.
 """
 
 from collections import Counter
@@ -9,28 +9,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.image_files import MEMORY_BYTES, Files, Parts, as_asked, data_of_files
-from sca_search.data.image_folder import CENTRE, centre_for, class_names, list_files, subfolders, with_carved_val
+from sca_search.data.image_folder import (
+    CENTRE,
+    MEMORY_BYTES,
+    Files,
+    Parts,
+    centre_for,
+    class_names,
+    data_of_files,
+    list_files,
+    subfolders,
+    without_unreadable,
+)
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
 
-_COLOURS = 3  # their few grey images are read as coloured ones
+_COLOURS = 3  # the few grey images are read as RGB
 
 
 @dataclass(frozen=True)
 class ImageNet:
-    """Where a data set is looked for below the data folder, and what must be there."""
+    """Where a data set is searched for below the data folder, and which files it must have."""
 
     name: str
-    folders: tuple[str, ...]  # the first that exists is taken; else the data folder itself
+    folders: tuple[str, ...]  # the first that exists is used; else the data folder itself
     needed: tuple[str, ...]
     source: str
     size: int
-    images: tuple[int, int]  # of the whole, in train and in val
+    images: tuple[int, int]  # of the complete data set, in train and in val
 
 
-IMAGENETS = (
+_IMAGENETS = (
     ImageNet(
         "tiny-imagenet",
         ("tiny-imagenet-200", "tiny-imagenet"),
@@ -49,10 +59,12 @@ IMAGENETS = (
         (1_281_167, 50_000),
     ),
 )
+IMAGENETS = {kind.name: kind for kind in _IMAGENETS}
 
 
-def load_imagenet(kind: ImageNet, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
-    """The data set from the data folder asked for, or from the cache."""
+def load_imagenet(name: str, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
+    """The data set from the requested data folder, or from the cache."""
+    kind = IMAGENETS[name]
     path = _found(kind, request.data_dir or cache_folder())
     is_tiny = kind.name == "tiny-imagenet"
     parts = _tiny_parts(path, request) if is_tiny else _parts(path, request)
@@ -63,7 +75,7 @@ def load_imagenet(kind: ImageNet, request: DataRequest, *, memory_bytes: int = M
 
 
 def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
-    """Whoever copied a part of it on purpose may train on that; whoever did not should know."""
+    """A note where the copy is incomplete, which may be intended."""
     found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
     if sum(found) + len(parts.left_out) + len(parts.test_left_out) >= sum(kind.images):
         return []
@@ -72,24 +84,24 @@ def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
 
 
 def _found(kind: ImageNet, root: Path) -> Path:
-    """The folder that has it, once all parts are there."""
+    """The folder of the data set; DataError where a part of it is missing."""
     named = [root / folder for folder in kind.folders if (root / folder).is_dir()]
     path = named[0] if named else root
     missing = [part for part in kind.needed if not (path / part).exists()]
-    if not named and len(missing) > 1:  # whatever this folder is, it is not the data set
+    if not named and len(missing) > 1:  # this folder is not the data set
         raise DataError(
             f"{root}: no copy of {kind.name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
             f"{kind.source} and give its folder, or the one around it, with --data-dir DIR"
         )
     if missing:
-        raise DataError(f"{path}: the copy of {kind.name} must be whole, {missing[0]} is missing; {kind.source}")
+        raise DataError(f"{path}: the copy of {kind.name} must be complete, {missing[0]} is missing; {kind.source}")
     return path
 
 
 def _parts(path: Path, request: DataRequest) -> Parts:
     classes = class_names(path / "train")
     train, test = (list_files(path / part, classes, request) for part in ("train", "val"))
-    parts = with_carved_val(path, train, test, classes, request)
+    parts = Parts.with_carved_val(path, train, test, classes, request)
     return replace(parts, classes=_in_words(path / "LOC_synset_mapping.txt", classes))
 
 
@@ -100,52 +112,52 @@ def _tiny_parts(path: Path, request: DataRequest) -> Parts:
     found = {folder.name for folder in subfolders(path / "train")}
     missing = [name for name in classes if name not in found]
     if missing:
-        raise DataError(f"{path}: the copy of tiny-imagenet must be whole, train/{missing[0]} is missing")
+        raise DataError(f"{path}: the copy of tiny-imagenet must be complete, train/{missing[0]} is missing")
     train = list_files(path / "train", classes, request)
-    _complete(path, classes, {*train.paths, *train.left_out})
-    test = as_asked(path / "val", _annotated(path, classes), classes, request)
-    parts = with_carved_val(path, train, test, classes, request)
+    _check_complete(path, classes, {*train.paths, *train.left_out})
+    test = without_unreadable(path / "val", _annotated(path, classes), classes, request)
+    parts = Parts.with_carved_val(path, train, test, classes, request)
     return replace(parts, classes=_in_words(path / "words.txt", classes))
 
 
-def _complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> None:
-    """Each class has a list of boxes, a line an image, that tells which images there must be."""
+def _check_complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> None:
+    """DataError for a missing image: each class has a file of bounding boxes with one line per image."""
     for name in classes:
         boxes = path / "train" / name / f"{name}_boxes.txt"
         for line in _lines(boxes) if boxes.is_file() else ():
             file = path / "train" / name / "images" / line.split("\t")[0]
             if file not in found:
                 raise DataError(
-                    f"{path}: the copy of tiny-imagenet must be whole, {file.relative_to(path)} is missing, which "
+                    f"{path}: the copy of tiny-imagenet must be complete, {file.relative_to(path)} is missing, which "
                     f"{boxes.name} names"
                 )
 
 
 def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
-    """The validation images, a line each: file, class, and a box that nobody needs."""
+    """The validation images, from lines of file, class and a bounding box, which is not needed."""
     table, images = path / "val" / "val_annotations.txt", path / "val" / "images"
-    number = {name: place for place, name in enumerate(classes)}
-    there = {file.name for file in images.iterdir()}
+    number = {name: index for index, name in enumerate(classes)}
+    present = {file.name for file in images.iterdir()}
     found = []
     for count, line in enumerate(_lines(table), start=1):
         file, _, rest = line.partition("\t")
         name = rest.split("\t")[0]
         if name not in number:
             raise DataError(f"{table}: line {count} must name a file and a class of wnids.txt, got {line!r}")
-        if file not in there:
+        if file not in present:
             raise DataError(f"{table}: every file that it names must be in {images}, {file} (line {count}) is not")
         found.append((images / file, number[name]))
     if not found:
         raise DataError(f"{table}: must name at least 1 image, it is empty")
-    unnamed = sorted(name for name in there - {file.name for file, _ in found} if name.endswith(".JPEG"))
+    unnamed = sorted(name for name in present - {file.name for file, _ in found} if name.endswith(".JPEG"))
     if unnamed:
-        raise DataError(f"{table}: must name every image of {images}, {unnamed[0]} is missing: is the file cut short?")
+        raise DataError(f"{table}: must name every image of {images}, {unnamed[0]} is missing: is the file truncated?")
     return Files.of(found)
 
 
 def _in_words(table: Path, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The first word for each class, from lines of an id and its words; the id where there is none, or behind it
-    where two classes have the same word, as ImageNet's two cranes have."""
+    """The first word for each class, from lines of an id and its words; the id where there is none, and both where two
+    classes have the same word, as ImageNet's two cranes."""
     if not table.is_file():
         return ids
     words = dict(line.split(maxsplit=1) for line in _lines(table) if len(line.split(maxsplit=1)) == 2)

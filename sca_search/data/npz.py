@@ -1,15 +1,14 @@
 """A data set in one .npz file, under the names that MedMNIST's files use, or channels first.
 
     train_images, train_labels    or train_inputs, train_targets; required
-    val_images,   val_labels      or val_inputs, val_targets; without them, validation is carved from training
+    val_images,   val_labels      or val_inputs, val_targets; without them, validation is taken from training
     test_images,  test_labels     or test_inputs, test_targets; required, read at the very end
-    output_names                  optional: a text for each class, label or value
+    output_names                  optional: a string for each class, label or value
 
-Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (taken as they are). Inputs have any rank,
-(N, C), (N, C, L), (N, C, H, W) or more, channels first, of the same types. What is predicted follows from the targets
-(targets.py). Every rule about names, shapes and types is checked on the arrays' headers before anything is read, the
-test arrays' too, and test inputs are walked through in pieces, of which nothing is kept: a long study must not end on a
-malformed test split.
+Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (unchanged). Inputs have any rank,
+(N, C), (N, C, L), (N, C, H, W) or more, channels first, of the same types. The kind of task follows from the targets
+(targets.py). Names, shapes and types of all arrays are checked in their headers before anything is read, and test
+inputs are checked in pieces and discarded: a long study must not end on a malformed test split.
 """
 
 import lzma
@@ -22,20 +21,24 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
-from sca_search.data.arrays import split_from_arrays
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
-from sca_search.data.stratify import carve_val, limit_rows, require_every_class
+from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import DataError
 
-# RuntimeError is what zipfile says of a password.
+# zipfile raises RuntimeError where a password is needed.
 _BROKEN = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 _NAMES = "output_names"
-# Values of an array that are looked at together: their float32 copies are 4 MB.
+# Values of an array that are checked together: their float32 copies take 4 MB.
 _PIECE = 1024**2
+# Images per step: the float copies of a step must not add up to a second copy of the set.
+_STEP = 1024
 
 
 class _Header(NamedTuple):
@@ -45,19 +48,17 @@ class _Header(NamedTuple):
 
 @dataclass(frozen=True)
 class _File:
-    """A file whose headers are in order."""
+    """A file whose headers are valid."""
 
     path: Path
     parts: tuple[str, ...]  # training first
-    inputs: str  # what its arrays are called: images or inputs
+    inputs: str  # the name of its arrays: images or inputs
     targets: str
     kind: Kind
 
     def read_inputs(self, part: str) -> NDArray[Any]:
-        return _read_inputs(self.path, f"{part}_{self.inputs}")
-
-    def check_inputs(self, part: str) -> None:
-        _check_values(self.path, f"{part}_{self.inputs}")
+        key = f"{part}_{self.inputs}"
+        return _finite(self.path, key, _read(self.path, key))
 
     def read_targets(self, part: str) -> Values:
         key = f"{part}_{self.targets}"
@@ -74,7 +75,7 @@ class _File:
 
 
 def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str] | None = None) -> DataSet:
-    """The data set in `path`; `classes` names the classes where their names are known."""
+    """The data set in `path`; `classes` are the names of the classes where they are known."""
     file = _checked(path)
     if request.image_size is not None and file.channels_first:
         raise DataError(f"data set {name!r}: an image size is for arrays named images, these are named inputs")
@@ -83,25 +84,21 @@ def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str]
     for part in file.parts[1:]:
         check_targets(f"{path}: {part}_{file.targets}", file.read_targets(part), file.kind, count)
     if request.check_test:
-        file.check_inputs("test")
+        _check_values(path, f"test_{file.inputs}")
     names = _output_names(path, file.kind, count, classes)
     train, val = _read_train_and_val(file, names, request)
-    return assemble(
-        name,
-        names,
-        train,
-        val,
-        lambda: file.read_split("test", request.image_size),
-        kind=file.kind,
-        normalise=request.normalise,
-    )
+
+    def read_test() -> Split:
+        return file.read_split("test", request.image_size)
+
+    return assemble(name, names, train, val, read_test, kind=file.kind, normalise=request.normalise)
 
 
 def _output_names(path: Path, kind: Kind, count: int, known: Sequence[str] | None) -> tuple[str, ...]:
     header = _read_headers(path).get(_NAMES)
     if header is not None:
         if header.shape != (count,) or header.dtype.kind != "U":
-            raise DataError(f"{path}: {_NAMES} must be {count} texts, got {header.dtype} of shape {header.shape}")
+            raise DataError(f"{path}: {_NAMES} must be {count} strings, got {header.dtype} of shape {header.shape}")
         return tuple(map(str, _read(path, _NAMES)))
     return tuple(known) if known and len(known) == count else numbered(kind, count)
 
@@ -121,7 +118,7 @@ def _read_train_and_val(file: _File, classes: tuple[str, ...], request: DataRequ
 
 
 def _checked(path: Path) -> _File:
-    """The file, once the names, shapes and types of its arrays are in order."""
+    """The file; DataError where the names, shapes or types of its arrays are invalid."""
     headers = _read_headers(path)
     inputs, targets = ("inputs", "targets") if "train_inputs" in headers else ("images", "labels")
     has_val = f"val_{inputs}" in headers or f"val_{targets}" in headers
@@ -131,7 +128,7 @@ def _checked(path: Path) -> _File:
     if missing:
         raise DataError(
             f"{path}: the arrays {', '.join(needed)} are required, {', '.join(missing)} missing; "
-            f"given are {', '.join(sorted(headers)) or 'none'}"
+            f"it has {', '.join(sorted(headers)) or 'none'}"
         )
     train_key = f"train_{targets}"
     kind = kind_of(f"{path}: {train_key}", *headers[train_key])
@@ -160,9 +157,9 @@ def _check_targets(path: Path, key: str, headers: dict[str, _Header], count: int
     shape, dtype = headers[key]
     found = kind_of(f"{path}: {key}", shape, dtype)
     if found != kind:
-        raise DataError(f"{path}: {key} must be of one kind with training's, {kind}, got {found}")
+        raise DataError(f"{path}: {key} must be of the same kind as in training, {kind}, got {found}")
     if shape[0] != count:
-        raise DataError(f"{path}: {key} must have one for each of {count} examples, got {shape[0]}")
+        raise DataError(f"{path}: {key} must have one row for each of {count} examples, got {shape[0]}")
 
 
 def _read_headers(path: Path) -> dict[str, _Header]:
@@ -179,14 +176,14 @@ def _read_headers(path: Path) -> dict[str, _Header]:
 
 
 def _checked_header(archive: zipfile.ZipFile, name: str) -> _Header:
-    """An array's header, once it asks for as much as the file has: numpy would make room for what it asks for."""
+    """An array's header; ValueError unless the file has as many bytes as it claims, which numpy would allocate."""
     with archive.open(name) as member:
         header = _read_header(member)
-        given = archive.getinfo(name).file_size - member.tell()
+        present = archive.getinfo(name).file_size - member.tell()
     claimed = math.prod(header.shape) * header.dtype.itemsize
-    if claimed != given and not header.dtype.hasobject:  # objects are pickled, in any number of bytes
+    if claimed != present and not header.dtype.hasobject:  # objects are pickled, in any number of bytes
         raise ValueError(
-            f"{name} has the shape {header.shape} of {header.dtype}, which is {claimed:,} bytes, but holds {given:,}"
+            f"{name} has the shape {header.shape} of {header.dtype}, which is {claimed:,} bytes, but holds {present:,}"
         )
     return header
 
@@ -199,7 +196,7 @@ def _read_header(member: IO[bytes]) -> _Header:
 
 
 def _check_values(path: Path, key: str) -> None:
-    """Walks through inputs as reading them would, checksum included; nothing of them is kept."""
+    """Check inputs as reading them would, including the checksum, without keeping them."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
             dtype = _read_header(member).dtype
@@ -209,15 +206,11 @@ def _check_values(path: Path, key: str) -> None:
         raise _unreadable(path, key, error) from None
 
 
-def _read_inputs(path: Path, key: str) -> NDArray[Any]:
-    return _finite(path, key, _read(path, key))
-
-
 def _finite(path: Path, key: str, inputs: NDArray[Any]) -> NDArray[Any]:
-    """Inputs as they are trained on; DataError where that is not a number."""
+    """Inputs as uint8 or float32; DataError where they are not finite."""
     if inputs.dtype == np.uint8:
         return inputs
-    with np.errstate(over="ignore"):  # a float64 may be finite and still not fit: refused below
+    with np.errstate(over="ignore"):  # a finite float64 may overflow: rejected below
         inputs = inputs.astype(np.float32)
     if not np.isfinite(inputs).all():
         raise DataError(f"{path}: {key} must be finite numbers, got NaN or infinity")
@@ -226,11 +219,11 @@ def _finite(path: Path, key: str, inputs: NDArray[Any]) -> NDArray[Any]:
 
 def _read(path: Path, key: str) -> NDArray[Any]:
     try:
-        # Without pickle: a file that somebody sent must not be able to run code.
+        # Without pickle: an untrusted file must not be able to run code.
         with np.load(path, allow_pickle=False) as archive:
             array: NDArray[Any] = archive[key]
     except MemoryError:
-        raise DataError(f"{path}: {key} must fit into memory, there is no room for it") from None
+        raise DataError(f"{path}: {key} must fit into memory, it does not") from None
     except _BROKEN as error:
         raise _unreadable(path, key, error) from None
     return array
@@ -238,3 +231,51 @@ def _read(path: Path, key: str) -> NDArray[Any]:
 
 def _unreadable(path: Path, key: str, error: Exception) -> DataError:
     return DataError(f"{path}: {key} must be readable, got: {error}")
+
+
+def split_from_arrays(
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    rows: Rows | None = None,
+    *,
+    image_size: int | None = None,
+    channels_first: bool = False,
+) -> Split:
+    """The selected rows (all by default) of uint8 inputs, scaled to 0..1, or float inputs, and of targets.
+
+    Images are (N, H, W) or (N, H, W, C); with `channels_first`, inputs of any rank keep their layout.
+    """
+    if rows is None:
+        rows = np.arange(len(labels))
+
+    def tensor(some: Rows) -> Tensor:
+        values = _to_float(images[some])
+        return values if channels_first else _to_images(values, image_size)
+
+    filled = torch.empty(len(rows), *tensor(rows[:1]).shape[1:])
+    for start in range(0, len(rows), _STEP):
+        part = slice(start, start + _STEP)
+        filled[part] = tensor(rows[part])
+    return Split(filled, torch.from_numpy(labels[rows]))
+
+
+def fit_size(images: Tensor, size: int) -> Tensor:
+    """Resize so that the shorter side is `size`, then crop the centre square."""
+    height, width = images.shape[2:]
+    scale = size / min(height, width)
+    resized = (max(size, round(height * scale)), max(size, round(width * scale)))
+    images = F.interpolate(images, resized, mode="bilinear", align_corners=False, antialias=True)
+    top, left = (resized[0] - size) // 2, (resized[1] - size) // 2
+    return images[:, :, top : top + size, left : left + size]
+
+
+def _to_float(values: NDArray[Any]) -> Tensor:
+    tensor = torch.from_numpy(values.astype(np.float32))
+    return tensor / 255 if values.dtype == np.uint8 else tensor
+
+
+def _to_images(tensor: Tensor, image_size: int | None) -> Tensor:
+    tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
+    if image_size is None or tuple(tensor.shape[2:]) == (image_size, image_size):
+        return tensor
+    return fit_size(tensor, image_size)

@@ -1,60 +1,73 @@
-"""One part of a data set in memory, and its batches."""
+"""One part of a data set and its batches: in memory, read lazily, or with a teacher's logits."""
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-Batch = tuple[Tensor, ...]  # inputs, targets, and where a teacher was asked, its outputs
-Moment = tuple[int, int]  # a training's seed and its epoch, from which all follows that is random in its batches
+from sca_search.errors import CodeError, DataError
+
+Batch = tuple[Tensor, ...]  # inputs, targets and, with a teacher, its logits
+EpochSeed = tuple[int, int]  # seed and epoch of a training: they determine everything random in its batches
+
+# Reads one entry of a split with random augmentation.
+AugmentingReader = Callable[[Any, np.random.Generator], Tensor]
+# A random stream separate from the one that shuffles.
+_AUGMENT_STREAM = 2
 
 
-class Fetches(Protocol):
-    """Whatever turns lists of rows into batches, in the order given; at a moment of a training, or at none."""
+class BatchSource:
+    """Anything that turns lists of rows into batches."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
-    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]: ...
+    def fetch(self, chunks: Sequence[Tensor], epoch_seed: EpochSeed | None = None, /) -> Iterator[Batch]:
+        """One batch for each list of rows, in the given order; outside of a training there is no epoch seed."""
+        raise NotImplementedError
+
+    def batches(self, size: int, *, seed: int | None = None) -> "Batches":
+        """Batches of at most `size` inputs: in order without a seed, reshuffled in every epoch with one."""
+        return Batches(self, size, seed=seed)
 
 
 class Batches:
-    """The batches of one split, an epoch an iteration.
+    """The batches of one split; each iteration is one epoch.
 
     Without a seed the order is the split's own. With one, epoch n is shuffled by a generator seeded
-    from (seed, n) alone, so that a training resumed after `set_epoch(n)` sees what it would have seen.
+    from (seed, n) alone, so that a training resumed after `set_epoch(n)` gets the same batches.
     """
 
-    def __init__(self, source: Fetches, size: int, *, seed: int | None = None) -> None:
+    def __init__(self, source: BatchSource, size: int, *, seed: int | None = None) -> None:
         if size < 1:
-            raise ValueError(f"a batch must hold at least 1 image, got {size}")
+            raise ValueError(f"the batch size must be at least 1, got {size}")
         self._source = source
         self._size = size
         self._seed = seed
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, from 0."""
+        """Set the epoch of the next iteration, counted from 0."""
         self._epoch = epoch
 
     def __len__(self) -> int:
+        # BatchNorm cannot train on a single value: a last batch of one input is dropped in training.
+        smallest = 1 if self._seed is None else 2
         full, rest = divmod(len(self._source), self._size)
-        return full + int(rest > self._smallest_kept)
+        return full + int(rest >= smallest)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A generator, so that an epoch counts from its first batch: Lightning asks for an iterator
-        # once more than it has epochs, and takes nothing from the first.
+        # A generator, so that an epoch counts from its first batch: Lightning creates one more iterator
+        # than it has epochs, and reads nothing from the first.
         epoch = self._epoch
         self._epoch += 1
-        moment = None if self._seed is None else (self._seed, epoch)
-        yield from self._source.fetch(torch.split(self._order(epoch), self._size)[: len(self)], moment)
-
-    @property
-    def _smallest_kept(self) -> int:
-        # Batch normalisation cannot train on one value: a last batch of one image is left out there.
-        return 0 if self._seed is None else 1
+        epoch_seed = None if self._seed is None else (self._seed, epoch)
+        yield from self._source.fetch(torch.split(self._order(epoch), self._size)[: len(self)], epoch_seed)
 
     def _order(self, epoch: int) -> Tensor:
         count = len(self._source)
@@ -64,8 +77,8 @@ class Batches:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """Inputs (float32, channels behind the batch) and targets (int64 of classes, float32 of others) in memory."""
+class Split(BatchSource):
+    """Inputs (float32, channels after the batch axis) and targets (int64 for classes, else float32) in memory."""
 
     images: Tensor
     labels: Tensor
@@ -78,53 +91,107 @@ class Split:
         """Channels first."""
         return tuple(self.images.shape[1:])
 
-    def batches(self, size: int, *, seed: int | None = None) -> Batches:
-        """Batches of at most `size` images; in order without a seed, shuffled anew each epoch with one."""
-        return Batches(self, size, seed=seed)
-
-    def fetch(self, chunks: Sequence[Tensor], _moment: Moment | None = None, /) -> Iterator[Batch]:
-        """One batch for each list of rows."""
+    def fetch(self, chunks: Sequence[Tensor], _epoch_seed: EpochSeed | None = None, /) -> Iterator[Batch]:
         for rows in chunks:
             yield self.images.index_select(0, rows), self.labels.index_select(0, rows)
 
 
 @dataclass(frozen=True, eq=False)
-class TaughtSplit:
-    """A split whose batches also carry a teacher's answers, asked once and not at every step."""
+class TeacherSplit(BatchSource):
+    """A split whose batches also contain a teacher's logits, for distillation."""
 
-    split: Fetches
-    answers: Tensor  # a row an image, in the split's own order
+    split: BatchSource
+    # Precomputed logits in the split's order; the teacher itself where inputs change from epoch to epoch.
+    teacher: Tensor | Callable[[Tensor], Tensor]
 
     def __len__(self) -> int:
         return len(self.split)
 
-    def batches(self, size: int, *, seed: int | None = None) -> Batches:
-        """As the split's own batches, with a third tensor."""
-        return Batches(self, size, seed=seed)
+    def fetch(self, chunks: Sequence[Tensor], epoch_seed: EpochSeed | None = None, /) -> Iterator[Batch]:
+        for batch, rows in zip(self.split.fetch(chunks, epoch_seed), chunks, strict=True):
+            yield (*batch, self._teacher_logits(batch[0], rows))
 
-    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]:
-        """One batch for each list of rows."""
-        for batch, rows in zip(self.split.fetch(chunks, moment), chunks, strict=True):
-            yield (*batch, self.answers.index_select(0, rows))
+    def _teacher_logits(self, inputs: Tensor, rows: Tensor) -> Tensor:
+        if isinstance(self.teacher, Tensor):
+            return self.teacher.index_select(0, rows)
+        with torch.no_grad():
+            return self.teacher(inputs)
+
+
+class Reader(Protocol):
+    """Reads one entry of a split as float32, channels first."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+
+    def __call__(self, entry: Any, /) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
-class AskedSplit:
-    """A split whose examples change from epoch to epoch, so that its teacher is asked at every step."""
+class LazySplit(BatchSource):
+    """A split that is too large for memory, or changes from epoch to epoch: batches are read when needed."""
 
-    split: Fetches
-    teacher: Callable[[Tensor], Tensor]
+    paths: Sequence[Any]  # files, or whatever else the reader accepts
+    labels: Tensor
+    reader: Reader
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    workers: int | None = None  # loader processes; None: as many as there are spare cores
+    changes: bool = False  # whether reading an input again gives another one, because the user's data set augments
+    augmented: AugmentingReader | None = None  # reads with our augmentation, in training only
 
     def __len__(self) -> int:
-        return len(self.split)
+        return len(self.paths)
 
-    def batches(self, size: int, *, seed: int | None = None) -> Batches:
-        """As the split's own batches, with a third tensor."""
-        return Batches(self, size, seed=seed)
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels first."""
+        return self.reader.image_shape
 
-    def fetch(self, chunks: Sequence[Tensor], moment: Moment | None = None, /) -> Iterator[Batch]:
-        """One batch for each list of rows."""
-        for inputs, *rest in self.split.fetch(chunks, moment):
-            with torch.no_grad():
-                told = self.teacher(inputs)
-            yield (inputs, *rest, told)  # outside: whoever takes it would train without gradients
+    def fetch(self, chunks: Sequence[Tensor], epoch_seed: EpochSeed | None = None, /) -> Iterator[Batch]:
+        # A separate generator: the loader draws a seed for its workers, and a draw from the global generator would
+        # change every later random number of the training. It is seeded by the order of the rows, which differs in
+        # every epoch: readers that augment must not repeat themselves.
+        loader = DataLoader(
+            _Entries(self, epoch_seed),
+            batch_sampler=[rows.tolist() for rows in chunks],
+            num_workers=_spare_cores() if self.workers is None else self.workers,
+            generator=torch.Generator().manual_seed(zlib.crc32(chunks[0].numpy().tobytes()) if len(chunks) else 0),
+        )
+        try:
+            for batch in loader:  # lists of two, from torch's default collation
+                yield batch[0], batch[1]
+        except (DataError, CodeError) as error:
+            raise type(error)(_without_traceback(error)) from None
+
+
+def _without_traceback(error: Exception) -> str:
+    """The message alone: an error from a loader process contains its traceback as text."""
+    last = str(error).strip().splitlines()[-1]
+    return last.rpartition(f"{type(error).__name__}: ")[2]
+
+
+class _Entries(Dataset[Batch]):
+    """A lazy split as a map-style data set for torch's loader."""
+
+    def __init__(self, split: LazySplit, epoch_seed: EpochSeed | None) -> None:
+        self._split = split
+        self._epoch_seed = epoch_seed
+        ones = [1] * (len(split.image_shape) - 1)
+        self._mean = torch.tensor(split.mean).view(-1, *ones)
+        self._std = torch.tensor(split.std).view(-1, *ones)
+
+    def __getitem__(self, row: int) -> Batch:
+        return (self._read(row) - self._mean) / self._std, self._split.labels[row]
+
+    def _read(self, row: int) -> Tensor:
+        split = self._split
+        if split.augmented is None or self._epoch_seed is None:
+            return split.reader(split.paths[row])
+        # One generator per row: the result does not depend on which process reads it, or on what was read before.
+        return split.augmented(split.paths[row], np.random.default_rng([*self._epoch_seed, row, _AUGMENT_STREAM]))
+
+
+def _spare_cores() -> int:
+    """All threads that this process may use except the one that trains; more than four readers bring nothing."""
+    return min(4, torch.get_num_threads() - 1)

@@ -1,7 +1,8 @@
-"""Cuts labelled rows into parts that keep the mixture of classes.
+"""Stratified splits of labelled rows.
 
-Everything rests on one permutation in which every beginning has the mixture of the whole, so that a
-part is simply its first n rows.
+Everything is based on one permutation of which every prefix has the class proportions of the whole, so that a part is
+simply its first n rows. scikit-learn's stratified splits do not have this property: there, a smaller limit of training
+images is not a subset of a larger one.
 """
 
 from collections.abc import Sequence
@@ -13,35 +14,37 @@ from sca_search.errors import DataError
 
 Rows = NDArray[np.int64]
 
-# The test part is cut with this constant and never with the study's seed: studies with different
-# seeds are then compared on the same test images, and none has trained on another's.
+# The test split is drawn with this constant and never with the study's seed: studies with different
+# seeds are compared on the same test images, and none has trained on the test images of another.
 TEST_SEED = 20_240_229
 
-# A tenth for validation, but no more than 5000 images: beyond that the search pays for precision
-# (5000 images know an accuracy of 90 % to ±0.4 points) that its choice between candidates never uses.
-VAL_SHARE = 0.1
-VAL_MOST = 5000
+# A tenth for validation, but no more than 5000 images: they measure an accuracy of 90 % to ±0.4 points, and the
+# search cannot use more precision to choose between candidates.
+_VAL_FRACTION = 0.1
+_VAL_MOST = 5000
+# The test split where a source has none.
+TEST_FRACTION = 0.2
 
-# Separate streams for separate cuts of one seed.
+# Separate random streams for the splits of one seed.
 _VAL_STREAM, _LIMIT_STREAM = 0, 1
 
 
 def stratified_order(labels: Rows, entropy: int | Sequence[int]) -> Rows:
-    """A random permutation whose every beginning has the class mixture of the whole.
+    """A random permutation of which every prefix has the class proportions of the whole.
 
-    The k-th row of a class of n (in random order) is put at (k + 1/2)/n of the way: a beginning of
-    share t holds t·n of each class to within half a row. Largest remainders would be nearer to the
-    quota for large classes, but can take the only row of a rare one; here, a beginning shorter than
+    The k-th row of a class of n (in random order) is placed at position (k + 1/2)/n of 1: a prefix of
+    fraction t contains t·n of each class to within half a row. Largest remainders would be closer to the
+    quota for large classes, but can take the only row of a rare one; here, a prefix shorter than
     half never does, up to the rounding of the total.
     """
     generator = np.random.default_rng(entropy)
     shuffled = generator.permutation(len(labels))
-    place = np.empty(len(labels))
+    position = np.empty(len(labels))
     for label in np.unique(labels):
         rows = shuffled[labels[shuffled] == label]
-        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+        position[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
     # A stable sort of the shuffled rows: ties between classes stay in random order.
-    return shuffled[np.argsort(place[shuffled], kind="stable")]
+    return shuffled[np.argsort(position[shuffled], kind="stable")]
 
 
 def carve(labels: Rows, count: int, entropy: int | Sequence[int]) -> tuple[Rows, Rows]:
@@ -53,8 +56,13 @@ def carve(labels: Rows, count: int, entropy: int | Sequence[int]) -> tuple[Rows,
 def carve_val(labels: Rows, seed: int, *, count: int | None = None) -> tuple[Rows, Rows]:
     """Validation rows and training rows."""
     if count is None:
-        count = min(VAL_MOST, share_of(len(labels), VAL_SHARE))
+        count = min(_VAL_MOST, _fraction_of(len(labels), _VAL_FRACTION))
     return carve(labels, count, (seed, _VAL_STREAM))
+
+
+def carve_test(labels: Rows) -> tuple[Rows, Rows]:
+    """Test rows, the same for every seed, and the others."""
+    return carve(labels, _fraction_of(len(labels), TEST_FRACTION), TEST_SEED)
 
 
 def limit_rows(labels: Rows, limit: int | None, seed: int) -> Rows:
@@ -64,13 +72,13 @@ def limit_rows(labels: Rows, limit: int | None, seed: int) -> Rows:
     return carve(labels, limit, (seed, _LIMIT_STREAM))[0]
 
 
-def share_of(count: int, share: float) -> int:
-    """The share in whole rows, at least one."""
-    return max(1, round(count * share))
+def _fraction_of(count: int, fraction: float) -> int:
+    """In whole rows, at least one."""
+    return max(1, round(count * fraction))
 
 
 def require_every_class(where: str, labels: Rows, classes: Sequence[str]) -> None:
-    """Refuse a training part from which carving took the last image of a class."""
+    """DataError where validation and test took the last training example of a class."""
     counts = np.bincount(labels, minlength=len(classes))
     for name, count in zip(classes, counts, strict=True):
         if count == 0:

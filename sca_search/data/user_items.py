@@ -1,4 +1,4 @@
-"""A user's own map-style data set, read item by item: pairs of an input and a target, whatever holds them."""
+"""A user's map-style data set, read item by item: pairs of an input and a target, of any type."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from torch import Tensor
 from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.errors import CodeError, DataError
 
-# So many items are read twice: one that is flipped by the toss of a coin is caught but once in 65,536.
+# Items that are read twice: a random flip with probability 1/2 escapes detection once in 65,536.
 _READ_TWICE = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A data set whose items are pairs; `where` it comes from is for sentences."""
+    """A data set whose items are pairs; `where` is for messages."""
 
     where: str
     source: Any
@@ -28,11 +28,11 @@ class Items:
         return len(self.source)
 
     def pair(self, row: int) -> tuple[Tensor, NDArray[Any]]:
-        """An item as float32 with its channels first, and its target."""
+        """An input as float32, channels first, and its target."""
         item = self._item(row)
         if not isinstance(item, tuple | list) or len(item) != 2:
-            shown = f"{type(item).__name__} of length {len(item)}" if isinstance(item, tuple | list) else _kind(item)
-            raise DataError(f"{self.where}: every item must be a pair (input, target), got a {shown}")
+            got = f"{_kind(item)} of length {len(item)}" if isinstance(item, tuple | list) else _kind(item)
+            raise DataError(f"{self.where}: every item must be a pair (input, target), got a {got}")
         return self._input(item[0]), self._target(item[1])
 
     def _item(self, row: int) -> Any:
@@ -41,14 +41,14 @@ class Items:
         except USER_ERRORS as error:
             raise CodeError(f"{self.where}: reading item {row} failed with {describe_error(error)}") from error
 
-    def _input(self, given: Any) -> Tensor:
-        values = _array(given)
-        if isinstance(given, Image.Image):
+    def _input(self, value: Any) -> Tensor:
+        values = _array(value)
+        if isinstance(value, Image.Image):
             values = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
         if values.dtype.kind not in "fiub" or values.ndim < 1:
             raise DataError(
                 f"{self.where}: inputs must be tensors, arrays or images of numbers with their channels first, "
-                f"got a {_kind(given)}" + (f" of shape {values.shape}" if values.dtype.kind in "fiub" else "")
+                f"got a {_kind(value)}" + (f" of shape {values.shape}" if values.dtype.kind in "fiub" else "")
             )
         tensor = torch.from_numpy(np.array(values, dtype=np.float32))
         if values.dtype == np.uint8:
@@ -57,10 +57,10 @@ class Items:
             raise DataError(f"{self.where}: inputs must be finite numbers, got NaN or infinity")
         return tensor
 
-    def _target(self, given: Any) -> NDArray[Any]:
-        target = _array(given)
+    def _target(self, value: Any) -> NDArray[Any]:
+        target = _array(value)
         if target.dtype.kind not in "fiub":
-            raise DataError(f"{self.where}: targets must be numbers, got a {_kind(given)}")
+            raise DataError(f"{self.where}: targets must be numbers, got a {_kind(value)}")
         return target
 
     @property
@@ -68,28 +68,28 @@ class Items:
         return tuple(self.pair(0)[0].shape)
 
     def changes(self) -> bool:
-        """Whether items are others when they are read again: then their data set augments them."""
+        """Whether items differ when they are read again, because their data set augments them."""
         rows = range(min(len(self), _READ_TWICE))
         return any(not torch.equal(self.pair(row)[0], self.pair(row)[0]) for row in rows)
 
     def read(self, rows: Sequence[int], inputs: Tensor | None = None) -> list[NDArray[Any]]:
-        """The targets of some rows; where there is room for them, the inputs are filled in on the way."""
+        """The targets of some rows; their inputs are written to `inputs` where it is given."""
         shape, targets = self.input_shape, []
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             tensor, target = self.pair(row)
             if tuple(tensor.shape) != shape:
                 raise DataError(
                     f"{self.where}: all inputs must have one shape, got {shape} and, item {row}, {tuple(tensor.shape)}"
                 )
             if inputs is not None:
-                inputs[place] = tensor
+                inputs[index] = tensor
             targets.append(target)
         return targets
 
 
 @dataclass(frozen=True, eq=False)
 class ItemReader:
-    """What a lazy split asks for an input: a row of a user's data set, read anew."""
+    """The reader of a lazy split over a user's data set: one row, read again each time."""
 
     items: Items
     image_shape: tuple[int, ...]
@@ -105,7 +105,7 @@ class ItemReader:
 
 
 def stacked(where: str, targets: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Targets as one array; DataError where they are of several kinds or shapes."""
+    """Targets as one array; DataError where they differ in kind or shape."""
     types = {target.dtype.kind == "f" for target in targets}
     if len(types) > 1:
         raise DataError(f"{where}: targets must be all integers or all floats, got both")
@@ -115,15 +115,15 @@ def stacked(where: str, targets: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.stack(targets)
 
 
-def _array(given: Any) -> NDArray[Any]:
-    if isinstance(given, Tensor):
-        tensor = given.detach().cpu()
+def _array(value: Any) -> NDArray[Any]:
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except ValueError:  # lists of several lengths
         return np.asarray(None, dtype=object)
 
 
-def _kind(given: object) -> str:
-    return type(given).__name__
+def _kind(value: object) -> str:
+    return type(value).__name__

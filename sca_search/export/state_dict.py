@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sca_search.errors import RunError
-from sca_search.models.levels import whole_trits
+from sca_search.models.scales import merged_trits
 from sca_search.system.files import save_tensors
 from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
@@ -63,7 +63,7 @@ def count_zeros(path: Path) -> dict[str, ZeroCount]:
 def counted_sparsity(path: Path) -> float:
     """The share of zeros, counted in the file; two layers that were one count as that."""
     state, layers, _ = load_plain(path)
-    return total(zero_counts(whole_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
+    return total(zero_counts(merged_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
 
 def _check_trits(path: Path, tensors: Mapping[str, Tensor], layers: tuple[str, ...]) -> None:

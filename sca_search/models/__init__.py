@@ -1,10 +1,9 @@
-"""The networks of the paper and a small one for 8×8 digits, by name; and the way to any other network.
+"""The networks of the paper and a small one for 8×8 digits, by name; and loaders of any other network.
 
-Plain modules: which of their layers become ternary is decided elsewhere, from the layers' names. What they
-share is that every weight layer but the last feeds a BatchNorm and has no bias: weights in {-1, 0, +1} have
-no scale of their own, the normalisation gives them one.
+Every weight layer of the built-in networks except the last is followed by a BatchNorm and has no bias: weights in
+{-1, 0, +1} have no scale, the normalisation supplies one.
 
-A name with a colon is no network of ours: `torchvision:NAME`, `timm:NAME`, `file.py:function`, `package:function`.
+A name with a colon is another network: `torchvision:NAME`, `timm:NAME`, `file.py:function`, `package:function`.
 """
 
 from collections.abc import Callable
@@ -13,10 +12,10 @@ from torch import nn
 
 from sca_search.errors import ModelError, unknown_name
 from sca_search.models.alexnet import alexnet
+from sca_search.models.blocks import Shape, require_maps
 from sca_search.models.lenet import lenet, lenet_medium, lenet_small
 from sca_search.models.resnet import resnet18, resnet20
-from sca_search.models.shape import Shape, require_maps
-from sca_search.models.user import Maker, maker_of, own_maker
+from sca_search.models.user import Maker, maker_of, user_maker
 from sca_search.models.vgg import vgg_s, vgg_variate
 from sca_search.models.zoo import timm_maker, torchvision_maker
 
@@ -36,12 +35,11 @@ MODELS: dict[str, Builder] = {
     "alexnet": alexnet,
 }
 
-
 _ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
 
 
 def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> Maker:
-    """What makes the named network for inputs of this shape; ModelError if there is no such network."""
+    """The function that makes the named network for inputs of this shape; ModelError if there is no such network."""
     source, colon, rest = name.partition(":")
     if not colon:
         return lambda: build_model(name, num_classes=num_classes, input_shape=input_shape, dropout=dropout)
@@ -49,14 +47,14 @@ def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: floa
         raise ModelError(f"model {name}: model.dropout is a setting of the built-in networks, got {dropout}")
     if source in _ZOOS:
         return _ZOOS[source](rest, num_classes, input_shape)
-    return own_maker(name, num_classes, input_shape)
+    return user_maker(name, num_classes, input_shape)
 
 
 def build_model(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> nn.Module:
-    """The named network for inputs of (channels, height, width), freshly initialised, in training mode."""
+    """The named network for inputs of (channels, height, width), newly initialised, in training mode."""
     if name not in MODELS:
         sentence = unknown_name("model", name, MODELS)
-        raise ModelError(f"{sentence}; others are given as file.py:function, torchvision:NAME or timm:NAME")
+        raise ModelError(f"{sentence}; others can be given as file.py:function, torchvision:NAME or timm:NAME")
     require_maps(name, input_shape)
     if num_classes < 1:
         raise ModelError(f"model {name}: the number of outputs must be at least 1, got {num_classes}")

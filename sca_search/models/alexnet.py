@@ -1,19 +1,18 @@
 """AlexNet for ImageNet: torchvision's layout, with normalisation.
 
-The original has none behind its layers, and ternary weights have no scale: so a BatchNorm follows each of
-the five convolutions and the two hidden full layers, which then need no bias.
+The original has none, and ternary weights have no scale: so a BatchNorm follows each of the five convolutions
+and the two hidden linear layers, which then need no bias.
 """
 
 from torch import nn
 
-from sca_search.models.blocks import conv, dropped, hidden, join
-from sca_search.models.shape import Shape, require_pixels
+from sca_search.models.blocks import Shape, conv, dropped, hidden, join, require_pixels
 
 
 def alexnet(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
-    """Five convolutions, an average to 6×6, three full layers; dropout before the two hidden ones.
+    """Five convolutions, average pooling to 6×6, three linear layers; dropout before the two hidden ones.
 
-    56,971,264 weights between the first and the last layer, whatever the image's size.
+    56,971,264 weights between the first and the last layer, for any image size.
     """
     # 63 pixels become 15, 7, 3 and 1 through the strided convolution and three poolings of 3 at stride 2
     require_pixels("alexnet", input_shape, 63)

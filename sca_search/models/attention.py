@@ -1,8 +1,8 @@
-"""Attention whose projections are layers of their own, so that they can become ternary.
+"""Attention with separate projection layers, so that they can become ternary.
 
-torch's nn.MultiheadAttention keeps its input projection as a bare parameter and hands its weights to a function: no
-parametrization and no hook reaches them. Here queries, keys and values each have a full layer, and the numbers that
-come out are the same.
+torch's nn.MultiheadAttention has its input projection as a bare parameter and passes its weights to a function: no
+parametrization and no hook reaches them. Here queries, keys and values each have a linear layer, and the outputs are
+the same.
 """
 
 import math
@@ -13,32 +13,32 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """What nn.MultiheadAttention computes, by four full layers: q_proj, k_proj, v_proj and out_proj."""
+    """What nn.MultiheadAttention computes, by four linear layers: q_proj, k_proj, v_proj and out_proj."""
 
-    # torch's encoder layers look at these to decide on a path that would go around the layers: not with these answers.
+    # With these values, torch's encoder layers do not choose the fast path that bypasses the layers.
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, given: nn.MultiheadAttention) -> None:
+    def __init__(self, source: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.embed_dim = given.embed_dim
-        self.num_heads = given.num_heads
-        self.dropout = given.dropout
-        self.batch_first = given.batch_first
+        self.embed_dim = source.embed_dim
+        self.num_heads = source.num_heads
+        self.dropout = source.dropout
+        self.batch_first = source.batch_first
         weights = (
-            (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
-            if given.in_proj_weight is None
-            else given.in_proj_weight.chunk(3)
+            (source.q_proj_weight, source.k_proj_weight, source.v_proj_weight)
+            if source.in_proj_weight is None
+            else source.in_proj_weight.chunk(3)
         )
-        biases = (None, None, None) if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
-        packed = given.in_proj_weight if given.in_proj_weight is not None else given.q_proj_weight
+        biases = (None, None, None) if source.in_proj_bias is None else source.in_proj_bias.chunk(3)
+        packed = source.in_proj_weight if source.in_proj_weight is not None else source.q_proj_weight
         self.q_proj, self.k_proj, self.v_proj = (
             _linear(weight, bias, trained=packed.requires_grad) for weight, bias in zip(weights, biases, strict=True)
         )
-        out_bias = given.out_proj.bias
-        self.out_proj = _linear(given.out_proj.weight, out_bias, trained=given.out_proj.weight.requires_grad)
-        self.train(given.training)
+        out_bias = source.out_proj.bias
+        self.out_proj = _linear(source.out_proj.weight, out_bias, trained=source.out_proj.weight.requires_grad)
+        self.train(source.training)
 
     def forward(  # noqa: PLR0913, PLR0917 - torch's signature
         self,
@@ -51,14 +51,14 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """torch's arguments and results; `is_causal` is a hint there and not needed here: the mask says it all."""
+        """torch's arguments and results; `is_causal` is only a hint there and not needed here, given the mask."""
         if is_causal and attn_mask is None:
-            raise RuntimeError("attention needs its attn_mask where it is said to be causal")
+            raise RuntimeError("attention requires attn_mask where is_causal is set")
         batched = query.ndim == 3
         first = self.batch_first or not batched
         q, k, v = (
-            self._heads(proj(given), batched, first)
-            for proj, given in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+            self._heads(proj(tensor), batched, first)
+            for proj, tensor in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
         )
         mask = self._mask(attn_mask, key_padding_mask, q)
         rate = self.dropout if self.training else 0.0
@@ -83,7 +83,7 @@ class Attention(nn.Module):
         return batch_first.reshape(*batch_first.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
-        """Both masks as one that is added to the scores, (batch or 1, heads or 1, queries or 1, keys)."""
+        """Both masks combined, to be added to the scores, (batch or 1, heads or 1, queries or 1, keys)."""
         added = None if mask is None else _as_added(mask, like)
         if added is not None:
             added = added.reshape(-1, self.num_heads, *added.shape[1:]) if added.ndim == 3 else added[None, None]
@@ -94,7 +94,7 @@ class Attention(nn.Module):
 
 
 def _as_added(mask: Tensor, like: Tensor) -> Tensor:
-    """True in a mask stands for places that must not be looked at."""
+    """True in a mask marks positions that must not be attended to."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
@@ -109,10 +109,10 @@ def _linear(weight: Tensor, bias: Tensor | None, *, trained: bool) -> nn.Linear:
 
 
 def open_attention(network: nn.Module) -> nn.Module:
-    """Replaces each nn.MultiheadAttention in place.
+    """Replace each nn.MultiheadAttention in place.
 
-    Not those that add a key of their own (add_bias_kv, add_zero_attn), nor classes derived from torch's, whose
-    code may do something else: they stay as they are, and dense.
+    Not those that add a key (add_bias_kv, add_zero_attn), nor classes derived from torch's, whose code may differ: they
+    are unchanged and stay dense.
     """
     if _opens(network):
         assert isinstance(network, nn.MultiheadAttention)
@@ -126,7 +126,7 @@ def open_attention(network: nn.Module) -> nn.Module:
                 setattr(parent, name, made[child])
     for module in network.modules():
         if made and isinstance(module, nn.TransformerEncoder):
-            # Nested tensors belong to the path around the layers, and are decided on when the encoder is made.
+            # Nested tensors belong to the fast path, and are chosen when the encoder is created.
             module.use_nested_tensor = False
     return network
 

@@ -1,4 +1,4 @@
-"""Which layers become ternary: weight layers in order of execution, each with the reason for its lot."""
+"""Which layers become ternary: weight layers in order of execution, each with the reason for the choice."""
 
 import fnmatch
 import math
@@ -32,9 +32,9 @@ class WeightLayer:
 
     name: str
     shape: tuple[int, ...]  # of its weight: output channels, input channels, kernel
-    scale_is_free: bool  # a normalisation reads its output, so the weights may be rescaled
+    scale_is_free: bool  # a normalisation follows, so the weights may be rescaled
     executed: bool = True
-    transposed_groups: int = 0  # of a transposed convolution, whose weight begins with its input channels
+    transposed_groups: int = 0  # of a transposed convolution, whose weight has its input channels first
     bound: str = ""  # why the layer must stay dense, if it must
 
     @property
@@ -48,8 +48,8 @@ class WeightLayer:
 
     @property
     def obstacle(self) -> str:
-        """Why the layer cannot become ternary whatever the user asks for; nothing if it can."""
-        return self.bound if self.executed else "never runs as a module of its own"
+        """Why the layer can never become ternary; empty if it can."""
+        return self.bound if self.executed else "is never called as a module"
 
 
 @dataclass(frozen=True)
@@ -64,45 +64,45 @@ class LayerChoice:
 def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | None = None) -> list[WeightLayer]:
     """The weight layers in order of execution, those that never run last.
 
-    One forward pass with hooks: a normalisation that is handed the very tensor a layer gave follows that layer.
-    ModelError if the network cannot take such an input, or does not answer it with one row of `outputs` numbers.
+    One forward pass with hooks: a normalisation whose input is the very tensor that a layer returned follows that
+    layer. ModelError if the network cannot process such an input, or does not return one row of `outputs` numbers.
     """
     names = {module: name for name, module in model.named_modules()}
-    runs: Counter[nn.Module] = Counter()  # in the order of the first
-    giver: dict[tuple[int, int], nn.Module] = {}  # by identity and version: an in-place ReLU makes it another tensor
-    kept: list[Tensor] = []  # outputs stay alive, else a new tensor could take over a dead one's id
+    runs: Counter[nn.Module] = Counter()  # in the order of first execution
+    producer: dict[tuple[int, int], nn.Module] = {}  # by identity and version: an in-place ReLU counts as a new tensor
+    alive: list[Tensor] = []  # references to outputs, else a new tensor could get the id of a deleted one
     normalised: set[nn.Module] = set()
-    within: list[tuple[nn.Module, Any]] = []  # modules that have begun and not ended, with what they were given
+    active: list[tuple[nn.Module, Any]] = []  # modules that are running, with their inputs
 
     def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        within.append((module, inputs))
+        active.append((module, inputs))
 
     def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        within.pop()
+        active.pop()
         if isinstance(module, NORMALISATIONS) and inputs:
-            source = giver.get((id(inputs[0]), inputs[0]._version))
+            source = producer.get((id(inputs[0]), inputs[0]._version))
             if source is not None:
                 normalised.add(source)
         if isinstance(module, WEIGHT_LAYERS):
-            kept.append(output)
-            giver[id(output), output._version] = module
+            alive.append(output)
+            producer[id(output), output._version] = module
             runs[module] += 1
 
-    # Before all other hooks: what a hook of the network's own raises belongs to its module.
+    # Before all other hooks: an error in one of the network's hooks belongs to its module.
     hooks = [module.register_forward_pre_hook(begin, prepend=True) for module in names]
     hooks += [module.register_forward_hook(note) for module in names]
     try:
         with torch.no_grad(), _in_evaluation(model):
-            answer = model(torch.zeros(2, *input_shape))
-    except USER_ERRORS as error:  # whatever a network raises on an input that it cannot take
-        place = _place(within, names)
-        sentence = f"the network cannot take an input of shape {tuple(input_shape)}{place}: {describe_error(error)}"
+            output = model(torch.zeros(2, *input_shape))
+    except USER_ERRORS as error:
+        place = _place(active, names)
+        sentence = f"the network cannot process an input of shape {tuple(input_shape)}{place}: {describe_error(error)}"
         raise ModelError(sentence) from error
     finally:
         for hook in hooks:
             hook.remove()
     if outputs is not None:
-        require_rows(answer, outputs)
+        require_rows(output, outputs)
     idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in runs]
     bound = _bound_layers(model, runs)
     return [_describe(module, names[module], bound, module in normalised) for module in runs] + [
@@ -111,8 +111,8 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
 
 
 def defined_layers(model: nn.Module) -> list[WeightLayer]:
-    """The weight layers in the order of their definition, where there is no input to run the network on: whether a
-    normalisation follows a layer is not known then."""
+    """The weight layers in the order of their definition, for a network without an example input: whether a
+    normalisation follows a layer is unknown then."""
     bound = _bound_layers(model, Counter())
     return [
         _describe(module, name, bound, scale_is_free=False)
@@ -132,29 +132,29 @@ def _in_evaluation(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _place(within: list[tuple[nn.Module, Any]], names: dict[nn.Module, str]) -> str:
-    """Where a pass broke off: the innermost module that had begun, and what met there."""
-    if not within or not names[within[-1][0]]:
+def _place(active: list[tuple[nn.Module, Any]], names: dict[nn.Module, str]) -> str:
+    """Where a pass failed: the innermost running module, its input and weight."""
+    if not active or not names[active[-1][0]]:
         return ""
-    module, inputs = within[-1]
-    given = [tuple(each.shape[1:]) for each in inputs if isinstance(each, Tensor)]
+    module, inputs = active[-1]
+    shapes = [tuple(each.shape[1:]) for each in inputs if isinstance(each, Tensor)]
     weight = getattr(module, "weight", None)
-    came = f" got an input of shape {given[0]}" if given else ""
-    has = f"{' and' if came else ''} has a weight of shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else ""
-    return f" (the layer {names[module]!r}{came}{has})" if came or has else f" (in {names[module]!r})"
+    got = f" got an input of shape {shapes[0]}" if shapes else ""
+    has = f"{' and' if got else ''} has a weight of shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else ""
+    return f" (the layer {names[module]!r}{got}{has})" if got or has else f" (in {names[module]!r})"
 
 
-def require_rows(answer: Any, outputs: int, when: str = "") -> None:
-    """A classifier gives one number a class for each of two inputs."""
-    rule = f"the network must give a row of {outputs} numbers for each input, the shape (2, {outputs}) for two"
-    if not isinstance(answer, Tensor):
-        raise ModelError(f"{rule}; it gave a {type(answer).__name__}{when}")
-    if tuple(answer.shape) != (2, outputs):
-        raise ModelError(f"{rule}; it gave the shape {tuple(answer.shape)}{when}")
+def require_rows(output: Any, outputs: int, when: str = "") -> None:
+    """ModelError unless a network returns a row of numbers for each of two inputs."""
+    rule = f"the network must return a row of {outputs} numbers per input, shape (2, {outputs}) for two"
+    if not isinstance(output, Tensor):
+        raise ModelError(f"{rule}; got a {type(output).__name__}{when}")
+    if tuple(output.shape) != (2, outputs):
+        raise ModelError(f"{rule}; got the shape {tuple(output.shape)}{when}")
 
 
 def _bound_layers(model: nn.Module, runs: Counter[nn.Module]) -> dict[nn.Module, str]:
-    """The layers whose weights cannot become trits of their own, each with the reason."""
+    """The layers that must stay dense, each with the reason."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
@@ -171,7 +171,7 @@ def _bound_layers(model: nn.Module, runs: Counter[nn.Module]) -> dict[nn.Module,
         elif not weight.requires_grad:
             reasons[module] = "its weight is frozen"
         elif runs[module] > 1:
-            reasons[module] = f"runs {runs[module]} times in a pass"
+            reasons[module] = f"is called {runs[module]} times per pass"
     return reasons
 
 
@@ -191,14 +191,14 @@ def choose_layers(
     skip: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> list[LayerChoice]:
-    """Says for each layer whether it becomes ternary. `only` overrules the convention for first and last."""
+    """Whether each layer becomes ternary. `only` overrides the convention that first and last stay dense."""
     running = [layer.name for layer in layers if layer.executed]
     conventional: dict[str, str] = {}
     if not only:
         conventional |= dict.fromkeys(running[-1:], "last") if keep_last else {}
         conventional |= dict.fromkeys(running[:1], "first") if keep_first else {}
-    _refuse_idle_patterns([*skip, *only], [layer.name for layer in layers])
-    _refuse_impossible_patterns(only, layers)
+    _check_patterns_match([*skip, *only], [layer.name for layer in layers])
+    _check_patterns_possible(only, layers)
     choices = [_choose(layer, conventional, skip, only) for layer in layers]
     if not any(choice.ternary for choice in choices):
         reasons = "; ".join(f"{choice.layer.name}: {choice.why}" for choice in choices) or "it has no weight layer"
@@ -206,20 +206,18 @@ def choose_layers(
     return choices
 
 
-def _refuse_idle_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
+def _check_patterns_match(patterns: Sequence[str], names: Sequence[str]) -> None:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ModelError(f"the layer pattern {pattern!r} matches no weight layer: there are {', '.join(names)}")
 
 
-def _refuse_impossible_patterns(only: Sequence[str], layers: Sequence[WeightLayer]) -> None:
-    """A pattern that asks for nothing but what cannot be."""
+def _check_patterns_possible(only: Sequence[str], layers: Sequence[WeightLayer]) -> None:
+    """ModelError for a pattern of which every layer must stay dense."""
     for pattern in only:
         named = [layer for layer in layers if fnmatch.fnmatchcase(layer.name, pattern)]
         if named and all(layer.obstacle for layer in named):
-            raise ModelError(
-                f"the layer {named[0].name!r} is to become ternary and must stay dense: {named[0].obstacle}"
-            )
+            raise ModelError(f"the layer {named[0].name!r} cannot become ternary: {named[0].obstacle}")
 
 
 def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str], only: Sequence[str]) -> LayerChoice:

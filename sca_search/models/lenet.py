@@ -1,13 +1,12 @@
 """LeNet for MNIST as in the paper, 32C5-MP2-64C5-MP2-512FC, and two smaller ones.
 
-The paper lists no normalisation; here each hidden layer has a BatchNorm behind it, as in TWN. The padding
-keeps the image's size, so only the two poolings shrink it.
+The paper lists no normalisation; here a BatchNorm follows each hidden layer, as in TWN. The padding
+preserves the image's size, so only the two poolings reduce it.
 """
 
 from torch import nn
 
-from sca_search.models.blocks import conv, dropped, hidden, join
-from sca_search.models.shape import Shape, require_pixels
+from sca_search.models.blocks import Shape, conv, dropped, hidden, join, require_pixels
 
 
 def lenet(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
@@ -17,7 +16,7 @@ def lenet(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
 
 
 def lenet_medium(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
-    """16C5-MP2-32C5-MP2-128FC: an eighth of the paper's weights, for studies on a part of MNIST."""
+    """16C5-MP2-32C5-MP2-128FC: an eighth of the paper's weights, for studies on a subset of MNIST."""
     require_pixels("lenet-medium", input_shape, 4)
     return _lenet((16, 32, 128), num_classes, input_shape, dropout)
 

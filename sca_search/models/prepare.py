@@ -1,7 +1,7 @@
-"""Any network made ready to be searched: its attention opened, its layers chosen, output scales put in.
+"""Prepares any network for a study: replaces its attention, chooses its layers, adds output scales.
 
-There is one way from what makes a network to what a study trains, and one way back from a state: whatever the network
-is, a name, a function of the user's or a module made in Python.
+Named networks, the user's functions and modules made in Python all become what a study trains here, and are restored
+from a state here.
 """
 
 import copy
@@ -20,27 +20,26 @@ from sca_search.errors import ModelError
 from sca_search.models import Maker
 from sca_search.models.attention import open_attention
 from sca_search.models.layers import LayerChoice, choose_layers, require_rows, weight_layers
-from sca_search.models.levels import shaped_as
-from sca_search.models.scales import put_output_scales, scaled_layers
+from sca_search.models.scales import put_output_scales, scaled_layers, shaped_like_state
 from sca_search.models.weights import load_weights
 
 
 @dataclass(frozen=True)
 class PreparedNetwork:
-    """What a task needs to know of its network."""
+    """A network that a study can train."""
 
     make_model: Maker
-    make_start: Maker | None  # the same with the user's weights, where there are some
+    make_start: Maker | None  # with the user's weights, where there are any
     choices: tuple[LayerChoice, ...]
 
 
 def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelSpec) -> PreparedNetwork:
-    """Chooses the layers of what `make` makes; ModelError for a network that cannot be searched.
+    """Choose the layers of the network that `make` makes; ModelError for a network that cannot be searched.
 
-    `input_shape` is without the batch, of any number of sizes; `outputs` is how many numbers answer an input.
+    `input_shape` is without the batch, of any rank; `outputs` is the number of outputs per input.
     """
     network = make()
-    _refuse_unusable(network)
+    _check_parameters(network)
     network = open_attention(network)
     choices = choose_layers(
         weight_layers(network, input_shape, outputs),
@@ -56,44 +55,44 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
         return put_output_scales(open_attention(make()), scaled)
 
     def make_start(weights: Path) -> nn.Module:
-        given = make()
-        load_weights(given, weights)
-        return put_output_scales(open_attention(given), scaled)
+        network = make()
+        load_weights(network, weights)
+        return put_output_scales(open_attention(network), scaled)
 
     start = None if spec.weights is None else partial(make_start, spec.weights)
     return PreparedNetwork(make_model, start, tuple(choices))
 
 
 def rebuilt(make: Maker, state: Mapping[str, Tensor]) -> nn.Module:
-    """The network with a state that was trained, in evaluation mode; RuntimeError if it is of another one.
+    """The network with a trained state, in evaluation mode; RuntimeError if the state is of another network.
 
-    Which layers have an output scale, or levels of their own, is what the state says.
+    The state determines which layers have an output scale or level scale.
     """
     network = open_attention(make())
     try:
-        put_output_scales(shaped_as(network, state), scaled_layers(state))
-    except AttributeError as error:  # a layer that this network has not
+        put_output_scales(shaped_like_state(network, state), scaled_layers(state))
+    except AttributeError as error:  # a layer that this network does not have
         raise RuntimeError(str(error)) from error
     network.load_state_dict(dict(state))
     return network.eval()
 
 
-def _refuse_unusable(network: nn.Module) -> None:
+def _check_parameters(network: nn.Module) -> None:
     for name, parameter in network.named_parameters():
         if is_lazy(parameter):
             raise ModelError(
-                f"the network's {name} is lazy: a layer must know its sizes when it is made, not at its first input"
+                f"the network's {name} is lazy: a layer must have its sizes when it is created, not at its first input"
             )
     if not any(True for _ in network.parameters()):
-        raise ModelError("the network has no parameters: there is nothing to train or to make ternary")
+        raise ModelError("the network has no parameters to train")
 
 
 def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], outputs: int) -> None:
-    """Some networks give more than one tensor while they train, which no loss here can take."""
+    """ModelError for networks that return more than one tensor in training mode, which losses do not support."""
     trained = copy.deepcopy(network).train()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            answer = trained(torch.zeros(2, *input_shape))
-        except USER_ERRORS as error:  # whatever it raises
+            output = trained(torch.zeros(2, *input_shape))
+        except USER_ERRORS as error:
             raise ModelError(f"the network fails in training mode: {describe_error(error)}") from error
-    require_rows(answer, outputs, " in training mode")
+    require_rows(output, outputs, " in training mode")

@@ -1,6 +1,6 @@
 """Residual networks: ResNet-20 for CIFAR, written here, and ResNet-18 for ImageNet, torchvision's.
 
-The paper's recipes train both without dropout; they have no place for it and say so when asked.
+The paper's recipes train both without dropout, which they do not support.
 """
 
 from collections import OrderedDict
@@ -8,12 +8,12 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from sca_search.errors import ModelError
-from sca_search.models.initialise import initialise_xavier
-from sca_search.models.shape import Shape, require_pixels
+from sca_search.models.blocks import Shape, initialise_xavier, require_pixels
+from sca_search.system.torchvision import patch_torchvision
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions around which a shortcut runs: itself a 1×1 projection where the shape changes."""
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 projection where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """A 3×3 convolution, three stages of three blocks (16, 32, 64 channels), an average, a full layer."""
+    """A 3×3 convolution, three stages of three blocks (16, 32, 64 channels), average pooling, a linear layer."""
 
     def __init__(self, num_classes: int, channels: int) -> None:
         super().__init__()
@@ -56,23 +56,24 @@ class ResNet20(nn.Module):
 
 def resnet20(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
     """ResNet-20; 269,824 weights between the first and the last layer, 2,560 of them in the projections."""
-    _refuse_dropout("resnet20", dropout)
-    # two strides of 2 that round up: from 3 pixels on, each still has more than one pixel to merge
+    _require_no_dropout("resnet20", dropout)
+    # two strides of 2 that round up: from 3 pixels on, each has more than one pixel to reduce
     require_pixels("resnet20", input_shape, 3)
     return initialise_xavier(ResNet20(num_classes, input_shape[0]))
 
 
 def resnet18(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
-    """torchvision's ResNet-18, initialised its way; 11,157,504 weights between first and last layer."""
-    _refuse_dropout("resnet18", dropout)
+    """torchvision's ResNet-18 with its own initialisation; 11,157,504 weights between first and last layer."""
+    _require_no_dropout("resnet18", dropout)
     if input_shape[0] != 3:
         raise ModelError(f"model resnet18: the input must have 3 channels, got {input_shape[0]}")
     # five strides of 2 that round up, as above
     require_pixels("resnet18", input_shape, 17)
-    # here, because torchvision takes seconds to import and no other network needs it
-    from sca_search.models.imagenet_resnet import torchvision_resnet18  # noqa: PLC0415
+    patch_torchvision()
+    from torchvision import models  # noqa: PLC0415 - it takes seconds to import, and no other network needs it
 
-    return torchvision_resnet18(num_classes)
+    network: nn.Module = models.resnet18(weights=None, num_classes=num_classes)
+    return network
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -80,6 +81,6 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     return nn.Sequential(OrderedDict(conv=layer, bn=nn.BatchNorm2d(outputs)))
 
 
-def _refuse_dropout(model: str, dropout: float) -> None:
+def _require_no_dropout(model: str, dropout: float) -> None:
     if dropout > 0:
         raise ModelError(f"model {model}: dropout must be 0, the network has none, got {dropout}")

@@ -1,4 +1,4 @@
-"""A network of the user's: a function, a class or a module in a file or a package, found and called."""
+"""The user's network: a function, a class or a module in a file or a package."""
 
 import copy
 import inspect
@@ -9,34 +9,34 @@ from torch import nn
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
-from sca_search.models.shape import Shape
+from sca_search.models.blocks import Shape
 from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]
-"""Makes a network, each time anew."""
+"""Makes a new network at each call."""
 
 
-def own_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
+def user_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """The maker of `file.py:function` or `package.module:function`; ModelError if there is none."""
-    patch_torchvision()  # which a user's file may well import
+    patch_torchvision()  # the user's file may import it
     return maker_of(load_object(name, "model", ModelError), num_classes, input_shape, name)
 
 
-def maker_of(given: Any, num_classes: int, input_shape: Shape, name: str) -> Maker:
-    """A maker from a network, which is copied, or from what makes one; `name` is for sentences about it."""
-    if isinstance(given, nn.Module):
-        return lambda: copy.deepcopy(given).train()
-    if not callable(given):
-        raise ModelError(f"model {name}: must be a function, a class or a torch module, it is {_kind(given)}")
-    arguments, keywords = _arguments(given, num_classes, input_shape, name)
+def maker_of(network: Any, num_classes: int, input_shape: Shape, name: str) -> Maker:
+    """A maker from a network, which is copied, or from a function; `name` is for messages."""
+    if isinstance(network, nn.Module):
+        return lambda: copy.deepcopy(network).train()
+    if not callable(network):
+        raise ModelError(f"model {name}: must be a function, a class or a torch module, got {_kind(network)}")
+    arguments, keywords = _arguments(network, num_classes, input_shape, name)
 
     def make() -> nn.Module:
         try:
-            made = given(*arguments, **keywords)
-        except USER_ERRORS as error:  # whatever the user's code raises
-            raise ModelError(f"model {name}: failed when it was called: {describe_error(error)}") from error
+            made = network(*arguments, **keywords)
+        except USER_ERRORS as error:
+            raise ModelError(f"model {name}: failed when called: {describe_error(error)}") from error
         if not isinstance(made, nn.Module):
-            raise ModelError(f"model {name}: must return a torch.nn.Module, it returned {_kind(made)}")
+            raise ModelError(f"model {name}: must return a torch.nn.Module, got {_kind(made)}")
         return made.train()
 
     return make
@@ -45,22 +45,22 @@ def maker_of(given: Any, num_classes: int, input_shape: Shape, name: str) -> Mak
 def _arguments(
     function: Callable[..., Any], num_classes: int, input_shape: Shape, name: str
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Classes and shape by their keywords, or else for the first parameters that must be given, in this order."""
+    """num_classes and input_shape by keyword, or else for the first required parameters, in this order."""
     offered = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"model {name}: its parameters cannot be told: {describe_error(error)}") from error
+        raise ModelError(f"model {name}: its parameters cannot be determined: {describe_error(error)}") from error
     by_name = [p for p in signature.parameters.values() if p.name in offered and p.kind is not p.POSITIONAL_ONLY]
     keywords = {p.name: offered[p.name] for p in by_name}
     required = [p for p in signature.parameters.values() if _is_required(p) and p.name not in keywords]
     rest = [value for key, value in offered.items() if key not in keywords]
     if len(required) > len(rest) or any(p.kind is p.KEYWORD_ONLY for p in required):
         raise ModelError(
-            f"model {name}: is called with num_classes and input_shape alone, and takes {signature}; "
+            f"model {name}: is called with num_classes and input_shape only, its signature is {signature}; "
             "give the other parameters defaults"
         )
-    # By name where they have one: a keyword's parameter may stand in front of them.
+    # By name where possible: the parameter of a keyword may precede them.
     named = {p.name: value for p, value in zip(required, rest, strict=False) if p.kind is not p.POSITIONAL_ONLY}
     unnamed = [value for p, value in zip(required, rest, strict=False) if p.kind is p.POSITIONAL_ONLY]
     return unnamed, keywords | named
@@ -71,5 +71,5 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in rest
 
 
-def _kind(thing: object) -> str:
-    return "nothing" if thing is None else f"a value of the type {type(thing).__name__}"
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"

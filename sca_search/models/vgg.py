@@ -1,13 +1,12 @@
-"""The paper's two VGG networks: three stages of two 3×3 convolutions and a pooling, then two full layers."""
+"""The paper's two VGG networks: three stages of two 3×3 convolutions and a pooling, then two linear layers."""
 
 from torch import nn
 
-from sca_search.models.blocks import Layers, conv, dropped, hidden, join
-from sca_search.models.shape import Shape, require_pixels
+from sca_search.models.blocks import Layers, Shape, conv, dropped, hidden, join, require_pixels
 
 
 def vgg_s(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
-    """2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC, dropout before both full layers.
+    """2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC, dropout before both linear layers.
 
     12,959,744 weights between the first and the last layer on 3×32×32.
     """
@@ -19,9 +18,9 @@ def vgg_s(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
 def vgg_variate(num_classes: int, input_shape: Shape, dropout: float) -> nn.Module:
     """2×48C3-MP2-2×96C3-MP2-2×160C3-MP2-128FC, dropout before the last layer only.
 
-    The paper says no more of this network than that it has at least 0.84 M parameters, so the widths are our
-    choice: VGG-S made narrow until 841,472 weights are left between the first and the last layer on 3×32×32.
-    Larger images make its first full layer larger.
+    The paper only says that this network has at least 0.84 M parameters, so the widths are our choice:
+    a narrower VGG-S with 841,472 weights between the first and the last layer on 3×32×32.
+    Larger images make its first linear layer larger.
     """
     require_pixels("vgg-variate", input_shape, 8)
     layers = _stages(input_shape[0], (48, 96, 160))
@@ -44,5 +43,5 @@ def _classified(layers: Layers, features: int, wide: int, num_classes: int, drop
 
 
 def _pooled_size(channels: int, shape: Shape) -> int:
-    """Values left for the first full layer after three poolings, each of which drops an odd row or column."""
+    """Inputs of the first linear layer after three poolings, each of which drops an odd row or column."""
     return channels * (shape[1] // 8) * (shape[2] // 8)

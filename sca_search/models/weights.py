@@ -1,4 +1,4 @@
-"""A trained state that a user brings: a safetensors file, or a state dict that torch saved, loaded without code."""
+"""The user's pretrained weights: a safetensors file, or a state dict saved by torch, loaded without running code."""
 
 import pickle
 import warnings
@@ -13,45 +13,45 @@ from torch import Tensor, nn
 
 from sca_search.errors import ModelError
 
-_SHOWN = 3  # names of each kind that a sentence lists
-# Beside a study's dense weights, under a name that no module can have: its outputs on the training split.
-ANSWERS = "(answers)"
+_SHOWN = 3  # names of each kind in a message
+# The key of the teacher logits in a study's file of dense weights: no module can have this name.
+TEACHER_LOGITS = "(answers)"
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Loads a file into a network, in place; ModelError names what does not fit."""
-    wanted = network.state_dict()
-    # Counters of BatchNorm's, which states of old do not have, and which no figure depends on.
-    counters = {name: value for name, value in wanted.items() if name.endswith(".num_batches_tracked")}
-    state = counters | {name: value for name, value in read_weights(path).items() if name != ANSWERS}
-    _require_fit(path, state, wanted)
+    """Load a file into a network, in place; ModelError lists what does not match."""
+    expected = network.state_dict()
+    # Counters of BatchNorm, which old states lack and no result depends on.
+    counters = {name: value for name, value in expected.items() if name.endswith(".num_batches_tracked")}
+    state = counters | {name: value for name, value in read_weights(path).items() if name != TEACHER_LOGITS}
+    _require_match(path, state, expected)
     network.load_state_dict(state)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by their names."""
+    """The tensors of a file by name."""
     if not path.is_file():
         raise ModelError(f"--weights {path}: there is no such file")
     try:
         state: Any = load_file(path) if path.suffix == ".safetensors" else _load_torch(path)
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ModelError(f"--weights {path}: is no safetensors file and no state dict that torch saved") from error
+        raise ModelError(f"--weights {path}: must be a safetensors file or a state dict saved by torch") from error
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise ModelError(
-            f"--weights {path}: must hold a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "
-            f"writes it; it holds {_described(state)}"
+            f"--weights {path}: must contain a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "
+            f"writes it; got {_described(state)}"
         )
-    odd = next((name for name, value in state.items() if not _lies_in_the_file(value)), None)
-    if odd is not None:
-        raise ModelError(f"--weights {path}: all weights must be plain tensors, each number in the file, {odd} is none")
+    invalid = next((name for name, value in state.items() if not _is_stored(value)), None)
+    if invalid is not None:
+        raise ModelError(f"--weights {path}: all weights must be plain dense tensors, {invalid} is not")
     broken = next((name for name, value in state.items() if not bool(torch.isfinite(value).all())), None)
     if broken is not None:
         raise ModelError(f"--weights {path}: all weights must be finite, {broken} is not")
     return state
 
 
-def _lies_in_the_file(value: Tensor) -> bool:
-    """A few bytes can stand for a tensor without end: sparse, or one number at every place of it."""
+def _is_stored(value: Tensor) -> bool:
+    """Whether every element is stored: a sparse or expanded tensor of a few bytes could be arbitrarily large."""
     is_plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
     return is_plain and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
@@ -59,37 +59,37 @@ def _lies_in_the_file(value: Tensor) -> bool:
 def _load_torch(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of another protocol of pickle's: what matters is whether it can be read
+            warnings.simplefilter("ignore")  # about the pickle protocol
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
-            f"--weights {path}: holds more than tensors, which could run code when it is loaded, or is damaged; "
-            "only a state dict is read: torch.save(model.state_dict(), FILE)"
+            f"--weights {path}: contains more than tensors, which could run code when loaded, or is damaged; "
+            "only a state dict is accepted: torch.save(model.state_dict(), FILE)"
         ) from error
-    except Exception as error:  # what a damaged pickle raises has no common ancestor
-        raise ModelError(f"--weights {path}: is no safetensors file and no state dict that torch saved") from error
+    except Exception as error:  # the errors of a damaged pickle have no common base class
+        raise ModelError(f"--weights {path}: must be a safetensors file or a state dict saved by torch") from error
 
 
 def _described(state: Any) -> str:
     if isinstance(state, Mapping):
         return f"a dict with {', '.join(map(str, list(state)[:_SHOWN]))}" if state else "an empty dict"
-    return f"a value of the type {type(state).__name__}"
+    return f"a value of type {type(state).__name__}"
 
 
-def _require_fit(path: Path, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _require_match(path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     shapes = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in wanted
-        if name in given and given[name].shape != wanted[name].shape
+        f"{name} {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in state and state[name].shape != expected[name].shape
     ]
     faults = {
-        "missing": [name for name in wanted if name not in given],
-        "unexpected": [name for name in given if name not in wanted],
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [name for name in state if name not in expected],
         "of another shape": shapes,
     }
-    told = [f"{what}: {_listed(names)}" for what, names in faults.items() if names]
-    if told:
-        raise ModelError(f"--weights {path}: must fit the network, and does not; {'; '.join(told)}")
+    found = [f"{what}: {_listed(names)}" for what, names in faults.items() if names]
+    if found:
+        raise ModelError(f"--weights {path}: must match the network; {'; '.join(found)}")
 
 
 def _listed(names: list[str]) -> str:

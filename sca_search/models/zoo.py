@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm by name, freshly initialised: nothing is downloaded."""
+"""Networks of torchvision and timm by name, newly initialised: nothing is downloaded."""
 
 import inspect
 from typing import Any
@@ -7,15 +7,15 @@ from torch import nn
 
 from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
-from sca_search.models.shape import Shape, require_maps
+from sca_search.models.blocks import Shape, require_maps
 from sca_search.models.user import Maker
 from sca_search.system.torchvision import patch_torchvision
 
 
 def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
-    """Any of torchvision's classifiers; other input channels than three get a first convolution for them."""
+    """Any of torchvision's classifiers; for other than three input channels the first convolution is replaced."""
     patch_torchvision()
-    from torchvision import models  # noqa: PLC0415 - only once it is healed
+    from torchvision import models  # noqa: PLC0415 - after patch_torchvision
 
     known = models.list_models(module=models)
     if name not in known:
@@ -26,7 +26,7 @@ def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     def make() -> nn.Module:
         try:
             network: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **settings)
-        except Exception as error:  # an image size that patches do not divide, for one
+        except Exception as error:  # such as an image size that is not a multiple of the patch size
             raise ModelError(f"model torchvision:{name}: cannot be made: {describe_error(error)}") from error
         if input_shape[0] != 3:
             _replace_first_convolution(network, input_shape[0])
@@ -36,7 +36,7 @@ def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
 
 
 def _settings(builder: Any, name: str, input_shape: Shape) -> dict[str, Any]:
-    """What a network must be told besides: no second output for training; a vision transformer its image's size."""
+    """Required settings: no auxiliary output in training; the image size of a vision transformer."""
     if name in {"googlenet", "inception_v3"}:
         return {"aux_logits": False, "init_weights": True}
     if name.startswith("vit_"):
@@ -49,7 +49,7 @@ def _settings(builder: Any, name: str, input_shape: Shape) -> dict[str, Any]:
 
 
 def _replace_first_convolution(network: nn.Module, channels: int) -> None:
-    """As the network has it, but for the number of its input channels."""
+    """With the same settings, except for the number of input channels."""
     name, old = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
     new = nn.Conv2d(
         channels,
@@ -67,9 +67,9 @@ def _replace_first_convolution(network: nn.Module, channels: int) -> None:
 
 def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of timm's networks, where timm is installed."""
-    patch_torchvision()  # which timm imports
+    patch_torchvision()  # timm imports it
     try:
-        import timm  # noqa: PLC0415 - it is no dependency
+        import timm  # noqa: PLC0415 - not a dependency
     except ImportError as error:
         raise ModelError(f"model timm:{name}: the package timm is not installed: pip install timm") from error
     known = timm.list_models()

@@ -13,7 +13,7 @@ from typing import Any
 
 from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
-from sca_search.system.console import LOGGER, PrintableLines
+from sca_search.system.console import LOGGER, PrintableFormatter
 
 logger = logging.getLogger(LOGGER)
 # Without a run folder and without -v nobody listens: a library must not fall back on stderr.
@@ -21,7 +21,7 @@ logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
 
-class _Lines(PrintableLines):
+class _Lines(PrintableFormatter):
     """`2026-01-31T09:05:07.250+0100 INFO dense warm start: epoch 3 of 30, …`"""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002

@@ -23,7 +23,7 @@ from sca_search.export.packed.format import packed_bytes, payload_bytes
 from sca_search.export.verify import choose_vectors
 from sca_search.runs.goal import PREFERRED, limits_of, planned_amount, planned_between
 from sca_search.runs.trials import PREDICTED
-from sca_search.ternary.allocation import LayerShape, Limit, limits_without_zeros, refuse_impossible_limits
+from sca_search.ternary.allocation import LayerShape, Limit, check_limits, limits_met_without_zeros
 from sca_search.training.task import Task
 
 # What a file says about its study, which is known only when it is exported: names, figures, versions.
@@ -48,11 +48,11 @@ class Budgets:
 
     def refuse_impossible(self, goal: GoalSpec) -> None:
         """Raise for budgets that no allocation can meet, before anything is trained."""
-        refuse_impossible_limits(self.layers, self._requested(goal))
+        check_limits(self.layers, self._requested(goal))
 
     def met_without_zeros(self, goal: GoalSpec) -> list[str]:
         """Names of the budgets that a network without zeros meets."""
-        return [limit.what for limit in limits_without_zeros(self.layers, self._requested(goal))]
+        return [limit.what for limit in limits_met_without_zeros(self.layers, self._requested(goal))]
 
     def limits(self, goal: GoalSpec, trials: pd.DataFrame) -> tuple[Limit, ...]:
         """Limits of the next trial, given all trials so far: the budgets, and the planned sparsity or cost."""

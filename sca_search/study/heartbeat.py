@@ -1,8 +1,8 @@
-"""Signs of life: who trains a trial counts up a number at it, and who sees that number stand still puts the trial back.
+"""Heartbeats: the worker of a trial increments a counter, and others requeue a trial whose counter stands still.
 
-No clock is compared with another's. A watcher measures by its own steady clock how long it saw a number unchanged, so
-that clocks may differ, or be moved, on either side. Time in which it could not look (it was suspended, or the database
-was gone, when no heart could beat either) hardly counts.
+No clock is compared with the clock of another machine. A watcher measures with its own monotonic clock how long it has
+seen a counter unchanged, so clocks may differ or be changed on either side. Time in which it could not look (it was
+suspended, or the database was down, so no heartbeat could be written either) hardly counts.
 """
 
 import contextlib
@@ -18,75 +18,76 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.runs.log import logger
-from sca_search.study.storage import storage_of
+from sca_search.study.optuna_internals import storage_of, trial_id
 
-BEAT = "sca-search:beat"
+HEARTBEAT = "sca-search:heartbeat"
 OWNER = "sca-search:owner"
-# A heart may miss this many beats before its trial is put back.
-MISSED_BEATS = 3
+# A trial is stale after this many missed heartbeats.
+MISSED_HEARTBEATS = 3
 
 
 def owner_name(process: int | None = None) -> str:
-    """Who trains, so that others on this machine know when it has died."""
+    """The machine and process of a worker, so that others on the machine can find its trials after a crash."""
     return f"{platform.node()}:{process or os.getpid()}"
 
 
 @contextlib.contextmanager
-def beating(
-    study: optuna.Study, trial_id: int, seconds: float, on_beat: Callable[[], None] = lambda: None
+def sending_heartbeats(
+    trial: optuna.Trial, seconds: float, on_heartbeat: Callable[[], None] = lambda: None
 ) -> Iterator[Callable[[], bool]]:
-    """Counts up at a trial meanwhile; the callable tells whether the trial was taken away.
+    """Send the heartbeats of a trial from a thread; yields a function: whether another worker ended the trial.
 
-    `on_beat` is called in between, from a thread: who trains has time to look after others.
+    `on_heartbeat` is called in the same thread.
     """
-    storage, over, lost = storage_of(study), threading.Event(), threading.Event()
-    storage.set_trial_system_attr(trial_id, OWNER, owner_name())
+    storage, over, lost = storage_of(trial.study), threading.Event(), threading.Event()
+    storage.set_trial_system_attr(trial_id(trial), OWNER, owner_name())
 
-    def beat() -> None:
+    def send() -> None:
         count = 0
         while not over.wait(seconds):
             count += 1
             try:
-                storage.set_trial_system_attr(trial_id, BEAT, count)
-                on_beat()
+                storage.set_trial_system_attr(trial_id(trial), HEARTBEAT, count)
+                on_heartbeat()
             except UpdateFinishedTrialError:
                 lost.set()
                 return
-            except Exception as error:  # the training must not end by this: others only see a beat less
-                logger.debug("a beat was missed: %r", error)
+            except Exception as error:  # must not end the training: others only miss one heartbeat
+                logger.debug("missed a heartbeat: %r", error)
 
-    heart = threading.Thread(target=beat, name=f"heart of trial {trial_id}", daemon=True)
-    heart.start()
+    thread = threading.Thread(target=send, name=f"heartbeat of trial {trial.number}", daemon=True)
+    thread.start()
     try:
         yield lost.is_set
     finally:
         over.set()
-        heart.join(timeout=5.0)  # where the database is gone it may wait for long, and is left behind
+        thread.join(timeout=5.0)  # it may wait longer for a database that is down
 
 
 @dataclass
-class Watchman:
-    """Finds the trials whose hearts have stopped."""
+class StaleTrialDetector:
+    """Finds the running trials without heartbeats."""
 
     study: optuna.Study
     patience: float  # seconds
     clock: Callable[[], float] = time.monotonic
-    _beats: dict[int, object] = field(default_factory=dict)
-    _quiet: dict[int, float] = field(default_factory=dict)
-    _looked: float | None = None
+    _counts: dict[int, object] = field(default_factory=dict)
+    _unchanged: dict[int, float] = field(default_factory=dict)
+    _last_check: float | None = None
 
-    def stopped(self) -> list[FrozenTrial]:
-        """Looks once: the running trials that were quiet for longer than the patience."""
+    def stale(self) -> list[FrozenTrial]:
+        """Check once: the running trials whose counters stood still for at least the patience."""
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         now = self.clock()
-        since = 0.0 if self._looked is None else min(now - self._looked, self.patience / MISSED_BEATS)
-        self._looked = now
-        quiet = {trial._trial_id: self._quiet_for(trial, since) for trial in running}
-        self._beats = {trial._trial_id: trial.system_attrs.get(BEAT) for trial in running}
-        self._quiet = quiet
-        return [trial for trial in running if quiet[trial._trial_id] >= self.patience]
+        last = now if self._last_check is None else self._last_check
+        elapsed = min(now - last, self.patience / MISSED_HEARTBEATS)
+        self._last_check = now
+        unchanged = {trial.number: self._unchanged_for(trial, elapsed) for trial in running}
+        self._counts = {trial.number: trial.system_attrs.get(HEARTBEAT) for trial in running}
+        self._unchanged = unchanged
+        return [trial for trial in running if unchanged[trial.number] >= self.patience]
 
-    def _quiet_for(self, trial: FrozenTrial, since: float) -> float:
-        number = trial._trial_id
-        is_same = number in self._beats and self._beats[number] == trial.system_attrs.get(BEAT)
-        return self._quiet.get(number, 0.0) + max(0.0, since) if is_same else 0.0
+    def _unchanged_for(self, trial: FrozenTrial, elapsed: float) -> float:
+        number = trial.number
+        is_same = number in self._counts and self._counts[number] == trial.system_attrs.get(HEARTBEAT)
+        return self._unchanged.get(number, 0.0) + max(0.0, elapsed) if is_same else 0.0

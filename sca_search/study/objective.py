@@ -26,26 +26,27 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
-from sca_search.study.artifacts import FILES, files_in, shelf_of
+from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.budgets import CostMeter, Costs
 from sca_search.study.candidates import facts, keep
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
-from sca_search.study.heartbeat import MISSED_BEATS, Watchman, beating
+from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
+from sca_search.study.optuna_internals import QueueEmptyError
 from sca_search.study.queue import (
     has_waiting,
     is_running,
-    is_surplus,
+    is_superseded,
     observations,
     promote,
-    put_back,
+    requeue,
+    requeue_lost,
     rows,
     rung_scores,
-    take_back,
 )
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import build_cost_meter, given_prior, or_again
 from sca_search.study.space import Space
-from sca_search.study.storage import NothingWaitsError, storage_errors
+from sca_search.study.storage import storage_errors
 from sca_search.system.memory import oom_as_limit_error
 from sca_search.system.secrets import scrub
 from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
@@ -96,10 +97,10 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number = trial.user_attrs["candidate"]
-        if is_surplus(trial.study, trial):
+        if is_superseded(trial.study, trial):
             raise TakenOverError
         with (
-            beating(trial.study, trial._trial_id, self.spec.search.heartbeat, self.on_beat) as is_lost,
+            sending_heartbeats(trial, self.spec.search.heartbeat, self.on_beat) as is_lost,
             _put_back_if_cut_short(trial, is_lost),
         ):
             trial.set_user_attr("worker", self.worker)
@@ -148,8 +149,8 @@ class Objective:
     def _kept(self, trial: optuna.Trial, candidate: Candidate, settled: Settled, number: int) -> tuple[float, float]:
         costs = self.cost_meter(settled.model, self.task) if self.cost_meter else Costs()
         counted = keep(self.run, number, candidate, settled, self.task, costs)
-        if (shelf := shelf_of(self.run)) is not None:
-            trial.set_user_attr(FILES, shelf.put(self._files(number)))
+        if (store := artifact_store(self.run)) is not None:
+            trial.set_user_attr(FILES, store.upload(self._files(number)))
         for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(self.task.data.val))
@@ -159,8 +160,8 @@ class Objective:
 
     def drop_checkpoint(self, trial: FrozenTrial) -> None:
         """Of a trial that is complete: until its end is known to all, it may have to go on from there."""
-        if (shelf := shelf_of(self.run)) is not None and (name := trial.user_attrs.get(CHECKPOINT)):
-            shelf.drop(name)
+        if (store := artifact_store(self.run)) is not None and (name := trial.user_attrs.get(CHECKPOINT)):
+            store.delete(name)
         self.run.checkpoint(trial.user_attrs["candidate"]).unlink(missing_ok=True)
 
     def _files(self, number: int) -> list[Path]:
@@ -169,10 +170,10 @@ class Objective:
 
     def _fetch_checkpoint(self, trial: optuna.Trial, number: int) -> None:
         """Where another machine left off."""
-        shelf, name = shelf_of(self.run), trial.user_attrs.get(CHECKPOINT)
-        if shelf is not None and isinstance(name, str):
+        store, name = artifact_store(self.run), trial.user_attrs.get(CHECKPOINT)
+        if store is not None and isinstance(name, str):
             try:
-                shelf.fetch_as(name, self.run.checkpoint(number))
+                store.download_as(name, self.run.checkpoint(number))
             except StorageError as error:
                 self._note(f"{error}; the training starts again")
 
@@ -240,13 +241,13 @@ class Objective:
             return goes_on(mine, rung_scores(trial.study, epoch), self.spec.search.keep)
 
         def on_kept() -> None:
-            trial.set_user_attr("kept", trial.user_attrs.get("kept", 0) + 1)
-            if (shelf := shelf_of(self.run)) is not None:
+            trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)
+            if (store := artifact_store(self.run)) is not None:
                 before = trial.user_attrs.get(CHECKPOINT)
-                (name,) = shelf.put([self.run.checkpoint(number)]).values()
+                (name,) = store.upload([self.run.checkpoint(number)]).values()
                 trial.set_user_attr(CHECKPOINT, name)
                 if before:
-                    shelf.drop(before)
+                    store.delete(before)
 
         epochs = rung_epochs(self.spec.search.rungs, self.spec.train.epochs)
         return Rungs(epochs, passes, self.run.checkpoint(number), self.spec.search.checkpoint_every, on_kept)
@@ -285,7 +286,7 @@ def _put_back_if_cut_short(trial: optuna.Trial, is_lost: Callable[[], bool]) -> 
         if is_lost():
             raise TakenOverError from error
         with contextlib.suppress(Exception):  # what ended the trial may also keep it from being put back
-            put_back(trial.study, trial)
+            requeue(trial.study, trial)
         raise
 
 
@@ -299,8 +300,8 @@ def work(
     """
     search = objective.spec.search
     if not is_alone:
-        watchman = Watchman(study, MISSED_BEATS * search.heartbeat)
-        objective = replace(objective, on_beat=partial(_look_after_others, study, watchman))
+        detector = StaleTrialDetector(study, MISSED_HEARTBEATS * search.heartbeat)
+        objective = replace(objective, on_beat=partial(_look_after_others, study, detector))
 
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         if trial.state == TrialState.COMPLETE:
@@ -309,7 +310,7 @@ def work(
         objective.listener.on_end(trial.number)
 
     while True:
-        with storage_errors(objective.run), contextlib.suppress(NothingWaitsError, TakenOverError):
+        with storage_errors(objective.run), contextlib.suppress(QueueEmptyError, TakenOverError):
             objective.on_beat()
             waits = has_waiting(study)
             if not (waits or (not is_alone and is_running(study))) or not may_begin():
@@ -322,9 +323,9 @@ def work(
         time.sleep(min(_POLL_SECONDS, search.heartbeat / 2))
 
 
-def _look_after_others(study: optuna.Study, watchman: Watchman) -> None:
-    for trial in watchman.stopped():
-        take_back(study, trial)
+def _look_after_others(study: optuna.Study, detector: StaleTrialDetector) -> None:
+    for trial in detector.stale():
+        requeue_lost(study, trial)
 
 
 def _run_one(study: optuna.Study, objective: Objective, on_end: Callable[[optuna.Study, FrozenTrial], None]) -> None:

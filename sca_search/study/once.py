@@ -1,109 +1,73 @@
-"""What is done once for a study that several machines share: the dense warm start, and each refit.
+"""Tasks that one of the machines of a shared study does: the dense warm start, and each refit.
 
-A chore is a trial of a study beside the study, so that it has a heart, and is taken over if that stops. Its files are
-told with it where machines do not see each other's run folders.
+A machine holds an advisory lock of the database while it works; the others wait for the lock. The result is recorded
+with the study, together with the names of its files in the artifact store. The lock is released if the process ends, if
+its machine is lost, or if the database restarts. In the last case two machines may do the same task: the first recorded
+result counts, and all machines use its files.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.runs.folder import RunFolder
-from sca_search.study.artifacts import FILES, shelf_of
-from sca_search.study.heartbeat import MISSED_BEATS, Watchman, beating
-from sca_search.study.storage import QueueStorage, open_storage, queue_locked, storage_of
+from sca_search.study.artifacts import artifact_store
+from sca_search.study.optuna_internals import queue_locked
+from sca_search.study.queue import create_study
+from sca_search.study.storage import PostgresStorage, open_storage
 from sca_search.training.fit import StopRequestedError
 
-_NAME = "chore"
+_RESULT = "result of "
 _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Chores:
-    """The chores of one study."""
+class OnceTasks:
+    """The tasks of one study."""
 
     run: RunFolder
-    heartbeat: float
     stop_requested: Callable[[], bool] = field(default=lambda: False)
-    on_wait: Callable[[str], None] = field(default=lambda _chore: None)
+    on_wait: Callable[[str], None] = field(default=lambda _task: None)
 
     def once(self, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]) -> None:
-        """Does it, or waits until another machine has; its files are in the run folder then."""
-        if self.run.shared is None:
+        """Do a task, or wait until another machine has done it. Its files are then in the run folder."""
+        if self.run.shared is None:  # the process holds the lock of the run folder
             do()
             return
         storage = open_storage(self.run, self.stop_requested)
+        assert isinstance(storage, PostgresStorage)
         try:
-            done = self._done_by_somebody(_open(self.run, storage), name, do, files)
+            result = self._result(storage, name, do, files)
         finally:
             storage.close()
-        if (shelf := shelf_of(self.run)) is not None:
-            shelf.fetch(done.user_attrs[FILES])
+        if (store := artifact_store(self.run)) is not None:
+            store.download(result)
 
-    def _done_by_somebody(
-        self, study: optuna.Study, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]
-    ) -> FrozenTrial:
-        watchman, is_told = Watchman(study, MISSED_BEATS * self.heartbeat), False
-        while (done := _done(study, name)) is None:
+    def _result(
+        self, storage: PostgresStorage, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]
+    ) -> dict[str, Any]:
+        study, waits = create_study(self.run, storage), False
+        while (result := study.user_attrs.get(_RESULT + name)) is None:
             if self.stop_requested():
                 raise StopRequestedError
-            _release(study, watchman)
-            trial = _claim(study, name)
-            if trial is not None:
-                self._do(study, trial, do, files)
-            else:
-                if not is_told:
-                    self.on_wait(name)
-                is_told = True
-                time.sleep(_POLL_SECONDS)
-        return done
+            with storage.try_locked(name) as is_held:
+                if is_held and _RESULT + name not in study.user_attrs:
+                    do()
+                    self._record(study, name, files)
+                    continue
+            if not (is_held or waits):
+                self.on_wait(name)
+                waits = True
+            time.sleep(_POLL_SECONDS)
+        return dict(result)
 
-    def _do(
-        self, study: optuna.Study, trial: FrozenTrial, do: Callable[[], None], files: Callable[[], Iterable[Path]]
-    ) -> None:
-        storage = storage_of(study)
-        try:
-            with beating(study, trial._trial_id, self.heartbeat):
-                do()
-                shelf = shelf_of(self.run)
-                kept = shelf.put(path for path in files() if path.exists()) if shelf else {}
-        except BaseException:
-            with contextlib.suppress(UpdateFinishedTrialError):
-                storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-            raise
-        with contextlib.suppress(UpdateFinishedTrialError):  # it was taken away meanwhile, and the other's counts
-            storage.set_trial_user_attr(trial._trial_id, FILES, kept)
-            storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [0.0])
-
-
-def _open(run: RunFolder, storage: QueueStorage) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(study_name=f"{run.study_name} (chores)", storage=storage, load_if_exists=True)
-
-
-def _done(study: optuna.Study, name: str) -> FrozenTrial | None:
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return next((trial for trial in complete if trial.user_attrs[_NAME] == name), None)
-
-
-def _claim(study: optuna.Study, name: str) -> FrozenTrial | None:
-    """A running trial of this chore's own, unless somebody has one."""
-    with queue_locked(study):
-        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
-        if any(trial.user_attrs.get(_NAME) == name for trial in trials):
-            return None
-        study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={_NAME: name}))
-        return study.get_trials(deepcopy=False)[-1]
-
-
-def _release(study: optuna.Study, watchman: Watchman) -> None:
-    for trial in watchman.stopped():
-        with queue_locked(study):
-            if study.get_trials(deepcopy=False)[trial.number].state == TrialState.RUNNING:
-                storage_of(study).set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    def _record(self, study: optuna.Study, name: str, files: Callable[[], Iterable[Path]]) -> None:
+        store = artifact_store(self.run)
+        uploaded = store.upload(path for path in files() if path.exists()) if store else {}
+        with queue_locked(study):  # the other lock may have been lost
+            if _RESULT + name not in study.user_attrs:
+                study.set_user_attr(_RESULT + name, uploaded)

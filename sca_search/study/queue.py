@@ -1,20 +1,20 @@
-"""The study's trials where Optuna keeps them: the queue of waiting ones, promotions, and all of them as rows.
+"""The trials of a study in Optuna's storage: the queue of waiting ones, promotions, and all trials as rows.
 
-The plan is a queue of waiting trials in the study's own storage, one a candidate, each with its planned sparsity where
-that is known ahead: workers take the next, one whose worker died is put back, and a finished study goes on when more
-are queued. A candidate may so have several trials; it counts once, as the one that is complete, else as the newest.
+The plan is a queue of waiting trials, one per candidate, with its planned sparsity if that is known in advance. Workers
+start the next one, a trial whose worker crashed is requeued, and a finished study continues when more are queued. A
+candidate can therefore have several trials; it counts once, by its complete trial or else by its newest.
 """
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC
-from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, proxy
+from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 
@@ -29,14 +29,15 @@ from sca_search.runs.log import logger
 from sca_search.runs.trials import FACTS, PARAM, PREDICTED, RUNG, trial_frame
 from sca_search.study.halving import RungScore, promoted, rung_epochs
 from sca_search.study.heartbeat import OWNER
+from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_queue_order, storage_of, trial_id
 from sca_search.study.sampler import INNER, PlannedSampler
-from sca_search.study.seen import Seen
 from sca_search.study.space import Space
-from sca_search.study.storage import open_storage, queue_locked, storage_errors, storage_of
+from sca_search.study.storage import open_storage, storage_errors
 from sca_search.ternary.prior_correction import Observation
 
 SPEC = "spec"
-_SEEN: WeakKeyDictionary[optuna.Study, Seen] = WeakKeyDictionary()
+# Observations per trial number. A long study has hundreds of thousands, and those of a finished trial do not change.
+_OBSERVATIONS: WeakKeyDictionary[optuna.Study, dict[int, tuple[Observation, ...]]] = WeakKeyDictionary()
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -44,32 +45,42 @@ _STATES = {
     TrialState.RUNNING: "running",
     TrialState.WAITING: "waiting",
 }
-# What a trial tells of itself beside its two objectives.
+# User attributes of a trial that are columns of the table.
 _FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
-# What a candidate keeps when it is put back.
-_KEPT = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "kept"}
-# Of a trial whose candidate was being trained when it was cut short.
-_GOES_ON = "goes_on"
-# A candidate whose workers died so often without coming any further is what they die of: of its memory, mostly.
-MOST_DEATHS = 3
+# User attributes that a requeued candidate keeps.
+_REQUEUED = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "checkpoints"}
+# Marks the trial of a candidate whose training was interrupted.
+_RESUMES = "resumes"
+# A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
+MAX_CRASHES = 3
 
 
 def join(spec: StudySpec, shared: Shared) -> RunFolder:
-    """This machine's folder of a shared study. That the database can be used and holds no other study of this name is
-    known before anything is written or trained."""
+    """This machine's run folder of a shared study.
+
+    Before anything is written, it is checked that the database can be used and has no other study of this name.
+    """
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
     require_joinable(run, spec)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
-        study = optuna.create_study(
-            study_name=run.study_name, storage=storage, directions=["maximize", "maximize"], load_if_exists=True
-        )
-        _agree(study, spec)
+        _check_spec(create_study(run, storage), spec)
     return joined_run(spec, shared)
 
 
+def create_study(run: RunFolder, storage: QueueStorage, sampler: BaseSampler | None = None) -> optuna.Study:
+    """The run's study in its storage; created if it does not exist."""
+    return optuna.create_study(
+        study_name=run.study_name,
+        storage=storage,
+        directions=["maximize", "maximize"],
+        sampler=sampler,
+        load_if_exists=True,
+    )
+
+
 def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] = lambda: False) -> optuna.Study:
-    """The run's study, made where it does not exist; a shared one must be of the same spec."""
+    """The run's study; created if it does not exist. A shared one must have the same spec."""
     spec = space.spec
     sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -77,34 +88,27 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         require_sound(run.path / "study.db")
     storage = open_storage(run, stop_requested)
     with storage_errors(run), damage_refused(run.path, "opened"):
-        study = optuna.create_study(
-            study_name=run.study_name,
-            storage=storage,
-            directions=["maximize", "maximize"],
-            sampler=sampler,
-            load_if_exists=True,
-        )
+        study = create_study(run, storage, sampler)
         if run.shared is not None:
-            _agree(study, spec)
-        trial_frame(rows(study))  # checks every trial before another is trained
+            _check_spec(study, spec)
+        trial_frame(rows(study))  # invalid trials are reported before another is trained
         observations(study)
-    # Optuna takes them in the order of the queue; there is no other place to say otherwise.
-    study._pop_waiting_trial_id = partial(_taken, proxy(study))  # type: ignore[method-assign]
+    set_queue_order(study, _start_next)
     return study
 
 
-def _taken(study: optuna.Study) -> int | None:
-    """The waiting trial that is this worker's from now on: what was cut short goes on before anything is begun."""
-    storage = study._storage
-    for trial in sorted(_in_state(study, TrialState.WAITING), key=lambda trial: _GOES_ON not in trial.user_attrs):
+def _start_next(study: optuna.Study) -> int | None:
+    """Start the next waiting trial; interrupted ones first."""
+    storage = storage_of(study)
+    for trial in sorted(_in_state(study, TrialState.WAITING), key=lambda trial: _RESUMES not in trial.user_attrs):
         with contextlib.suppress(UpdateFinishedTrialError):
-            if storage.set_trial_state_values(trial._trial_id, state=TrialState.RUNNING):
-                return trial._trial_id
+            if storage.set_trial_state_values(trial_id(trial), state=TrialState.RUNNING):
+                return trial_id(trial)
     return None
 
 
-def _agree(study: optuna.Study, spec: StudySpec) -> None:
-    """Leaves the spec with the study; who joins must have the same."""
+def _check_spec(study: optuna.Study, spec: StudySpec) -> None:
+    """Store the spec with a new study; other machines must have the same."""
     with queue_locked(study):
         if SPEC not in study.user_attrs:
             study.set_user_attr(SPEC, json.loads(spec.model_dump_json(exclude_none=True, exclude={"out", "name"})))
@@ -117,41 +121,39 @@ def _agree(study: optuna.Study, spec: StudySpec) -> None:
 
 
 def shared_spec(study: optuna.Study) -> StudySpec:
-    """What the machines of a shared study have agreed on."""
+    """The spec that is stored with a shared study."""
     given = study.user_attrs.get(SPEC)
     if not isinstance(given, dict):
-        raise RunError(f"--storage: {study.study_name!r} is no study of sca-search's")
+        raise RunError(f"--storage: {study.study_name!r} is not a study of sca-search")
     try:
         return StudySpec.model_validate(given | {"name": study.study_name})
-    except ValidationError as error:  # somebody else may have written it
+    except ValidationError as error:  # another program may have written it
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise RunError(
-            f"--storage: the study {study.study_name!r} cannot be used, its {where} is none of ours"
-        ) from error
+        raise RunError(f"--storage: the study {study.study_name!r} cannot be used, its {where} is invalid") from error
 
 
 def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> int:
-    """Queues what is missing of the spec's trials, and says how many wait now.
+    """Queue the missing trials of the spec, and return the number that are waiting.
 
-    Who is alone with the study holds the run's lock, so that a trial still marked as running belongs to a process that
-    is gone; else its heart tells.
+    A process that is alone holds the lock of the run folder, so a trial marked as running belongs to a process that has
+    ended. Otherwise heartbeats decide.
     """
     for trial in _in_state(study, TrialState.RUNNING) if is_alone else ():
-        take_back(study, trial, counts=False)
+        requeue_lost(study, trial, is_crash=False)
     with queue_locked(study):
         known = {trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)}
         first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
         for candidate in range(space.spec.search.trials):
             if candidate not in known:
-                # The first ones are known guesses; what is not fixed here is sampled when the trial starts.
+                # The first trials have fixed values; others are sampled when the trial starts.
                 study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space, candidate))
         if space.spec.search.keep < 1.0:
-            _promote(study, space.spec)  # a process may have died before it did
+            _promote(study, space.spec)  # a process may have crashed before this
     return len(_in_state(study, TrialState.WAITING))
 
 
 def queue_another(study: optuna.Study, space: Space) -> None:
-    """One more trial within the goal's limits, beyond those that the spec asks for, unless one is there."""
+    """Queue one trial more than the spec requests, unless one is waiting or running."""
     with queue_locked(study):
         trials = study.get_trials(deepcopy=False)
         if not any(trial.state in {TrialState.WAITING, TrialState.RUNNING} for trial in trials):
@@ -167,12 +169,12 @@ def _queued(space: Space, candidate: int) -> dict[str, float]:
 
 
 def has_waiting(study: optuna.Study) -> bool:
-    """Whether a trial waits to be run."""
+    """Whether a trial is waiting."""
     return bool(_in_state(study, TrialState.WAITING))
 
 
 def is_running(study: optuna.Study) -> bool:
-    """Whether somebody trains, so that a trial may have to be put back."""
+    """Whether a trial is running, which may have to be requeued."""
     return bool(_in_state(study, TrialState.RUNNING))
 
 
@@ -181,29 +183,28 @@ def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
 
 
 def promote(study: optuna.Study, spec: StudySpec) -> int:
-    """Queues the paused candidates that belong to the best of their rung by now; says how many."""
+    """Queue the paused candidates that are now among the best of their rung, and return their number."""
     if spec.search.keep == 1.0:
         return 0
-    with queue_locked(study):  # two workers that end at once would queue the same candidate
+    with queue_locked(study):  # two workers at the same time would queue the same candidate
         return _promote(study, spec)
 
 
 def _promote(study: optuna.Study, spec: StudySpec) -> int:
-    trials = _newest(study)
-    paused = [trial for trial in trials if trial.state == TrialState.PRUNED]
+    paused = [trial for trial in _current(study) if trial.state == TrialState.PRUNED]
     promotions = 0
     for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
         here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
         scores = [_rung_score(trial, epoch) for trial in here]
         for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
-            _queue_again(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
+            _enqueue(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
             promotions += 1
     return promotions
 
 
 def rung_scores(study: optuna.Study, epoch: int) -> list[RungScore]:
-    """Every candidate that has come to a rung."""
-    return [_rung_score(trial, epoch) for trial in _newest(study) if epoch in _rungs_of(trial)]
+    """The scores of all candidates that reached a rung."""
+    return [_rung_score(trial, epoch) for trial in _current(study) if epoch in _rungs_of(trial)]
 
 
 def _rungs_of(trial: FrozenTrial) -> list[int]:
@@ -212,12 +213,12 @@ def _rungs_of(trial: FrozenTrial) -> list[int]:
 
 def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
     attributes = trial.user_attrs
-    planned = attributes.get("planned_sparsity", 0.0)  # seeds of a recipe have none, and compare with each other
+    planned = attributes.get("planned_sparsity", 0.0)  # seeds of a recipe have none and are comparable
     return RungScore(attributes["candidate"], planned, attributes[f"{RUNG}{epoch}"])
 
 
-def _newest(study: optuna.Study) -> list[FrozenTrial]:
-    """The trial that counts of each candidate: the others were put back."""
+def _current(study: optuna.Study) -> list[FrozenTrial]:
+    """The trial that counts per candidate; the others were requeued."""
     counting: dict[int, FrozenTrial] = {}
     for trial in study.get_trials(deepcopy=False):
         before = counting.get(trial.user_attrs["candidate"])
@@ -226,8 +227,8 @@ def _newest(study: optuna.Study) -> list[FrozenTrial]:
     return sorted(counting.values(), key=lambda trial: trial.number)
 
 
-def is_surplus(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
-    """Whether another trial of the same candidate is complete, or was queued later: this one need not be trained."""
+def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
+    """Whether another trial of the same candidate is complete or was queued later, so this one is not needed."""
     mine = trial.user_attrs["candidate"]
     others = [each for each in study.get_trials(deepcopy=False) if each.user_attrs["candidate"] == mine]
     return any(
@@ -238,83 +239,90 @@ def is_surplus(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
     )
 
 
-def put_back(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
-    """Queues the candidate of a trial that is about to end again, with the values it had."""
+def requeue(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
+    """Queue the candidate of an interrupted trial again, with the same values."""
     with queue_locked(study):
-        if not is_surplus(study, trial):
-            _queue_again(study, trial, {_GOES_ON: True})
+        if not is_superseded(study, trial):
+            _enqueue(study, trial, {_RESUMES: True})
 
 
-def take_back(study: optuna.Study, trial: FrozenTrial, *, counts: bool = True) -> None:
-    """Puts the candidate of a worker that has died back, unless the trial has ended meanwhile.
+def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = True) -> None:
+    """Requeue the candidate of a worker that has ended, unless the trial has ended too.
 
-    First it waits again, then the old trial fails: whoever dies in between leaves a trial that is taken back once more.
+    The candidate is queued before the old trial fails: after a crash in between, the old trial is still running and is
+    requeued again.
     """
     storage = storage_of(study)
     with queue_locked(study):
         now = study.get_trials(deepcopy=False)[trial.number]
         if now.state != TrialState.RUNNING:
             return
-        deaths = _deaths(now) + counts
-        if deaths >= MOST_DEATHS:
-            reason = f"its workers died {deaths} times: they were killed, for want of memory perhaps"
-            storage.set_trial_user_attr(now._trial_id, "reason", reason)
-        elif not is_surplus(study, now):
-            counted = {"deaths": deaths, "kept_then": now.user_attrs.get("kept", 0)}
-            _queue_again(study, now, {_GOES_ON: True} | (counted if deaths else {}))
-        storage.set_trial_state_values(now._trial_id, TrialState.FAIL)
-    logger.warning("trial %d was lost with its worker%s", trial.number, "" if deaths >= MOST_DEATHS else ", put back")
+        crashes = _crashes(now) + is_crash
+        if crashes >= MAX_CRASHES:
+            storage.set_trial_user_attr(trial_id(now), "reason", f"its worker crashed {crashes} times (out of memory?)")
+        elif not is_superseded(study, now):
+            counted = {"crashes": crashes, "checkpoints_at_crash": now.user_attrs.get("checkpoints", 0)}
+            _enqueue(study, now, {_RESUMES: True} | (counted if crashes else {}))
+        storage.set_trial_state_values(trial_id(now), TrialState.FAIL)
+    logger.warning("trial %d lost its worker%s", trial.number, "" if crashes >= MAX_CRASHES else ", requeued")
 
 
-def _deaths(trial: FrozenTrial) -> int:
-    """How often workers have died with this candidate since it last came further."""
-    came_further = trial.user_attrs.get("kept", 0) != trial.user_attrs.get("kept_then", 0)
-    return 0 if came_further else int(trial.user_attrs.get("deaths", 0))
+def _crashes(trial: FrozenTrial) -> int:
+    """How often workers have crashed with this candidate since its last new checkpoint."""
+    attributes = trial.user_attrs
+    has_progress = attributes.get("checkpoints", 0) != attributes.get("checkpoints_at_crash", 0)
+    return 0 if has_progress else int(attributes.get("crashes", 0))
 
 
 def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
-    """Ends a trial whose worker was ended because of it."""
+    """Mark a trial as failed whose worker was killed."""
     storage = storage_of(study)
-    storage.set_trial_user_attr(trial._trial_id, "reason", reason)
-    storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    storage.set_trial_user_attr(trial_id(trial), "reason", reason)
+    storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
 
 
 def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:
-    """What a worker is training."""
+    """The running trials of a worker."""
     return [trial for trial in _in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
 
 
-def _queue_again(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[str, Any] | None = None) -> None:
-    kept = {name: value for name, value in trial.user_attrs.items() if name in _KEPT or name.startswith(RUNG)}
-    # A trial that was stopped before it sampled has no params yet, only what its queue entry fixed.
+def _enqueue(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[str, Any] | None = None) -> None:
+    attributes = {name: value for name, value in trial.user_attrs.items() if name in _REQUEUED or name.startswith(RUNG)}
+    # A trial that was interrupted before it sampled has no params, only those that its queue entry fixed.
     fixed = study.get_trials(deepcopy=False)[trial.number].system_attrs.get("fixed_params", {})
-    study.enqueue_trial(fixed | trial.params, user_attrs=kept | (more or {}))
+    study.enqueue_trial(fixed | trial.params, user_attrs=attributes | (more or {}))
 
 
 def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
-    """Those that were trained to their end, a candidate each."""
-    return [trial for trial in _newest(study) if trial.state == TrialState.COMPLETE]
+    """The completed trials, one per candidate."""
+    return [trial for trial in _current(study) if trial.state == TrialState.COMPLETE]
 
 
 def observations(study: optuna.Study) -> list[Observation]:
-    """What the finished trials leave for the prior's correction."""
-    left = ((trial.number, trial.user_attrs.get("observed", ())) for trial in complete_trials(study))
-    return _SEEN.setdefault(study, Seen()).read(left)
+    """The observations of the completed trials, for the prior correction."""
+    known = _OBSERVATIONS.setdefault(study, {})
+
+    def of_trials() -> Iterator[Observation]:
+        for trial in complete_trials(study):
+            if trial.number not in known:
+                known[trial.number] = tuple(Observation(**each) for each in trial.user_attrs.get("observed", ()))
+            yield from known[trial.number]
+
+    return list(of_trials())
 
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:
-    """The study's trials as rows for `results.trial_frame`; trials that were put back are left out."""
-    return [_row(trial) for trial in _newest(study)]
+    """The trials as rows for `trial_frame`; without those that were requeued."""
+    return [_row(trial) for trial in _current(study)]
 
 
 def _row(trial: FrozenTrial) -> dict[str, object]:
     accuracy, sparsity = trial.values or (None, None)
     seconds = trial.duration.total_seconds() if trial.duration else None
-    if seconds is not None and seconds < 0:  # the clock was moved back meanwhile
+    if seconds is not None and seconds < 0:  # the clock was moved back
         seconds = None
-    told = {
-        name: value for name, value in trial.user_attrs.items() if name in _FACTS or name.startswith((RUNG, PREDICTED))
-    }
+    attributes = trial.user_attrs.items()
+    facts = {name: value for name, value in attributes if name in _FACTS or name.startswith((RUNG, PREDICTED))}
     return {
         "trial": trial.number,
         "state": _STATES[trial.state],
@@ -323,12 +331,12 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "metric": accuracy,
         "seconds": seconds,
         "started": _started(trial),
-        **told,
+        **facts,
         **{PARAM + name: value for name, value in trial.params.items()},
     }
 
 
 def _started(trial: FrozenTrial) -> str | None:
-    """Optuna keeps local time without saying so."""
+    """In UTC; Optuna stores local time without a time zone."""
     began = trial.datetime_start
     return began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None

@@ -20,10 +20,10 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.log import logger
 from sca_search.runs.trials import trial_frame
-from sca_search.study.artifacts import FILES, files_in, shelf_of
+from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.events import Audience
 from sca_search.study.objective import FAILURES, Clock, Listener, make_objective, work
-from sca_search.study.once import Chores
+from sca_search.study.once import OnceTasks
 from sca_search.study.outcome import refit
 from sca_search.study.queue import complete_trials, fill_queue, queue_another, rows
 from sca_search.study.setup import (
@@ -38,7 +38,7 @@ from sca_search.study.setup import (
 )
 from sca_search.study.space import Space
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import Team, needs_processes
+from sca_search.study.workers import LocalWorkers, needs_processes
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Progress, Task, WarmStart
 
@@ -46,11 +46,11 @@ from sca_search.training.task import Progress, Task, WarmStart
 _MOST_MORE = 3
 
 
-def _chores(run: RunFolder, spec: StudySpec, audience: Audience) -> Chores:
+def _chores(run: RunFolder, audience: Audience) -> OnceTasks:
     def on_wait(chore: str) -> None:
-        audience.on_note(f"another machine is at it, waiting: {chore}")
+        audience.on_note(f"waiting for another machine to finish: {chore}")
 
-    return Chores(run, spec.search.heartbeat, audience.stop_requested, on_wait)
+    return OnceTasks(run, audience.stop_requested, on_wait)
 
 
 def prepare(
@@ -77,7 +77,7 @@ def prepare(
         dense = [run.dense_file, run.dense_scores_file]
         return [*dense, run.given_prior_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
 
-    _chores(run, spec, audience).once("dense warm start", do, files)
+    _chores(run, audience).once("dense warm start", do, files)
     start = read_warm_start(run)
     return start, make_space(run, spec, task, start)
 
@@ -101,7 +101,7 @@ def run_trials(
 
     def run_waiting(may_begin: Callable[[], bool]) -> None:
         if needs_processes(spec):
-            Team(run, spec, study, listener, may_begin).work()
+            LocalWorkers(run, spec, study, listener, may_begin).work()
         else:
             work(study, make_objective(run, space, task, start, listener), may_begin, is_alone=is_alone)
 
@@ -146,7 +146,7 @@ def run_refits(
         return
     fetch_candidates(run, study)
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
-    chores = _chores(run, spec, audience)
+    chores = _chores(run, audience)
     for index in range(1, spec.search.refits + 1):
         name, folder = f"refit {index} of candidate {number}", run.candidate(number, index)
         progress = Progress(
@@ -178,7 +178,7 @@ def _or_note(name: str, train: Callable[[], None], audience: Audience) -> None:
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
     """Brings what other machines have trained into the run folder, where they cannot write to it themselves."""
-    shelf = shelf_of(run)
-    for trial in complete_trials(study) if shelf is not None else ():
-        assert shelf is not None
-        shelf.fetch(trial.user_attrs.get(FILES, {}))
+    store = artifact_store(run)
+    for trial in complete_trials(study) if store is not None else ():
+        assert store is not None
+        store.download(trial.user_attrs.get(FILES, {}))

@@ -1,12 +1,12 @@
-"""The study's sampler: wraps any Optuna sampler and shows it the study as one question.
+"""The study's sampler: wraps an Optuna sampler and presents it the study with a single objective.
 
-A study has two objectives, but each trial's sparsity is planned: what the searched values decide is how accurate a
-network is *for its sparsity*. So the inner sampler sees a study with a single value, a trial's loss beside that of
-trials of comparable sparsity, in which trials that were paused count with their last rung. Until enough are there, it
-is not asked: values are drawn around the first guess, which is where good ones were before.
+A study has two objectives, but the sparsity of each trial is planned: the searched values decide the metric *at this
+sparsity*. So the inner sampler gets a study with one value per trial, its loss relative to trials of comparable
+sparsity; paused trials count with their last rung. Until there are enough trials, the inner sampler is not used: values
+are drawn around the first guess, where good values were found in earlier studies.
 
-The random state comes from (study seed, trial number). A sampler seeded once starts over when a study is resumed and
-proposes its first points again; and two workers that share a seed propose the same points.
+The random state is derived from the study's seed and the trial number. A sampler with one seed would start over when a
+study is resumed and propose its first points again, and two workers with the same seed would propose the same points.
 """
 
 import math
@@ -22,18 +22,18 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.study.halving import relative_losses
 
-# So many trials are drawn around the first guess before the inner sampler has enough to learn from.
+# Number of trials that are drawn around the first guess before the inner sampler is used.
 STARTUP = 8
-# Of a long study, so many are shown to the inner sampler: a Gaussian process takes the cube of their number, and each
-# is copied. What is good is told by the best, more than the 25 that TPE looks at; what is not by the newest others,
-# which lie where the sampler looks now.
-BEST_SHOWN, NEWEST_SHOWN = 50, 150
-# How far: the standard deviation, in shares of a value's range.
+# The inner sampler gets this many trials of a long study: a Gaussian process takes time cubic in their number, and each
+# is copied. The best, more than the 25 that TPE uses, define good values; the newest others define bad values, in the
+# region that is sampled now.
+MAX_BEST, MAX_NEWEST = 50, 150
+# Standard deviation of the draws around the first guess, as a fraction of a value's range.
 _WIDTH = 0.2
 
 
 class PlannedSampler(BaseSampler):
-    """Makes its inner sampler anew for each trial, and gives it its own view of the study."""
+    """Creates its inner sampler for each trial, with a view of the study."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class PlannedSampler(BaseSampler):
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._begin(trial.number)
         self._view = view_of(study) if self._centre else None
-        self._inner.before_trial(*self._seen(study, trial))
+        self._inner.before_trial(*self._visible(study, trial))
 
-    def _seen(self, study: Study, trial: FrozenTrial) -> tuple[Study, FrozenTrial]:
-        """What the inner sampler sees: the view, in which the last trial stands for the one under way."""
+    def _visible(self, study: Study, trial: FrozenTrial) -> tuple[Study, FrozenTrial]:
+        """The arguments of the inner sampler: the view, whose last trial stands for the running one."""
         return (study, trial) if self._view is None else (self._view, self._view.get_trials(deepcopy=False)[-1])
 
     @property
@@ -68,7 +68,7 @@ class PlannedSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         if self._is_starting:
             return {}
-        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(*self._seen(study, trial))
+        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(*self._visible(study, trial))
         return space
 
     def sample_relative(
@@ -76,13 +76,13 @@ class PlannedSampler(BaseSampler):
     ) -> dict[str, Any]:
         if self._is_starting:
             return {}
-        values: dict[str, Any] = self._inner.sample_relative(*self._seen(study, trial), search_space)
+        values: dict[str, Any] = self._inner.sample_relative(*self._visible(study, trial), search_space)
         return values
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
         if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._centre:
             return around(self._centre[name], distribution, self._random)
-        return self._inner.sample_independent(*self._seen(study, trial), name, distribution)
+        return self._inner.sample_independent(*self._visible(study, trial), name, distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         if self._view is None:
@@ -93,11 +93,11 @@ class PlannedSampler(BaseSampler):
 
 
 def view_of(study: Study) -> Study:
-    """The trials so far with one value each, to be minimized: the logarithm of the loss beside comparable trials'.
+    """A study in memory with one value per trial to minimize: the log loss relative to comparable trials.
 
-    One more is under way in it, since samplers leave notes at the trial that they sample for.
+    It has one more, running trial, because samplers store attributes at the trial that they sample for.
     """
-    # A candidate that was paused and went on counts once, as its last trial.
+    # A candidate that was paused and resumed counts once, by its last trial.
     newest = {trial.user_attrs.get("candidate", trial.number): trial for trial in study.get_trials(deepcopy=False)}
     trials = [trial for trial in newest.values() if trial.state in {TrialState.COMPLETE, TrialState.PRUNED}]
     values = relative_losses([trial.user_attrs for trial in trials])
@@ -107,26 +107,26 @@ def view_of(study: Study) -> Study:
             optuna.trial.create_trial(
                 params=trials[index].params, distributions=trials[index].distributions, value=values[index]
             )
-            for index in shown(values)
+            for index in select_trials(values)
         ]
     )
     view.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING))
     return view
 
 
-def shown(values: Sequence[float]) -> list[int]:
-    """Which of the trials, oldest first, are shown to the inner sampler: those with a value; of many the best, and of
-    the others the newest."""
-    told = [index for index, value in enumerate(values) if math.isfinite(value)]
-    if len(told) <= BEST_SHOWN + NEWEST_SHOWN:
-        return told
-    best = set(sorted(told, key=lambda index: values[index])[:BEST_SHOWN])
-    others = [index for index in told if index not in best]
-    return sorted([*best, *others[-NEWEST_SHOWN:]])
+def select_trials(values: Sequence[float]) -> list[int]:
+    """The indices of the trials, oldest first, for the inner sampler: those with a finite value; of many, the best and
+    the newest of the others."""
+    finite = [index for index, value in enumerate(values) if math.isfinite(value)]
+    if len(finite) <= MAX_BEST + MAX_NEWEST:
+        return finite
+    best = set(sorted(finite, key=lambda index: values[index])[:MAX_BEST])
+    others = [index for index in finite if index not in best]
+    return sorted([*best, *others[-MAX_NEWEST:]])
 
 
 def around(centre: float, distribution: FloatDistribution, random: np.random.Generator) -> float:
-    """A value near `centre`: normal, in the range's own scale, drawn again where it falls outside."""
+    """A value from a normal distribution around `centre`, in the range's scale, truncated to the range."""
     low, high = distribution.low, distribution.high
     if low == high:
         return float(low)
@@ -135,7 +135,7 @@ def around(centre: float, distribution: FloatDistribution, random: np.random.Gen
     while True:
         value = random.normal(middle, _WIDTH * (right - left))
         if left <= value <= right:
-            return min(max(back(value), low), high)  # exp(log(x)) may miss x by a bit
+            return min(max(back(value), low), high)  # exp(log(x)) may differ from x by rounding
 
 
 def derived_seed(*parts: int) -> int:
@@ -156,4 +156,4 @@ INNER: dict[str, Callable[[int], BaseSampler]] = {
     "gp": _gaussian_process,
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
 }
-"""Optuna's samplers that may be asked, by name."""
+"""The inner samplers by name."""

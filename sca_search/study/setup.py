@@ -19,13 +19,13 @@ from sca_search.export.latency.calibrate import Say, calibration_graph, calibrat
 from sca_search.export.latency.model import Calibration, latency_model
 from sca_search.export.latency.table import read_calibration, read_latency_table
 from sca_search.models.prepare import prepared
-from sca_search.models.weights import ANSWERS
+from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
 from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
 from sca_search.study.space import Space
 from sca_search.system.files import save_tensors, write_json_atomic
-from sca_search.ternary.allocation import LayerCost, split_of_weighting, uniform_weighting
+from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, ternarize
 from sca_search.ternary.prior import alpha_for_sparsity
@@ -85,7 +85,7 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
 def _refuse_impossible(spec: StudySpec, task: Task) -> None:
     """What only shows once the network's layers are known: a target below the floors, a prior of another network."""
     if spec.goal.target_sparsity is not None:
-        split_of_weighting(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
+        allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
     if spec.search.prior is not None:
         read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
 
@@ -107,7 +107,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) 
             )
 
         start = or_again(train, run.dense_checkpoint, progress.on_note)
-        save_tensors(run.dense_file, start.state | {ANSWERS: start.answers})
+        save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.answers})
         # The scores come last: where they are, the weights are whole.
         told = {"metric": start.score.accuracy, "loss": start.score.loss, "metric_name": task.metric.name}
         write_json_atomic(scores, told)
@@ -130,7 +130,7 @@ def read_warm_start(run: RunFolder) -> WarmStart:
     try:
         known = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
         state = load_file(run.dense_file)
-        answers = state.pop(ANSWERS)
+        answers = state.pop(TEACHER_LOGITS)
         return WarmStart(state, Score(float(known["metric"]), float(known["loss"])), answers)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error

@@ -23,17 +23,18 @@ from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     Limit,
+    allocate,
+    allocate_within,
     erdos_renyi_weighting,
     group_of,
     grouped,
     highest_sparsity,
-    sparsity_of_split,
-    split_of_weighting,
-    split_within,
+    least_loss_weighting,
+    least_loss_within,
+    total_sparsity,
     uniform_weighting,
-    weighting_of_split,
+    weighting_of,
 )
-from sca_search.ternary.sparing import sparing_split, sparing_weighting
 
 if TYPE_CHECKING:  # importing it would import torch, and the dashboard reads is_logarithmic
     from sca_search.study.budgets import Budgets
@@ -191,8 +192,8 @@ class Space:
         if not self.costs:
             return uniform_weighting(self.layers)
         if limits:
-            return weighting_of_split(self.layers, _spared(self.costs, self.layers, limits))
-        by_group = grouped(sparing_weighting(self.costs, self.layers, sparsity), self.groups)
+            return weighting_of(self.layers, _spared(self.costs, self.layers, limits))
+        by_group = grouped(least_loss_weighting(self.costs, self.layers, sparsity), self.groups)
         return {layer: by_group[group] for layer, group in self.groups.items()}
 
     def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
@@ -220,7 +221,7 @@ class Space:
         if isinstance(alpha, Tracked) and "rise" in values:
             alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
-            sparsity=sparsity_of_split(self.layers, split) if limits else sparsity,
+            sparsity=total_sparsity(self.layers, split) if limits else sparsity,
             method=spec.search.method,
             form=spec.search.form,
             split=split,
@@ -245,12 +246,12 @@ class Space:
 
     def _split(self, values: Values, sparsity: float, limits: tuple[Limit, ...]) -> dict[str, float]:
         if not self._splits:
-            return split_within(self.layers, uniform_weighting(self.layers), limits) if limits else {}
+            return allocate_within(self.layers, uniform_weighting(self.layers), limits) if limits else {}
         known = self._best_known(sparsity, limits)
         weighting = {layer: known[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
         if limits:
-            return split_within(self.layers, weighting, limits)
-        return split_of_weighting(self.layers, weighting, sparsity)
+            return allocate_within(self.layers, weighting, limits)
+        return allocate(self.layers, weighting, sparsity)
 
     def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
         """The schedules of the layers that have their own."""
@@ -275,7 +276,7 @@ class Space:
 def _spared(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
-    return sparing_split(costs, layers, limits).split
+    return least_loss_within(costs, layers, limits).allocation
 
 
 def _sharpness(values: Values, own: float) -> Schedule:

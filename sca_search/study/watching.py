@@ -9,7 +9,7 @@ from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.study.events import Audience, NoPage, ResultsPage
 from sca_search.study.progress import StudyDisplay
-from sca_search.system.console import remarks
+from sca_search.system.console import info
 from sca_search.training.task import Task
 
 Say = Callable[[str], None]
@@ -25,10 +25,10 @@ def unwatched(_spec: StudySpec, _task: Task) -> Iterator[Audience]:
 def watched(spec: StudySpec, task: Task, page: Callable[[RunFolder], ResultsPage] = NoPage) -> Iterator[Audience]:
     """Prints what is to be known of a study, then follows it on the screen."""
     for note in task.data.notes:
-        remarks().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+        info().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
     if spec.recipe is not None:
-        remarks().print(describe_scaling(spec), style="dim", highlight=False, soft_wrap=True, markup=False)
-    display = StudyDisplay(spec, remarks(), task.metric.name)
+        info().print(describe_scaling(spec), style="dim", highlight=False, soft_wrap=True, markup=False)
+    display = StudyDisplay(spec, info(), task.metric.name)
     with display.shown():
         yield display.audience(Audience(page=page))
 

@@ -1,8 +1,10 @@
-"""Workers: one in this process, or several processes of one thread each that share a study.
+"""Worker processes of this machine.
 
-The process that started them looks after them. A worker that dies is replaced, and what it was training is put back at
-once; one whose trial takes more time or memory than it may is ended, and the trial counts as failed. Nothing that they
-share has a lock, which a worker could die with: each has a pipe of its own, and flags are bytes.
+A worker process joins the study through its storage, as another machine does: it starts waiting trials, sends
+heartbeats and requeues stale trials. The process that started it supervises it. A worker that crashes is replaced and
+its trial is requeued at once; a worker whose trial exceeds its limit of time or memory is killed and the trial fails.
+Each worker has a pipe for its events, and all share one byte that tells them to finish or stop. Neither has a lock,
+which a killed worker could leave locked.
 """
 
 import contextlib
@@ -15,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Listener, make_objective, work
-from sca_search.study.queue import fail, open_study, take_back, trials_of
+from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
 from sca_search.study.setup import make_space, make_task, warm_start
 from sca_search.system.machine import usable_cores
 from sca_search.training.fit import StopRequestedError
@@ -37,61 +40,57 @@ from sca_search.training.task import Progress, Task
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
 _WEIGHTS_FOR_THREADS = 100_000
-# A worker that dies before its first trial would die again.
-_MOST_STILLBORN = 3
-# Where a trial's time is limited, a worker may take so long, and a trial's time besides, until it is ready for one: it
-# runs a user's code by then, which may hang as well.
-_SECONDS_TO_BEGIN = 600.0
-_SECONDS_TO_END = 20.0
+# This many workers in a row that end before their first trial end the study: the next one would end too.
+_MAX_FAILED_STARTS = 3
+# With a time limit per trial, a worker must be ready within this time plus that limit: it runs user code by then, which
+# may hang.
+_START_SECONDS = 600.0
+_STOP_SECONDS = 20.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# Values of the shared byte: start waiting trials; start no further trial; requeue the running trial and end.
+_RUN, _FINISH, _STOP = range(3)
 
 
 def threads_of(spec: StudySpec, task: Task) -> int:
-    """Threads a worker: as asked; else one for a small network, or the cores divided among the workers.
+    """Threads per worker: as requested, else one for a small network, or the cores divided among the workers.
 
-    OMP_NUM_THREADS is obeyed as torch's own default does.
+    OMP_NUM_THREADS is an upper limit, as in torch.
     """
     if spec.search.threads:
         return spec.search.threads
     if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
         return 1
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    share = max(1, usable_cores() // spec.search.workers)
-    return min(share, int(allowed)) if allowed.isdecimal() and int(allowed) else share
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    threads = max(1, usable_cores() // spec.search.workers)
+    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 def needs_processes(spec: StudySpec) -> bool:
-    """Whether trials run in processes of their own: several at once, or such as may have to be ended."""
+    """Whether trials run in worker processes: several at once, or with limits that may require to kill one."""
     search = spec.search
     return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
 
 
-@dataclass(frozen=True)
-class _Line:
-    """What connects a worker process with the one that started it."""
-
-    events: Connection
-    stop: Any  # a byte that both see, as is the next
-    enough: Any  # no further trial is to begin
-
-
 @dataclass
 class _Worker:
-    """A worker as the process that started it sees it."""
+    """A worker process in the view of its supervisor."""
 
     process: Any
     events: Connection
     started: float = field(default_factory=time.monotonic)
     is_ready: bool = False
-    trial: int | None = None
-    began: float = 0.0
-    has_begun: bool = False
     is_done: bool = False
+    has_trained: bool = False
+    trial_started: float | None = None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
 
 
 @dataclass
-class Team:
-    """The workers of a study on this machine."""
+class LocalWorkers:
+    """Supervises the worker processes of a study on this machine."""
 
     run: RunFolder
     spec: StudySpec
@@ -99,145 +98,132 @@ class Team:
     listener: Listener
     trial_fits: Callable[[], bool]
     _workers: dict[int, _Worker] = field(default_factory=dict)
-    _stillborn: int = 0
+    _failed_starts: int = 0
+
+    def __post_init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")  # a forked torch may hang on the locks of its threads
+        self._state = self._context.RawValue("b", _RUN)
 
     def work(self) -> None:
-        """Runs the queued trials in worker processes and passes on what they report."""
-        self._context = multiprocessing.get_context("spawn")  # a forked torch may hang on its threads' locks
-        self._stop, self._enough = self._context.RawValue("b", 0), self._context.RawValue("b", 0)
-        for number in range(1, 1 + self.spec.search.workers):
-            self._start(number)
+        """Run the queued trials in worker processes and forward their events."""
         stopped = math.inf
         try:
+            for number in range(1, 1 + self.spec.search.workers):
+                self._start(number)
             while any(not worker.is_done for worker in self._workers.values()):
                 if self.listener.stop_requested():
-                    self._stop.value, stopped = 1, min(stopped, time.monotonic())
-                if time.monotonic() > stopped + _SECONDS_TO_END:  # one of them hangs, which is why it is stopped
+                    self._state.value, stopped = _STOP, min(stopped, time.monotonic())
+                if time.monotonic() > stopped + _STOP_SECONDS:  # a worker hangs
                     break
-                self._hear(seconds=0.1)
-                self._look_after()
+                self._receive(seconds=0.1)
+                for number, worker in list(self._workers.items()):
+                    self._supervise(number, worker)
         finally:
-            self._stop.value = 1
-            self._end(min(stopped, time.monotonic()) + _SECONDS_TO_END)
+            self._state.value = _STOP
+            self._end_all(min(stopped, time.monotonic()) + _STOP_SECONDS)
         if self.listener.stop_requested():
             raise StopRequestedError
 
     def _start(self, number: int) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
-        line = _Line(theirs, self._stop, self._enough)
         device = device_of(number, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        arguments = (self.run, self.spec, line, number, device)
+        arguments = (self.run, self.spec, theirs, self._state, number, device)
         process = self._context.Process(target=_worker, args=arguments, daemon=True)
         process.start()
-        theirs.close()  # so that the pipe ends with the worker
+        theirs.close()  # the pipe then ends with the worker
         self._workers[number] = _Worker(process, ours)
 
-    def _end(self, patience: float) -> None:
+    def _end_all(self, deadline: float) -> None:
         for worker in self._workers.values():
-            worker.process.join(max(0.0, patience - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            worker.kill()
 
-    def _hear(self, seconds: float) -> None:
-        speaking = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
-        if not speaking:
+    def _receive(self, seconds: float) -> None:
+        pipes = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
+        if not pipes:
             time.sleep(seconds)
-        for events in wait(list(speaking), timeout=seconds):
+        for events in wait(list(pipes), timeout=seconds):
             assert isinstance(events, Connection)
             try:
-                self._heard(speaking[events], *events.recv())
-            except (EOFError, OSError, pickle.UnpicklingError):  # it has ended, or was killed in the middle of a word
+                self._on_message(pipes[events], *events.recv())
+            except (EOFError, OSError, pickle.UnpicklingError):  # the worker has ended, perhaps within a message
                 events.close()
 
-    def _heard(self, worker: _Worker, kind: str, *told: Any) -> None:
+    def _on_message(self, worker: _Worker, kind: str, *values: Any) -> None:
         if kind == "ready":
             worker.is_ready = True
         elif kind == "done":
             worker.is_done = True
         elif kind == "failed":
-            raise told[0]
+            raise values[0]
         else:
-            self._note(worker, kind, *told)
-            getattr(self.listener, kind)(*told)
+            if kind == "on_start":
+                worker.trial_started, worker.has_trained, self._failed_starts = time.monotonic(), True, 0
+            elif kind == "on_end":
+                worker.trial_started = None
+                if not self.trial_fits():
+                    self._state.value = max(_FINISH, self._state.value)
+            getattr(self.listener, kind)(*values)
 
-    def _note(self, worker: _Worker, kind: str, *told: Any) -> None:
-        if kind == "on_start":
-            worker.trial, worker.began, worker.has_begun, self._stillborn = told[0], time.monotonic(), True, 0
-        elif kind == "on_end":
-            worker.trial = None
-            if not self.trial_fits():
-                self._enough.value = 1
+    def _supervise(self, number: int, worker: _Worker) -> None:
+        if worker.is_done:
+            return
+        if (reason := self._exceeded_limit(worker)) is not None:
+            worker.kill()
+            for trial in trials_of(self.study, owner_name(worker.process.pid)):
+                fail(self.study, trial, reason)
+                logger.warning("trial %d was killed: it %s", trial.number, reason)
+                self.listener.on_end(trial.number)
+            self._restart(number)
+        elif self._hangs_at_start(worker):
+            worker.kill()
+            self._replace(number, worker, "hung")
+        elif worker.events.closed and not worker.process.is_alive():  # all its messages were received
+            self._replace(number, worker, "crashed")
 
-    def _look_after(self) -> None:
-        for number, worker in list(self._workers.items()):
-            if worker.is_done:
-                continue
-            if (reason := self._beyond_limits(worker)) is not None:
-                self._end_trial(number, worker, reason)
-            elif self._hangs_at_its_start(worker):
-                worker.process.kill()
-                worker.process.join()
-                self._replace(number, worker, "hung before its first trial", "workers hang before their first trial")
-            elif worker.events.closed and not worker.process.is_alive():  # all that it said was heard
-                self._replace(number, worker)
-
-    def _beyond_limits(self, worker: _Worker) -> str | None:
-        """Why a trial must not go on."""
+    def _exceeded_limit(self, worker: _Worker) -> str | None:
+        """The limit that a trial exceeds."""
         search = self.spec.search
-        if worker.trial is None:
+        if worker.trial_started is None:
             return None
-        if search.trial_time is not None and time.monotonic() - worker.began > search.trial_time:
+        if search.trial_time is not None and time.monotonic() - worker.trial_started > search.trial_time:
             return f"took longer than its {search.trial_time:g} s"
         if search.trial_memory_gb is not None:
-            taken = resident_bytes(worker.process.pid)
-            if taken is not None and taken > search.trial_memory_gb * 1e9:
-                return f"took {taken / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
+            used = resident_bytes(worker.process.pid)
+            if used is not None and used > search.trial_memory_gb * 1e9:
+                return f"used {used / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
         return None
 
-    def _hangs_at_its_start(self, worker: _Worker) -> bool:
+    def _hangs_at_start(self, worker: _Worker) -> bool:
         limit = self.spec.search.trial_time
         if worker.is_ready or limit is None:
             return False
-        return time.monotonic() - worker.started > limit + _SECONDS_TO_BEGIN
+        return time.monotonic() - worker.started > limit + _START_SECONDS
 
-    def _end_trial(self, number: int, worker: _Worker, reason: str) -> None:
-        worker.process.kill()
-        worker.process.join()
-        for trial in trials_of(self.study, owner_name(worker.process.pid)):
-            fail(self.study, trial, reason)
-            logger.warning("trial %d was ended: it %s", trial.number, reason)
-            self.listener.on_end(trial.number)
-        self._start_again(number)
-
-    def _replace(
-        self,
-        number: int,
-        worker: _Worker,
-        what: str = "died",
-        again_and_again: str = "workers end without a word: they are killed, for want of memory perhaps",
-    ) -> None:
-        """Puts back what a worker was training when it died, and starts another."""
-        taken = trials_of(self.study, owner_name(worker.process.pid))
-        for trial in taken:
-            take_back(self.study, trial, counts=not self._stop.value)
-        # One that had taken a trial may have died before it could say so; the trial counts such deaths.
-        self._stillborn = 0 if taken else self._stillborn + (not worker.has_begun)
-        if self._stillborn >= _MOST_STILLBORN:
-            raise StorageError(again_and_again)
+    def _replace(self, number: int, worker: _Worker, what: str) -> None:
+        """Requeue the trial of a worker that has ended, and start another worker."""
+        trials = trials_of(self.study, owner_name(worker.process.pid))
+        for trial in trials:
+            requeue_lost(self.study, trial, is_crash=self._state.value != _STOP)
+        # A worker may crash before it can report its trial, which counts the crash itself.
+        self._failed_starts = 0 if trials else self._failed_starts + (not worker.has_trained)
+        if self._failed_starts >= _MAX_FAILED_STARTS:
+            raise StorageError(
+                f"{_MAX_FAILED_STARTS} workers in a row {what} before their first trial (out of memory?)"
+            )
         logger.warning("worker %d %s (exit code %s)", number, what, worker.process.exitcode)
-        self.listener.on_note(f"worker {number} {what}; another takes its place")
-        self._start_again(number)
+        self.listener.on_note(f"worker {number} {what}; starting another")
+        self._restart(number)
 
-    def _start_again(self, number: int) -> None:
-        if self._enough.value or self._stop.value:
-            self._workers[number].is_done = True
-        else:
+    def _restart(self, number: int) -> None:
+        if self._state.value == _RUN:
             self._start(number)
+        else:
+            self._workers[number].is_done = True
 
 
 def device_of(number: int, count: int, visible: str | None) -> str | None:
-    """The accelerator of a worker, in turns, as CUDA_VISIBLE_DEVICES names it; None where there is nothing to share."""
+    """The accelerator of a worker, round-robin, as in CUDA_VISIBLE_DEVICES; None with fewer than two."""
     if count < 2:
         return None
     names = visible.split(",") if visible else [str(index) for index in range(count)]
@@ -245,56 +231,60 @@ def device_of(number: int, count: int, visible: str | None) -> str | None:
 
 
 def resident_bytes(process: int) -> int | None:
-    """The memory that a process has; None where the system does not tell."""
+    """The resident memory of a process; None if the system does not report it."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _worker(run: RunFolder, spec: StudySpec, line: _Line, number: int, device: str | None) -> None:
+def _worker(run: RunFolder, spec: StudySpec, events: Connection, state: Any, number: int, device: str | None) -> None:
+    """The main function of a worker process."""
     if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before anything asks for one
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process decides
+        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is initialized
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor decides
     parent = multiprocessing.parent_process()
 
     def stop_requested() -> bool:
-        return bool(line.stop.value) or (parent is not None and not parent.is_alive())
+        return state.value == _STOP or (parent is not None and not parent.is_alive())
 
-    def tell(kind: str) -> Callable[..., None]:
-        def send(*told: Any) -> None:
-            with contextlib.suppress(OSError):  # nobody listens any more, which `stop_requested` tells as well
-                line.events.send((kind, *told))
+    def send(kind: str, *values: Any) -> None:
+        with contextlib.suppress(OSError):  # the supervisor has ended, so a stop is requested too
+            events.send((kind, *values))
 
-        return send
-
-    listener = Listener(tell("on_start"), tell("on_epoch"), tell("on_end"), stop_requested, tell("on_note"))
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            _work(run, spec, line, listener, number, tell("ready"))
+            _join(run, spec, send, stop_requested, lambda: state.value == _RUN, number)
     except Exception as error:
-        tell("failed")(_sendable(error))
-    tell("done")()
+        send("failed", _picklable(error))
+    send("done")
 
 
-def _sendable(error: Exception) -> Exception:
-    """An error as the process that started this one can raise it, where it would end the study as well."""
+def _picklable(error: Exception) -> Exception:
+    """An error that the supervisor can raise; classes of user code or libraries may not survive pickling."""
     if isinstance(error, ScaError):
         return error
-    # A class of the user's own, or of a library's, may not be known there, or not survive the way.
     sent = error if type(error).__module__ == "builtins" else RuntimeError(f"{type(error).__name__}: {error}")
     sent.add_note(f"In a worker:\n{''.join(traceback.format_exception(error))}")
     return sent
 
 
-def _work(
-    run: RunFolder, spec: StudySpec, line: _Line, listener: Listener, number: int, on_ready: Callable[[], None]
+def _join(
+    run: RunFolder,
+    spec: StudySpec,
+    send: Callable[..., None],
+    stop_requested: Callable[[], bool],
+    may_begin: Callable[[], bool],
+    number: int,
 ) -> None:
-    task = make_task(spec, check_test=False)  # the process that started this one has looked through them
+    """Train trials of the study until none is left."""
+    names = ("on_start", "on_epoch", "on_end", "on_note")
+    listener = Listener(stop_requested=stop_requested, **{name: partial(send, name) for name in names})
+    task = make_task(spec, check_test=False)  # the supervisor has checked the test split
     torch.set_num_threads(threads_of(spec, task))
     start = warm_start(run, spec, task, Progress())
     space = make_space(run, spec, task, start)
     objective = make_objective(run, space, task, start, listener, number)
-    study = open_study(run, space, listener.stop_requested)
-    on_ready()
-    work(study, objective, lambda: not line.enough.value, is_alone=False)
+    study = open_study(run, space, stop_requested)
+    send("ready")
+    work(study, objective, may_begin, is_alone=False)

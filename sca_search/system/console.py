@@ -1,8 +1,8 @@
-"""Where a command's words go, and how many there are: `--json`, `-q` and `-v`, which every command has.
+"""Output of a command, by `--json`, `-q` and `-v`, which every command has.
 
-Results go to stdout. With `--json`, stdout holds exactly one JSON document, and all words go to stderr. With `-q`, only
-results and errors are left; with `-v`, what the run's log holds is shown as well. Passwords of
-addresses are hidden in all of it.
+Results go to stdout. With `--json`, stdout has exactly one JSON document, and all other text goes to stderr. With `-q`,
+only results and errors are printed; with `-v`, also the lines of the run's log. Passwords of URLs are hidden in all of
+it.
 """
 
 import json
@@ -23,20 +23,20 @@ from rich.text import Text
 from sca_search.system.secrets import scrub
 
 LOGGER = "sca_search"
-PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as in shells
 
 
-# What moves a terminal's cursor, colours it or turns its text around, and halves of characters, which no stream takes.
+# Control characters of a terminal, marks of text direction, and surrogates, which cannot be encoded.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text with what cannot be seen spelled out: names and files may come from somebody else."""
+    """Escape control characters: names and files may come from others."""
     return _HIDDEN.sub(lambda hidden: hidden[0].encode("unicode_escape").decode(), text)
 
 
-class Screen(Console):
-    """A console that shows texts as they are: nothing in them is markup, nothing gives the terminal an order."""
+class SafeConsole(Console):
+    """A console that prints text literally: without markup, control characters and passwords."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -50,99 +50,99 @@ class Screen(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(scrub(text), **options)
 
-    # A reader that leaves early (`| head`) is no failure of the study: 1 would say so.
+    # A reader that closes the pipe early (`| head`) is not an error, so the exit code is not 1.
     def on_broken_pipe(self) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(PIPE_CLOSED)
 
 
-class PrintableLines(logging.Formatter):
-    """Log lines for a terminal, and for a file that is shown on one."""
+class PrintableFormatter(logging.Formatter):
+    """Formats log lines for a terminal, and for a file that is shown on one."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(scrub(super().format(record)))
 
 
 @dataclass
-class Manner:
-    """How the command of this process speaks."""
+class OutputMode:
+    """The output options of this process."""
 
     json: bool = False
     quiet: bool = False
     verbose: bool = False
 
 
-manner = Manner()
-_out = Screen()
-_err = Screen(stderr=True)
-_nothing = Screen(quiet=True)
+output_mode = OutputMode()
+_out = SafeConsole()
+_err = SafeConsole(stderr=True)
+_nothing = SafeConsole(quiet=True)
 
 
-def speak(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
-    """Sets the manner; the log is shown where more is wanted."""
-    manner.json, manner.quiet, manner.verbose = json, quiet, verbose
+def configure_output(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+    """Set the output mode; with `verbose`, print the log."""
+    output_mode.json, output_mode.quiet, output_mode.verbose = json, quiet, verbose
     logger = logging.getLogger(LOGGER)
     for shown in [handler for handler in logger.handlers if handler.name == "screen"]:
         logger.removeHandler(shown)
     if verbose:
         handler = logging.StreamHandler()
         handler.name = "screen"
-        handler.setFormatter(PrintableLines("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
 
 
 def results() -> Console:
-    """For what was asked for."""
-    if not manner.json:
+    """The console for results."""
+    if not output_mode.json:
         return _out
-    return _nothing if manner.quiet else _err
+    return _nothing if output_mode.quiet else _err
 
 
-def remarks() -> Console:
-    """For what is being done, and for what need not be known."""
-    return _nothing if manner.quiet else results()
+def info() -> Console:
+    """The console for progress and details."""
+    return _nothing if output_mode.quiet else results()
 
 
 def warnings() -> Console:
-    """For what a user should know before trusting the result."""
-    return _nothing if manner.quiet else _err
+    """The console for warnings."""
+    return _nothing if output_mode.quiet else _err
 
 
 def errors() -> Console:
-    """For what went wrong."""
+    """The console for errors."""
     return _err
 
 
 def say(line: str) -> None:
-    """What is being done, while it takes a while."""
-    remarks().print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
+    """Print what is being done, if it takes some time."""
+    info().print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
 
 
 def warn(line: str) -> None:
-    """A sentence that is no error."""
+    """Print a warning."""
     warnings().print(line, style="yellow", highlight=False, soft_wrap=True, markup=False)
 
 
-def answer(document: Mapping[str, Any]) -> None:
-    """The one document of a command, where a script asked for it."""
-    if manner.json:
-        text = json.dumps(strict(document), indent=2, allow_nan=False, ensure_ascii=False)
-        # JSON's own spelling of what a terminal would obey: the values stay the same.
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print the JSON document of a command with `--json`."""
+    if output_mode.json:
+        text = json.dumps(jsonable(document), indent=2, allow_nan=False, ensure_ascii=False)
+        # Control characters as JSON escapes: the values are unchanged.
         _out.file.write(_HIDDEN.sub(lambda hidden: f"\\u{ord(hidden[0]):04x}", text) + "\n")
         _out.file.flush()
 
 
-def strict(value: Any) -> Any:
-    """As JSON has it: what is not finite is null, a path is a text, numpy's numbers are numbers; without passwords."""
+def jsonable(value: Any) -> Any:
+    """A value for JSON: null for NaN and infinity, strings for paths, numbers for numpy scalars; without passwords."""
     if isinstance(value, Mapping):
-        return {str(key): strict(each) for key, each in value.items()}
+        return {str(key): jsonable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(each) for each in value]
+        return [jsonable(each) for each in value]
     if isinstance(value, Path):
-        return strict(os.fsencode(value).decode("utf-8", errors="backslashreplace"))
+        return jsonable(os.fsencode(value).decode("utf-8", errors="backslashreplace"))
     if isinstance(value, str):
         return scrub(value)
     if hasattr(value, "item"):
-        return strict(value.item())
+        return jsonable(value.item())
     return None if isinstance(value, float) and not math.isfinite(value) else value

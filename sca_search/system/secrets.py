@@ -11,7 +11,7 @@ _OPTION = re.compile(
     r"(?:[^&\s]|&(?!\w+=))*?(?=['\"]?[\])},.:;]{0,3}(?:\s|$|&\w+=))",
     re.IGNORECASE,
 )
-# The scheme's slashes and the user name. One slash remains where a URL was taken for a path.
+# The scheme's slashes and the user name. One slash remains where a URL became a path.
 _USER = re.compile(r":/+[^:/?#]*?(?::|%3A)", re.IGNORECASE)
 
 

@@ -57,7 +57,7 @@ class SparsityControl:
             alpha = self.candidate.alpha_of(name)
             if isinstance(alpha, Tracked):
                 if self._steps % alpha.every == 0:
-                    self._set_alpha_by_prior(name, alpha.share_at(epoch, self.candidate.epochs))
+                    self._set_alpha_by_prior(name, alpha.sparsity_fraction(epoch, self.candidate.epochs))
             elif isinstance(alpha, FromPrior):
                 # The prior speaks of the weights that the pull finds when it begins, not of those before.
                 if weight.strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
@@ -72,7 +72,7 @@ class SparsityControl:
 
     def _hold(self, epoch: float) -> None:
         """Holds the smallest weights at 0 and the largest at ±1, both in the proportion that the plan has them."""
-        share = self.candidate.held_share(epoch)
+        share = self.candidate.pinned_fraction(epoch)
         if share == 0.0:
             return
         for name, weight in self._weights.items():

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from sca_search.models.scales import take_over
+from sca_search.models.scales import absorb_scale
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 # |W| is below 1 in the paper: larger weights begin here, where the gradient of tanh is still a five-hundredth.
@@ -255,7 +255,7 @@ def ternarize(model: nn.Module, spreads: Mapping[str, float | None], form: Form 
         layer = model.get_submodule(name)
         # Registering calls the parametrization once; with gradients on it would keep that soft weight.
         with torch.no_grad():
-            take_over(layer, lost_scale(cast(Tensor, layer.weight), spread))
+            absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
             parametrize.register_parametrization(layer, "weight", TernaryWeight(form, spread))
 
 

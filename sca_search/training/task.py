@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sca_search.data import Batch, DataSet
 from sca_search.models.layers import LayerChoice
-from sca_search.models.levels import baked_layers, shaped_as
+from sca_search.models.scales import baked_layers, shaped_like_state
 from sca_search.ternary.allocation import LayerShape
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.histogram import Snapshot
@@ -72,7 +72,7 @@ class Task:
         return (self.make_start or self.make_model)()
 
     def model_with(self, state: State) -> nn.Module:
-        model = shaped_as(self.make_model(), state)
+        model = shaped_like_state(self.make_model(), state)
         model.load_state_dict(state)
         return model
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.references import user_code_errors
-from sca_search.data import AskedSplit, Batch, Batches, TaughtSplit, TrainingSplit
+from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
-from sca_search.models.levels import put_levels
+from sca_search.models.scales import put_trits
 from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
 from sca_search.ternary.methods import Method, method_class
@@ -150,11 +150,11 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
     )
 
 
-def _taught(task: Task, start: WarmStart) -> TaughtSplit | AskedSplit:
+def _taught(task: Task, start: WarmStart) -> TeacherSplit:
     """The training split with the dense network's answers, which is asked again where inputs change."""
     if task.data.changes:
-        return AskedSplit(task.data.training, task.model_with(start.state).eval())
-    return TaughtSplit(task.data.training, start.answers)
+        return TeacherSplit(task.data.training, task.model_with(start.state).eval())
+    return TeacherSplit(task.data.training, start.answers)
 
 
 def _require_finite(values: Mapping[str, Tensor]) -> None:
@@ -184,7 +184,7 @@ class _Training:
         self.candidate = candidate
         self.task = task
         self.progress = progress
-        self.train_split: TrainingSplit | TaughtSplit | AskedSplit = task.data.training
+        self.train_split: TrainingSplit | TeacherSplit = task.data.training
         self.loss: TaskLoss = task.loss
         if candidate.distillation:
             self.train_split = _taught(task, start)
@@ -262,7 +262,7 @@ class _Training:
         state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
         levels = self.method.ending().levels
         copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
-        put_levels(copy, levels)
+        put_trits(copy, levels)
         reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
         return self.task.validate(copy)
 

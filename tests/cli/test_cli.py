@@ -1,4 +1,4 @@
-"""The command line: help, dry run, and every mistake a user can make: one sentence, exit code 2, nothing written."""
+"""The command line: help, dry run, and every invalid a user can make: one sentence, exit code 2, nothing written."""
 
 import resource
 import subprocess
@@ -14,7 +14,7 @@ from sca_search.runs.goal import GRID
 from tests.support.command import TINY, Outcome, sca_search
 
 
-def assert_refused(outcome: Outcome, *sentences: str) -> None:
+def assert_rejected(outcome: Outcome, *sentences: str) -> None:
     assert outcome.returncode == 2
     assert "Traceback" not in outcome.stderr
     lines = outcome.stderr.strip().splitlines()
@@ -33,26 +33,26 @@ def assert_refused(outcome: Outcome, *sentences: str) -> None:
         ("-0.1", "--target-sparsity must be at least 0.0, got -0.1"),
     ],
 )
-def test_target_out_of_range_is_refused(run, given: str, sentence: str) -> None:
-    assert_refused(run("--target-sparsity", given), sentence)
+def test_target_out_of_range_is_rejected(run, given: str, sentence: str) -> None:
+    assert_rejected(run("--target-sparsity", given), sentence)
 
 
 def test_unknown_data_set_offers_the_nearest(run) -> None:
-    assert_refused(run("--data", "minst"), "did you mean 'mnist'?")
+    assert_rejected(run("--data", "minst"), "did you mean 'mnist'?")
 
 
 def test_unknown_network_offers_the_nearest(run) -> None:
-    assert_refused(run("--model", "lenet-smal"), "did you mean 'lenet-small'?")
+    assert_rejected(run("--model", "lenet-smal"), "did you mean 'lenet-small'?")
 
 
 def test_unknown_key_in_a_study_file_offers_the_nearest(run, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[search]\ntrails = 3\n")
-    assert_refused(run("a.toml"), "a.toml: unknown key 'search.trails'")
+    assert_rejected(run("a.toml"), "a.toml: unknown key 'search.trails'")
 
 
-def test_three_faults_are_shown_at_once(run, tmp_path: Path) -> None:
+def test_three_errors_are_shown_at_once(run, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[search]\ntrials = 0\nform = "round"\n[train]\nepochs = "many"\n')
-    assert_refused(
+    assert_rejected(
         run("a.toml"),
         "a.toml: search.trials must be at least 1, got 0",
         "a.toml: search.form must be 'sharpened', 'paper' or 'straight-through', got 'round'",
@@ -60,57 +60,57 @@ def test_three_faults_are_shown_at_once(run, tmp_path: Path) -> None:
     )
 
 
-def test_missing_study_file_is_refused(run) -> None:
-    assert_refused(run("none.toml"), "none.toml: there is no such study file")
+def test_missing_study_file_is_rejected(run) -> None:
+    assert_rejected(run("none.toml"), "none.toml: there is no such study file")
 
 
-def test_folder_without_images_is_refused(run, tmp_path: Path) -> None:
+def test_folder_without_images_is_rejected(run, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "cats").mkdir(parents=True)
-    assert_refused(run("--data", "folder:pictures"), "pictures")
+    assert_rejected(run("--data", "folder:pictures"), "pictures")
 
 
-def test_npz_without_its_keys_is_refused(run, tmp_path: Path) -> None:
+def test_npz_without_its_keys_is_rejected(run, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8))
-    assert_refused(run("--data", "npz:a.npz"), "train_images")
+    assert_rejected(run("--data", "npz:a.npz"), "train_images")
 
 
-def test_npz_with_labels_out_of_range_is_refused(run, tmp_path: Path) -> None:
+def test_npz_with_labels_out_of_range_is_rejected(run, tmp_path: Path) -> None:
     images, labels = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
     np.savez(tmp_path / "a.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels + 5)
-    assert_refused(run("--data", "npz:a.npz"), "test_labels")
+    assert_rejected(run("--data", "npz:a.npz"), "test_labels")
 
 
-def test_network_without_a_ternary_layer_is_refused(run) -> None:
-    assert_refused(run("--skip", "conv2,fc1"), "no layer to make ternary")
+def test_network_without_a_ternary_layer_is_rejected(run) -> None:
+    assert_rejected(run("--skip", "conv2,fc1"), "no layer to make ternary")
 
 
-def test_pattern_that_matches_nothing_is_refused(run) -> None:
-    assert_refused(run("--skip", "stem.*"), "'stem.*' matches no weight layer")
+def test_pattern_that_matches_nothing_is_rejected(run) -> None:
+    assert_rejected(run("--skip", "stem.*"), "'stem.*' matches no weight layer")
 
 
-def test_taken_run_folder_is_refused(run, tmp_path: Path) -> None:
-    taken = tmp_path / "elsewhere" / "mine"
-    taken.mkdir(parents=True)
-    (taken / "thesis.txt").write_text("precious")
-    assert_refused(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are not a study")
-    assert [path.name for path in taken.iterdir()] == ["thesis.txt"]
+def test_used_run_folder_is_rejected(run, tmp_path: Path) -> None:
+    used = tmp_path / "elsewhere" / "mine"
+    used.mkdir(parents=True)
+    (used / "thesis.txt").write_text("precious")
+    assert_rejected(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are not a study")
+    assert [path.name for path in used.iterdir()] == ["thesis.txt"]
 
 
-def test_resume_of_another_study_is_refused(run, tmp_path: Path) -> None:
-    taken = tmp_path / "elsewhere" / "mine"
-    taken.mkdir(parents=True)
-    (taken / "about.json").write_text('{"format": 2}')
-    (taken / "study.toml").write_text("[data]\nname = 'mnist'\n")
+def test_resume_of_another_study_is_rejected(run, tmp_path: Path) -> None:
+    used = tmp_path / "elsewhere" / "mine"
+    used.mkdir(parents=True)
+    (used / "about.json").write_text('{"format": 2}')
+    (used / "study.toml").write_text("[data]\nname = 'mnist'\n")
     outcome = run("--out", "elsewhere", "--name", "mine", "--resume")
-    assert_refused(outcome, "elsewhere/mine: holds another study, it differs in data.name")
+    assert_rejected(outcome, "elsewhere/mine: holds another study, it differs in data.name")
 
 
-def test_resume_of_nothing_is_refused(run) -> None:
-    assert_refused(run("--name", "mine", "--resume"), "there is no run to resume")
+def test_resume_of_nothing_is_rejected(run) -> None:
+    assert_rejected(run("--name", "mine", "--resume"), "there is no run to resume")
 
 
-def test_show_of_a_folder_that_is_no_run_is_refused(run, tmp_path: Path) -> None:
-    assert_refused(run("show", str(tmp_path)), "is not a run folder")
+def test_show_of_a_folder_that_is_no_run_is_rejected(run, tmp_path: Path) -> None:
+    assert_rejected(run("show", str(tmp_path)), "is not a run folder")
 
 
 @pytest.mark.e2e
@@ -144,7 +144,7 @@ def test_help_answers_without_torch_and_shows_groups_and_examples() -> None:
         assert word in done.stdout
 
 
-def test_dry_run_tells_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
+def test_dry_run_shows_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     outcome = run("--dry-run", "--target-sparsity", "0.9", "--trials", "4", "--refits", "1")
     assert outcome.returncode == 0
     screen = outcome.stdout
@@ -194,9 +194,9 @@ def test_a_network_of_the_users_is_searched_from_its_weights_and_needs_their_fil
         (("--dense-epochs", "0"), "--dense-epochs must be at least 1 without model.weights, got 0"),
     ],
 )
-def test_a_mistake_about_a_network_of_the_users_is_one_sentence(run, tmp_path: Path, arguments, sentence) -> None:
+def test_an_error_about_a_users_network_is_one_sentence(run, tmp_path: Path, arguments, sentence) -> None:
     (tmp_path / "nets.py").write_text(NETS)
-    assert_refused(run(*arguments), sentence)
+    assert_rejected(run(*arguments), sentence)
 
 
 def test_a_dry_run_shows_why_a_layer_stays_dense(run, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_all_means_every_method() -> None:
         (",", "must be all, or names with commas between them, got none"),
     ],
 )
-def test_methods_that_are_not_there_are_refused(given: str, sentence: str) -> None:
+def test_methods_that_are_not_there_are_rejected(given: str, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         chosen_methods(given)
 
@@ -64,8 +64,8 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
     words = ("compare", "--methods", "sca,ttq,full-precision", *SHORT, "--out", str(folder), "--json")
     done = run(*words)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    rows = {row["method"]: row for row in told["rows"]}
+    output = json.loads(done.stdout)
+    rows = {row["method"]: row for row in output["rows"]}
     assert list(rows) == ["sca", "ttq", "full-precision"]
     starts = {(folder / f"{method}-0" / "dense.safetensors").read_bytes() for method in rows}
     assert len(starts) == 1
@@ -98,7 +98,7 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
         (("--target-sparsity", "1.5"), "--target-sparsity must be"),
     ],
 )
-def test_bad_flags_are_refused_and_nothing_is_written(
+def test_bad_flags_are_rejected_and_nothing_is_written(
     run: Run, tmp_path: Path, flags: tuple[str, ...], sentence: str
 ) -> None:
     done = run("compare", *flags, "--out", str(tmp_path / "contest"))
@@ -107,7 +107,7 @@ def test_bad_flags_are_refused_and_nothing_is_written(
     assert not (tmp_path / "contest").exists()
 
 
-def test_study_without_a_target_is_refused(run: Run, tmp_path: Path) -> None:
+def test_study_without_a_target_is_rejected(run: Run, tmp_path: Path) -> None:
     study = tmp_path / "front.toml"
     study.write_text("[goal]\nfront = true\n", encoding="utf-8")
     done = run("compare", str(study), "--out", str(tmp_path / "contest"))

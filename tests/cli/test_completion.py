@@ -1,4 +1,4 @@
-"""Shell completion, asked as shells ask it."""
+"""Shell completion, called as shells call it."""
 
 import os
 import shutil
@@ -50,13 +50,13 @@ def environment(place: Path, **more: str) -> dict[str, str]:
 
 def completed(place: Path, *words: str) -> list[str]:
     """What bash is offered for the last word."""
-    asked = {
+    variables = {
         "_SCA_SEARCH_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(["sca-search", *words]),
         "COMP_CWORD": str(len(words)),
     }
     done = subprocess.run(
-        ["sca-search"], cwd=place, env=environment(place, **asked), capture_output=True, text=True, check=False
+        ["sca-search"], cwd=place, env=environment(place, **variables), capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -99,9 +99,9 @@ def test_tables_of_the_paper(place: Path) -> None:
 
 
 def test_run_folders_are_those_that_hold_a_study(place: Path) -> None:
-    wanted = ["runs/digits-one", "runs/digits-two"]
-    assert completed(place, "show", "") == wanted
-    assert completed(place, "export", "runs/dig") == wanted
+    expected = ["runs/digits-one", "runs/digits-two"]
+    assert completed(place, "show", "") == expected
+    assert completed(place, "export", "runs/dig") == expected
     assert completed(place, "-q", "dashboard", "runs/digits-o") == ["runs/digits-one"]
     assert completed(place, "show", "nowhere/") == []
 
@@ -110,11 +110,11 @@ def test_zsh_and_fish_are_offered_the_same(place: Path) -> None:
     words = {"_TYPER_COMPLETE_ARGS": "sca-search --model resnet"}
     fish = words | {"_SCA_SEARCH_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     zsh = words | {"_SCA_SEARCH_COMPLETE": "complete_zsh"}
-    for asked in (fish, zsh):
-        told = subprocess.check_output(["sca-search"], cwd=place, env=environment(place, **asked), text=True)
-        assert "resnet18" in told
-        assert "resnet20" in told
-        assert "alexnet" not in told
+    for variables in (fish, zsh):
+        output = subprocess.check_output(["sca-search"], cwd=place, env=environment(place, **variables), text=True)
+        assert "resnet18" in output
+        assert "resnet20" in output
+        assert "alexnet" not in output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -136,12 +136,12 @@ def test_bash_completes_with_the_script_that_is_shown(place: Path) -> None:
         $(complete -p sca-search | sed 's/.*-F \\([^ ]*\\).*/\\1/') sca-search
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    told = subprocess.check_output(["bash", "--norc", "-c", session], cwd=place, env=environment(place), text=True)
-    assert told.split() == ["runs/digits-two"]
+    output = subprocess.check_output(["bash", "--norc", "-c", session], cwd=place, env=environment(place), text=True)
+    assert output.split() == ["runs/digits-two"]
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_help_and_version_answer_without_what_is_heavy(place: Path, word: str) -> None:
-    told = subprocess.check_output(["sca-search", word], cwd=place, env=environment(place), text=True)
-    assert "sca-search" in told
-    assert "HEAVY" not in told  # nor in what is completed above, where every word is compared
+    output = subprocess.check_output(["sca-search", word], cwd=place, env=environment(place), text=True)
+    assert "sca-search" in output
+    assert "HEAVY" not in output  # nor in what is completed above, where every word is compared

@@ -11,7 +11,7 @@ import typer
 
 from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
 from sca_search.errors import SpecError, StorageError
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 from tests.support.command import TINY, sca_search
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def usual_manner():
     yield
-    speak()
+    configure_output()
 
 
 def raising(error: BaseException):
@@ -37,7 +37,7 @@ def raising(error: BaseException):
         (StorageError("a cannot be written"), 2),
         (OSError(errno.ENOSPC, "No space left on device", "a"), 2),
         (typer.BadParameter("no"), 2),
-        (ZeroDivisionError("our own fault"), 70),
+        (ZeroDivisionError("internal"), 70),
         (OSError(errno.ECONNRESET, "Connection reset"), 70),
         (KeyboardInterrupt(), 130),
         (typer.Abort(), 130),
@@ -56,22 +56,22 @@ def test_command_that_ends_by_itself_has_the_code_it_gives(returned: int | None,
 def test_only_a_fault_of_ours_shows_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code_of(raising(SpecError("a.toml: is wrong")))
     assert capsys.readouterr().err == "a.toml: is wrong\n"
-    exit_code_of(raising(ZeroDivisionError("our own fault")))
+    exit_code_of(raising(ZeroDivisionError("internal")))
     assert "Traceback" in capsys.readouterr().err
 
 
-def mistake() -> None:
+def invalid() -> None:
     try:
         {}["missing"]
     except KeyError as error:
         raise SpecError("a.py: cannot be imported") from error
 
 
-def test_verbose_shows_what_caused_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code_of(mistake)
+def test_verbose_shows_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code_of(invalid)
     assert capsys.readouterr().err == "a.py: cannot be imported\n"
-    speak(verbose=True)
-    exit_code_of(mistake)
+    configure_output(verbose=True)
+    exit_code_of(invalid)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert "KeyError: 'missing'" in lines
@@ -89,12 +89,12 @@ def test_verbose_shows_what_caused_a_mistake(capsys: pytest.CaptureFixture[str])
 def test_error_is_the_one_document_of_a_script(
     error: BaseException, document: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    speak(json=True)
+    configure_output(json=True)
     exit_code_of(raising(error))
     assert json.loads(capsys.readouterr().out) == document
 
 
-def test_unknown_flag_is_refused_in_one_sentence_with_the_near_ones(run) -> None:
+def test_unknown_flag_is_rejected_in_one_sentence_with_the_near_ones(run) -> None:
     outcome = run("--trails", "3")
     assert outcome.returncode == 2
     assert outcome.stdout == ""
@@ -111,7 +111,7 @@ def test_unknown_flag_is_an_error_document_for_a_script(run) -> None:
     assert "--trails" in document["error"]
 
 
-def test_flag_that_wants_a_number_refuses_a_word(run) -> None:
+def test_flag_for_a_number_rejects_a_word(run) -> None:
     outcome = run("--trials", "many")
     assert outcome.returncode == 2
     (line,) = outcome.stderr.splitlines()
@@ -133,9 +133,9 @@ def test_reader_that_leaves_early_is_no_failure_of_the_goal(tiny_run: tuple[Path
         assert done.stdout is not None
         assert done.stderr is not None
         done.stdout.close()
-        told = done.stderr.read()
+        output = done.stderr.read()
     assert done.returncode == 141
-    assert told == ""
+    assert output == ""
 
 
 @pytest.mark.e2e

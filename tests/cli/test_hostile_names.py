@@ -46,7 +46,7 @@ def vectors_of(graph: Graph) -> TestVectors:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_a_layers_name_that_could_be_a_path_or_more_is_refused(name: str) -> None:
+def test_a_layers_name_that_could_be_a_path_or_more_is_rejected(name: str) -> None:
     with pytest.raises(ExportError, match="a record's name must be letters"):
         packed_bytes(graph_of(name), TestVectors(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32)))
 
@@ -59,7 +59,7 @@ def test_class_names_are_kept_as_they_are_and_name_no_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "x" * 201], ids=range(len(NAMES) - 1))
-def test_a_studys_name_that_could_be_a_path_or_more_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_studys_name_that_could_be_a_path_or_more_is_rejected(tmp_path: Path, name: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"name = {json.dumps(name)}\n", encoding="utf-8")
     with pytest.raises(SpecError, match="name must"):
@@ -70,7 +70,7 @@ def test_a_studys_name_that_could_be_a_path_or_more_is_refused(tmp_path: Path, n
 @pytest.mark.parametrize(
     "key", ["seed", "search.trials", "search.method", "goal.target_sparsity", "search.time_budget"]
 )
-def test_a_value_of_another_kind_is_refused(tmp_path: Path, key: str, given: str) -> None:
+def test_a_value_of_another_kind_is_rejected(tmp_path: Path, key: str, given: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"{key} = {given}\n", encoding="utf-8")
     with pytest.raises(SpecError, match=f"^{study}: {key} "):
@@ -92,18 +92,18 @@ DEEP = {
 
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
-def test_a_study_file_without_measure_is_refused_soon_and_in_few_words(tmp_path: Path, text: str) -> None:
+def test_a_study_file_without_measure_is_rejected_soon_and_in_few_words(tmp_path: Path, text: str) -> None:
     """A key of 100,000 parts, 200 KB of text, took Python's reader four minutes and all memory that there was."""
     study = tmp_path / "study.toml"
     study.write_text(text, encoding="utf-8")
     began = time.process_time()
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(SpecError) as rejected:
         resolve(study, {})
     assert time.process_time() - began < 5
-    assert all(len(line) < 600 for line in str(refused.value).splitlines())
+    assert all(len(line) < 600 for line in str(rejected.value).splitlines())
 
 
-def test_a_path_with_a_nul_is_refused(tmp_path: Path) -> None:
+def test_a_path_with_a_nul_is_rejected(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     for key in ("out", "data.dir", "model.weights", "search.prior", "search.latency_table"):
         study.write_text(f'{key} = "a\\u0000b"\n')

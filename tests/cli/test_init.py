@@ -33,7 +33,7 @@ FAST = ("--data", "digits", "--train-limit", "200", "--threads", "1")
         (("--time", "9m", "--out", "."), "--out must be a file"),
     ],
 )
-def test_mistake_is_one_sentence_and_nothing_is_written(
+def test_invalid_input_is_one_sentence_and_nothing_is_written(
     run, tmp_path: Path, given: tuple[str, ...], sentence: str
 ) -> None:
     outcome = run("init", "-q", *given)
@@ -106,7 +106,7 @@ def test_written_study_is_planned_commented_and_runs(tmp_path: Path) -> None:
     assert (tmp_path / "mine.toml").read_text() == text
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_terminal_is_prompted_for_missing_settings(tmp_path: Path) -> None:
     """Data, network, goal and time, each answered at a real terminal; the last with a time that is too short."""
     ours, theirs = pty.openpty()
@@ -130,7 +130,7 @@ def test_terminal_is_prompted_for_missing_settings(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_interrupt_stops_the_measurement_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sca_search", "init", "--time", "9m"]
     process = subprocess.Popen(

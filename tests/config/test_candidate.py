@@ -28,34 +28,34 @@ def candidate(**changes):
 # Holding
 
 
-def test_held_share_by_hand():
+def test_pinned_fraction_by_hand():
     # From epoch 2 of 10 on: 1 - (1 - (epoch - 2) / 8)³.
     chosen = candidate(hold_from=0.2)
-    shares = [chosen.held_share(epoch) for epoch in (0, 2, 4, 6, 8, 10)]
-    assert shares == pytest.approx([0, 0, 37 / 64, 7 / 8, 63 / 64, 1])
+    fractions = [chosen.pinned_fraction(epoch) for epoch in (0, 2, 4, 6, 8, 10)]
+    assert fractions == pytest.approx([0, 0, 37 / 64, 7 / 8, 63 / 64, 1])
 
 
-def test_nothing_is_held_before_the_end_unless_asked_for():
-    assert [candidate().held_share(epoch) for epoch in (0, 5, 10)] == [0, 0, 0]
+def test_nothing_is_pinned_before_the_end_by_default():
+    assert [candidate().pinned_fraction(epoch) for epoch in (0, 5, 10)] == [0, 0, 0]
 
 
 def test_holding_from_the_first_step_on():
-    assert [candidate(hold_from=0.0).held_share(epoch) for epoch in (0, 5, 10)] == [0, 7 / 8, 1]
+    assert [candidate(hold_from=0.0).pinned_fraction(epoch) for epoch in (0, 5, 10)] == [0, 7 / 8, 1]
 
 
 def test_a_training_without_epochs_holds_everything_or_nothing():
-    assert candidate(epochs=0, hold_from=0.5).held_share(0) == 1
-    assert candidate(epochs=0).held_share(0) == 0
+    assert candidate(epochs=0, hold_from=0.5).pinned_fraction(0) == 1
+    assert candidate(epochs=0).pinned_fraction(0) == 0
 
 
 @quick
 @given(st.floats(0, 1), st.integers(1, 50))
-def test_held_share_never_falls(hold_from, epochs):
+def test_pinned_fraction_never_falls(hold_from, epochs):
     chosen = candidate(hold_from=hold_from, epochs=epochs)
-    shares = [chosen.held_share(epochs * step / 40) for step in range(41)]
-    assert shares == sorted(shares)
-    assert shares[0] == 0
-    assert shares[-1] == (0 if hold_from == 1 else 1)
+    fractions = [chosen.pinned_fraction(epochs * step / 40) for step in range(41)]
+    assert fractions == sorted(fractions)
+    assert fractions[0] == 0
+    assert fractions[-1] == (0 if hold_from == 1 else 1)
 
 
 # Layers
@@ -131,7 +131,7 @@ def test_plain_numbers_are_constant_schedules():
         ({"epohcs": 3}, "epohcs"),
     ],
 )
-def test_impossible_candidates_are_refused(changes, says):
+def test_impossible_candidates_are_rejected(changes, says):
     with pytest.raises(ValidationError, match=says):
         candidate(**changes)
 

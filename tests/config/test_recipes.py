@@ -17,7 +17,7 @@ from sca_search.config.schedule import Constant, Steps
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.models import MODELS
-from sca_search.models.weights import load_weights
+from sca_search.models.weights import TEACHER_LOGITS, load_weights
 from sca_search.study.setup import make_task
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
@@ -356,18 +356,20 @@ def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_p
         ("initialisation = 'pretrained'", {"dense_epochs": 0}, "--dense-epochs must be at least 1"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_refused(tmp_path: Path, more: str, flags: dict[str, object], sentence: str) -> None:
-    with pytest.raises(SpecError) as refused:
+def test_a_recipe_that_cannot_be_is_rejected(
+    tmp_path: Path, more: str, flags: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(SpecError) as rejected:
         digits_spec(tmp_path, more, **flags)
-    assert sentence in str(refused.value)
+    assert sentence in str(rejected.value)
 
 
 def test_a_recipe_without_its_values_names_each(tmp_path: Path) -> None:
     path = tmp_path / "empty.toml"
     path.write_text("[recipe]\n")
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(SpecError) as rejected:
         resolve(path, {})
-    lines = str(refused.value).splitlines()
+    lines = str(rejected.value).splitlines()
     missing = ("epochs", "alpha", "strength_lambda", "learning_rate")
     assert [line.split(" is missing")[0] for line in lines] == [f"{path}: recipe.{key}" for key in missing]
 
@@ -398,7 +400,7 @@ def test_weights_of_old_and_a_studys_own_dense_weights_fit(tmp_path: Path) -> No
     torch.save(state, tmp_path / "old.pt")
     load_weights(other, tmp_path / "old.pt")
     assert torch.equal(other[0].weight, made[0].weight)
-    save_file(made.state_dict() | {"(answers)": torch.zeros(5, 3)}, tmp_path / "dense.safetensors")
+    save_file(made.state_dict() | {TEACHER_LOGITS: torch.zeros(5, 3)}, tmp_path / "dense.safetensors")
     load_weights(other, tmp_path / "dense.safetensors")
     save_file({**made.state_dict(), "answers": torch.zeros(5, 3)}, tmp_path / "more.safetensors")
     with pytest.raises(ModelError, match="unexpected: answers"):
@@ -416,7 +418,7 @@ def test_torchvisions_weights_of_resnet18_fit(tmp_path: Path) -> None:
         torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
 
 
-def test_pretrained_weights_of_another_network_are_refused(run, tmp_path: Path) -> None:
+def test_pretrained_weights_of_another_network_are_rejected(run, tmp_path: Path) -> None:
     data = made_up_images(tmp_path, (3, 32, 32), 20)
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
     recipe = (RECIPES / "cifar10-resnet20.toml").read_text().replace('augment = "crop-flip"\n', "")

@@ -1,4 +1,4 @@
-"""Schedules: values by hand, reading from TOML, printing, comparing, and what they refuse."""
+"""Schedules: values by hand, reading from TOML, printing, comparing, and what they reject."""
 
 import math
 import tomllib
@@ -88,26 +88,26 @@ def test_a_training_without_epochs_is_at_its_end(schedule):
 
 def test_tracked_sparsity_rises_as_a_cubic_by_hand():
     # Four of eight epochs: 1 - (1 - epoch/4)³.
-    shares = [Tracked(rise=0.5).share_at(epoch, 8) for epoch in (0, 1, 2, 3, 4, 6, 8)]
-    assert shares == [0, 37 / 64, 7 / 8, 63 / 64, 1, 1, 1]
+    fractions = [Tracked(rise=0.5).sparsity_fraction(epoch, 8) for epoch in (0, 1, 2, 3, 4, 6, 8)]
+    assert fractions == [0, 37 / 64, 7 / 8, 63 / 64, 1, 1, 1]
 
 
 def test_tracked_sparsity_holds_at_once_without_a_rise():
-    assert [Tracked().share_at(epoch, 8) for epoch in (0, 0.1, 8)] == [1, 1, 1]
-    assert Tracked(rise=0.5).share_at(0, 0) == 1
+    assert [Tracked().sparsity_fraction(epoch, 8) for epoch in (0, 0.1, 8)] == [1, 1, 1]
+    assert Tracked(rise=0.5).sparsity_fraction(0, 0) == 1
 
 
 def test_a_rise_over_the_whole_training_ends_with_it():
-    assert [Tracked(rise=1.0).share_at(epoch, 2) for epoch in (0, 1, 2)] == [0, 7 / 8, 1]
+    assert [Tracked(rise=1.0).sparsity_fraction(epoch, 2) for epoch in (0, 1, 2)] == [0, 7 / 8, 1]
 
 
 @quick
 @given(st.floats(0, 1), st.integers(1, 100))
 def test_tracked_sparsity_never_falls_and_slows_down(rise, epochs):
-    shares = [Tracked(rise=rise).share_at(epochs * step / 40, epochs) for step in range(41)]
-    steps = [after - before for before, after in pairwise(shares)]
-    assert shares[-1] == 1
-    assert all(0 <= share <= 1 for share in shares)
+    fractions = [Tracked(rise=rise).sparsity_fraction(epochs * step / 40, epochs) for step in range(41)]
+    steps = [after - before for before, after in pairwise(fractions)]
+    assert fractions[-1] == 1
+    assert all(0 <= fraction <= 1 for fraction in fractions)
     assert all(step >= 0 for step in steps)
     assert all(after <= before + 1e-12 for before, after in pairwise(steps)) or rise == 0
 
@@ -199,9 +199,9 @@ def test_schedules_cannot_be_changed():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{ kind = 'ramp', first = 1, last = 2, start = 0.6, stop = 0.4 }", "stop must not come before start"),
-        ("{ kind = 'ramp', first = 0, last = 2, growth = 'exponential' }", "exponential growth needs first and last"),
-        ("{ kind = 'ramp', first = 2, last = 0, growth = 'exponential' }", "exponential growth needs first and last"),
+        ("{ kind = 'ramp', first = 1, last = 2, start = 0.6, stop = 0.4 }", "stop must not be before start"),
+        ("{ kind = 'ramp', first = 0, last = 2, growth = 'exponential' }", "first and last must be above 0"),
+        ("{ kind = 'ramp', first = 2, last = 0, growth = 'exponential' }", "first and last must be above 0"),
         ("{ kind = 'ramp', first = 2, last = 1, growth = 'cubic' }", "'linear' or 'exponential'"),
         ("{ kind = 'ramp', first = 2, last = 1, stop = 1.1 }", "less than or equal to 1"),
         ("{ kind = 'ramp', first = 2, last = 1, start = -0.1 }", "greater than or equal to 0"),
@@ -223,7 +223,7 @@ def test_schedules_cannot_be_changed():
         ("[1, 2]", "dictionary"),
     ],
 )
-def test_faults_are_refused_with_a_reason(line, says):
+def test_errors_are_rejected_with_a_reason(line, says):
     for kind in (SCHEDULE, ALPHA):
         with pytest.raises(ValidationError, match=says):
             read(line, kind)
@@ -242,7 +242,7 @@ def test_tracked_looks_at_whole_steps(every):
 
 
 @pytest.mark.parametrize("rise", ["-0.1", "1.1", "nan", "'slow'"])
-def test_a_rise_is_a_share_of_the_training(rise):
+def test_a_rise_is_a_fraction_of_training(rise):
     with pytest.raises(ValidationError, match="rise"):
         read(f"{{ kind = 'tracked', rise = {rise} }}", ALPHA)
 

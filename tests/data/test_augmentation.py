@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sca_search.config.study import DataSpec
-from sca_search.data import AskedSplit, DataSet, LazySplit, Split, from_objects, load_data, load_study_data
+from sca_search.data import DataSet, LazySplit, Split, TeacherSplit, from_objects, load_data, load_study_data
 from sca_search.data.augment import CropFlipSplit, Draws, crop_flip, draw, padding_of
 from sca_search.data.image_reader import ImageReader, centre_box, random_box
 from sca_search.errors import DataError
@@ -84,7 +84,7 @@ def test_crops_stay_within_the_padded_image(count: int, padding: tuple[int, int]
 def test_half_are_mirrored_and_every_corner_is_as_likely() -> None:
     draws = draw(90_000, (4, 1), (3, 7))
     # Five standard deviations of a share of 90,000 tosses: 5 · 0.5 / 300.
-    assert float(draws.mirrored.float().mean()) == pytest.approx(0.5, abs=5 * 0.5 / 300)
+    assert float(draws.flipped.float().mean()) == pytest.approx(0.5, abs=5 * 0.5 / 300)
     for axis, places in ((0, 9), (1, 3)):
         share = draws.corners[:, axis].bincount(minlength=places) / 90_000
         deviation = np.sqrt((1 / places) * (1 - 1 / places) / 90_000)
@@ -153,7 +153,7 @@ def test_drawing_leaves_the_global_generators_alone() -> None:
 
 
 def test_the_teacher_is_asked_about_what_the_training_sees() -> None:
-    split = AskedSplit(augmented(pictures()), lambda images: images.sum((1, 2, 3)))
+    split = TeacherSplit(augmented(pictures()), lambda images: images.sum((1, 2, 3)))
     for images, _, answers in split.batches(8, seed=3):
         assert torch.equal(answers, images.sum((1, 2, 3)))
 
@@ -316,6 +316,6 @@ def test_scale_aspect_mirrors_about_half(tmp_path: Path) -> None:
     reader = ImageReader(8, 1)
     rising = sum(
         bool(image[0, 0, -1] > image[0, 0, 0])
-        for image in (reader.varied(tmp_path / "ramp.png", np.random.default_rng(n)) for n in range(400))
+        for image in (reader.augmented(tmp_path / "ramp.png", np.random.default_rng(n)) for n in range(400))
     )
     assert rising == pytest.approx(200, abs=50)  # five standard deviations

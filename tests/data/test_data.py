@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 
 from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_data
 from sca_search.data.archives import ARCHIVES, load_archive
-from sca_search.data.arrays import fit_size, split_from_arrays
 from sca_search.data.dataset import DataRequest, channel_statistics
 from sca_search.data.download import fetch_files
+from sca_search.data.npz import fit_size, split_from_arrays
 from sca_search.data.stratify import carve, limit_rows, require_every_class, stratified_order
 from sca_search.errors import DataError, StorageError
 from sca_search.system.machine import cache_folder
@@ -91,7 +91,7 @@ def test_batches_leave_the_global_generators_alone() -> None:
 
 
 def test_batches_of_no_image_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 image, got 0"):
+    with pytest.raises(ValueError, match="batch size must be at least 1, got 0"):
         numbered(3).batches(0)
 
 
@@ -266,14 +266,16 @@ def test_mnist_is_read_from_a_local_copy(mnist_folder: Path) -> None:
 def test_mnist_cut_short_is_refused_with_its_file(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(DataError, match="MNIST/raw/train-images-idx3-ubyte: the copy of mnist must be whole"):
+    with pytest.raises(
+        DataError, match="MNIST/raw/train-images-idx3-ubyte: the copy of mnist is incomplete or corrupt"
+    ):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
 def test_mnist_with_test_images_cut_short_is_refused_before_anything_is_trained(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(DataError, match="MNIST/raw/t10k-images-idx3-ubyte: the copy of mnist must be whole"):
+    with pytest.raises(DataError, match="MNIST/raw/t10k-images-idx3-ubyte: the copy of mnist is incomplete or corrupt"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
@@ -325,7 +327,7 @@ def test_another_data_set_under_the_name_of_cifar10_is_refused(
 
 def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
     """Stands for torchvision's reader: a download writes the files, reading gives 40 images."""
-    files = next(archive for archive in ARCHIVES if archive.name == "cifar100").files
+    files = ARCHIVES["cifar100"].files
     for file in files if download else ():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("part")
@@ -338,10 +340,10 @@ def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
 @pytest.mark.parametrize(("name", "count"), [("cifar10", 20), ("cifar100", 4)])
 def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, count: int) -> None:
     patch_torchvision()
-    archive = next(archive for archive in ARCHIVES if archive.name == name)
+    archive = ARCHIVES[name]
     kind = getattr(importlib.import_module("torchvision.datasets"), archive.kind)
     opener, images = write_cifar_batches(tmp_path, kind)
-    data = load_archive(archive, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+    data = load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
     assert (data.classes, data.input_shape) == (("apple", "bear"), (3, 32, 32))
     assert (len(data.train) + len(data.val), len(data.read_test())) == (count, 4)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
@@ -352,19 +354,19 @@ def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, coun
 @pytest.mark.parametrize("file", ["data_batch_4", "test_batch", "batches.meta"])
 def test_a_pickled_batch_that_was_cut_or_changed_is_refused_unread(tmp_path: Path, file: str) -> None:
     patch_torchvision()
-    archive = next(archive for archive in ARCHIVES if archive.name == "cifar10")
+    archive = ARCHIVES["cifar10"]
     opener, _ = write_cifar_batches(tmp_path, importlib.import_module("torchvision.datasets").CIFAR10)
     path = tmp_path / "cifar-10-batches-py" / file
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(DataError) as caught:
-        load_archive(archive, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
-    assert str(caught.value).startswith(f"{path.parent}: the copy of cifar10 must be whole, this one is damaged (")
+        load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+    assert str(caught.value).startswith(f"{path.parent}: the copy of cifar10 is incomplete or corrupt (")
     assert "download=True" not in str(caught.value)
 
 
 def test_archives_are_downloaded_whole_into_the_data_folder(tmp_path: Path) -> None:
-    archive = next(archive for archive in ARCHIVES if archive.name == "cifar100")
-    data = load_archive(archive, DataRequest(seed=0, data_dir=tmp_path / "data"), opener=fake_cifar)
+    archive = ARCHIVES["cifar100"]
+    data = load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path / "data"), opener=fake_cifar)
     assert (len(data.train), len(data.val), data.classes) == (36, 4, ("apple", "bear"))
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert left == [f"data/cifar-100-python/{name}" for name in ("meta", "test", "train")]

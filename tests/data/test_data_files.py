@@ -85,18 +85,21 @@ IMAGES, LABELS = np.zeros((30, 5, 4), np.uint8), np.arange(30) % 3
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_labels": None}, "train_labels missing; given are test_images"),
+        ({"train_labels": None}, "train_labels missing; it has test_images"),
         ({"test_images": None, "test_labels": None}, "test_images, test_labels are required, .*test_images"),
         ({"val_labels": None}, "val_labels missing"),
         ({"train_images": IMAGES.astype(object)}, "train_images must be uint8 or float, got object"),
         ({"train_labels": LABELS.astype(object)}, "train_labels must be integers .* got object"),
         ({"train_images": IMAGES.astype(np.int64)}, "train_images must be uint8 or float, got int64"),
-        ({"val_labels": LABELS[:9].astype(float)}, "val_labels must be of one kind with training's, classes, got reg"),
-        ({"train_labels": LABELS[:29]}, "train_labels must have one for each of 30 examples, got 29"),
-        ({"train_labels": LABELS.reshape(15, 2)}, "train_labels must have one for each of 30 examples, got 15"),
+        (
+            {"val_labels": LABELS[:9].astype(float)},
+            "val_labels must be of the same kind as in training, classes, got reg",
+        ),
+        ({"train_labels": LABELS[:29]}, "train_labels must have one row for each of 30 examples, got 29"),
+        ({"train_labels": LABELS.reshape(15, 2)}, "train_labels must have one row for each of 30 examples, got 15"),
         (
             {"val_labels": np.ones((9, 2), int)},
-            "val_labels must be of one kind with training's, classes, got multi-label",
+            "val_labels must be of the same kind as in training, classes, got multi-label",
         ),
         (
             {"train_labels": LABELS.reshape(5, 3, 2)},
@@ -162,13 +165,13 @@ def _signals(**changes: object) -> dict[str, object]:
         ({"test_inputs": np.zeros((6, 2, 8))}, r"test_inputs must have inputs of shape \(2, 9\) as in training"),
         (
             {"test_targets": np.zeros((6, 2))},
-            "test_targets must be of one kind with training's, classes, got regression",
+            "test_targets must be of the same kind as in training, classes, got regression",
         ),
         (
             {"train_targets": np.full((20, 2), 3)},
             "train_targets must be 0 or 1 where an example has several labels, got 3",
         ),
-        ({"output_names": np.array(["a"])}, r"output_names must be 2 texts, got <U1 of shape \(1,\)"),
+        ({"output_names": np.array(["a"])}, r"output_names must be 2 strings, got <U1 of shape \(1,\)"),
     ],
 )
 def test_npz_inputs_malformed_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -185,7 +188,7 @@ def test_npz_targets_that_are_not_finite_or_of_another_width_are_refused(tmp_pat
     with pytest.raises(DataError, match="train_targets must be finite numbers"):
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
     np.savez(tmp_path / "set.npz", **_signals(train_targets=np.zeros((20, 3)), test_targets=np.zeros((6, 2))))
-    with pytest.raises(DataError, match="test_targets must have 3 values an example as in training, got 2"):
+    with pytest.raises(DataError, match="test_targets must have 3 values per example as in training, got 2"):
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
 
 
@@ -320,7 +323,7 @@ def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least 2 class folders are required, got 1"):
         load_data(f"folder:{tmp_path}", seed=0)
     (tmp_path / "void").mkdir()
-    with pytest.raises(DataError, match=r"void: a class folder must hold at least 1 image .* got none"):
+    with pytest.raises(DataError, match=r"void: a class folder must contain at least 1 image .* got none"):
         load_data(f"folder:{tmp_path}", seed=0)
 
 
@@ -329,7 +332,7 @@ def test_folder_with_odd_splits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a folder with train must have test beside it"):
         load_data(f"folder:{tmp_path}", seed=0)
     (tmp_path / "test").mkdir()
-    with pytest.raises(DataError, match="test: images must lie in a folder for each class of training, there is none"):
+    with pytest.raises(DataError, match="test: must have a folder for each class of training, there is none"):
         load_data(f"folder:{tmp_path}", seed=0)
     draw_classes(tmp_path / "test", {"cat": 1})
     with pytest.raises(DataError, match="test: class folders must be those of training, 'dog' is missing"):

@@ -284,7 +284,7 @@ class Failing(Module):
             r"test: inputs must have the shape \(2, 7\) as in training, got \(7,\)",
         ),
         ((pairs(), pairs(classes=4)), r"validation: targets must be 0..2 as in training, got 3"),
-        ((pairs(), TensorDataset(torch.zeros(3, 2, 7), torch.rand(3))), "one kind with training's, classes, got reg"),
+        ((pairs(), TensorDataset(torch.zeros(3, 2, 7), torch.rand(3))), "same kind as in training, classes, got reg"),
         (
             (TensorDataset(torch.zeros(4, 7), torch.rand(4, 2)), TensorDataset(torch.zeros(3, 7), torch.rand(3))),
             "2 val",
@@ -373,7 +373,7 @@ def test_a_function_or_an_object_of_a_file_is_a_data_set(own: str, name: str) ->
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wants", "the function must be callable with nothing, seed or data_dir, it wants 'size'"),
+        ("wants", "the function must be callable without arguments, or with seed or data_dir, it requires 'size'"),
         ("broken", r"the function failed with ZeroDivisionError: division by zero \(own\.py, line 13\)"),
         ("other", "must be a LightningDataModule, .* got a str"),
         ("plane", "has no 'plane'; did you mean 'plain'?"),
@@ -386,5 +386,5 @@ def test_a_function_that_gives_no_data_is_refused(own: str, name: str, message: 
 
 
 def test_an_image_size_is_not_for_a_users_function(own: str) -> None:
-    with pytest.raises(DataError, match="an image size is for images that we read"):
+    with pytest.raises(DataError, match="an image size is for built-in image readers"):
         load_data(f"{own}:plain", seed=0, image_size=8)

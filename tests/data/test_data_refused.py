@@ -13,8 +13,8 @@ from PIL import Image
 
 from sca_search.config.load import resolve
 from sca_search.data import load_data, load_study_data
+from sca_search.data.archives import idx_fault
 from sca_search.data.dataset import DataRequest
-from sca_search.data.idx import idx_fault
 from sca_search.data.image_folder import load_folder
 from sca_search.errors import DataError
 from tests.support.command import Outcome
@@ -81,7 +81,7 @@ def test_a_test_image_of_16_bits_is_refused_first(run: Run, tmp_path: Path) -> N
     write_folder(tmp_path / "pets")
     Image.fromarray(np.zeros((20, 20), np.uint16)).save(tmp_path / "pets" / "test" / "dog" / "deep.png")
     said = refused(run, "--data", "folder:pets", "--image-size", "16")
-    assert said == "pets/test/dog/deep.png: images must have 8 bits a channel, this one has mode 'I;16'"
+    assert said == "pets/test/dog/deep.png: images must have 8 bits per channel, this one has mode 'I;16'"
 
 
 @pytest.mark.e2e
@@ -216,7 +216,7 @@ def test_names_of_another_shape_are_refused_unread(run: Run, tmp_path: Path) -> 
     np.lib.format.write_array_header_1_0(member, {"descr": "<U3", "fortran_order": False, "shape": (10**30, 0)})
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("output_names.npy", member.getvalue())
-    assert "output_names must be 3 texts, got <U3 of shape (1000000000" in refused(run, "--data", "npz:a.npz")
+    assert "output_names must be 3 strings, got <U3 of shape (1000000000" in refused(run, "--data", "npz:a.npz")
 
 
 # MNIST
@@ -232,7 +232,7 @@ def write_part(part: str, count: int, side: int = 28, classes: int = 10) -> None
 
 
 RAW = "data/MNIST/raw"
-WHOLE = "the copy of mnist must be whole, this one is damaged"
+WHOLE = "the copy of mnist is incomplete or corrupt"
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,14 @@ WHOLE = "the copy of mnist must be whole, this one is damaged"
             100,
             14,
             10,
-            f"{RAW}/train-images-idx3-ubyte: mnist must have images of the shape (28, 28), got (14, 14); any other",
+            f"{RAW}/train-images-idx3-ubyte: mnist must have images of shape (28, 28), got (14, 14); load other",
         ),
         (
             "t10k",
             30,
             14,
             10,
-            f"{RAW}/t10k-images-idx3-ubyte: mnist must have images of the shape (28, 28), got (14, 14); any other",
+            f"{RAW}/t10k-images-idx3-ubyte: mnist must have images of shape (28, 28), got (14, 14); load other",
         ),
         ("train", 0, 28, 10, f"{RAW}/train-images-idx3-ubyte: {WHOLE} (by its header it is empty)"),
         ("t10k", 0, 28, 10, f"{RAW}/t10k-images-idx3-ubyte: {WHOLE} (by its header it is empty)"),
@@ -284,7 +284,7 @@ def test_a_damaged_file_of_mnist_is_named(run: Run, part: str, content: bytes, r
     write_mnist(Path("data"))
     file = f"{RAW}/{part}-images-idx3-ubyte"
     Path(file).write_bytes(content)
-    assert mnist(run) == f"{file}: {WHOLE} ({reason}); delete it to have it downloaded again"
+    assert mnist(run) == f"{file}: {WHOLE} ({reason}); delete it to download it again"
 
 
 def test_a_file_of_mnists_format_has_no_fault(tmp_path: Path) -> None:
@@ -332,8 +332,8 @@ def net(num_classes): return Net(64, num_classes)
         (("--data", "own.py:ends"), "data set 'own.py:ends': the function failed with SystemExit: 0 (own.py, line 13)"),
         (("--data", "own.py:items"), "data set 'own.py:items', test: reading item 0 failed with SystemExit: 0"),
         (("--data", "own.py:Module"), "data set 'own.py:Module': its data module failed with SystemExit: 0"),
-        (("--model", "own.py:ends"), "model own.py:ends: failed when it was called: SystemExit: 0 (own.py, line 13)"),
-        (("--model", "own.py:net"), "the network cannot take an input of shape (1, 8, 8)"),
+        (("--model", "own.py:ends"), "model own.py:ends: failed when called: SystemExit: 0 (own.py, line 13)"),
+        (("--model", "own.py:net"), "the network cannot process an input of shape (1, 8, 8)"),
         (("--loss", "own.py:ends"), "the loss own.py:ends failed with SystemExit: 0 (own.py, line 13)"),
         (("--metric", "own.py:ends"), "data set 'digits': the metric ends failed with SystemExit: 0"),
     ],

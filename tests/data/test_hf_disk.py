@@ -103,6 +103,6 @@ def test_without_the_package_it_is_said_what_to_install(tmp_path: Path, monkeypa
 
 
 def test_columns_are_of_saved_data_sets_only() -> None:
-    with pytest.raises(DataError, match="columns are named of hf-disk:PATH only, got a, b"):
+    with pytest.raises(DataError, match="only hf-disk:PATH has named columns, got a, b"):
         load_study_data(DataSpec(columns=("a", "b")), 0)
     assert torch.is_tensor(load_study_data(DataSpec(), 0).train.labels)

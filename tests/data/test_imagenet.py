@@ -12,7 +12,7 @@ from sca_search.config.study import DataSpec
 from sca_search.data import LazySplit, Split, load_data, load_study_data
 from sca_search.data.archives import ARCHIVES, load_archive
 from sca_search.data.dataset import DataRequest
-from sca_search.data.imagenet import IMAGENETS, load_imagenet
+from sca_search.data.imagenet import load_imagenet
 from sca_search.errors import DataError
 from tests.support.real_layouts import WNIDS, jpeg, write_imagenet, write_tiny_imagenet
 
@@ -51,7 +51,7 @@ def test_tiny_imagenet_itself_may_be_the_data_folder_and_words_may_be_missing(ti
 
 
 def test_tiny_imagenet_too_large_for_memory_is_read_when_due(tiny: Path) -> None:
-    kind = next(kind for kind in IMAGENETS if kind.name == "tiny-imagenet")
+    kind = "tiny-imagenet"
     request = DataRequest(seed=0, data_dir=tiny.parent, image_size=16, train_limit=12, augment="crop-flip")
     held = load_imagenet(kind, request)
     lazy = load_imagenet(kind, request, memory_bytes=1000).augmented_by("crop-flip")
@@ -107,19 +107,21 @@ def test_imagenets_are_not_downloaded_and_it_is_said_where_they_are(tmp_path: Pa
 @pytest.mark.parametrize("part", ["wnids.txt", "val/val_annotations.txt"])
 def test_tiny_imagenet_without_a_part_names_it(tiny: Path, part: str) -> None:
     (tiny / part).unlink()
-    with pytest.raises(DataError, match=f"{tiny}: the copy of tiny-imagenet must be whole, {part} is missing; unpack"):
+    with pytest.raises(
+        DataError, match=f"{tiny}: the copy of tiny-imagenet must be complete, {part} is missing; unpack"
+    ):
         load("tiny-imagenet", tiny.parent)
 
 
 def without_class(root: Path) -> str:
     (root / "train" / "n02").rename(root / "n02")
-    return f"{root}: the copy of tiny-imagenet must be whole, train/n02 is missing"
+    return f"{root}: the copy of tiny-imagenet must be complete, train/n02 is missing"
 
 
 def without_image(root: Path) -> str:
     (root / "train" / "n02" / "images" / "n02_7.JPEG").unlink()
     return (
-        f"{root}: the copy of tiny-imagenet must be whole, train/n02/images/n02_7.JPEG is missing, which "
+        f"{root}: the copy of tiny-imagenet must be complete, train/n02/images/n02_7.JPEG is missing, which "
         "n02_boxes.txt names"
     )
 
@@ -227,15 +229,15 @@ def test_a_part_of_a_data_set_is_told(imagenet: Path, tiny: Path) -> None:
 
 def test_imagenet_with_a_flat_val_or_none_is_refused(imagenet: Path) -> None:
     (imagenet / "val").rename(imagenet / "old")
-    with pytest.raises(DataError, match="the copy of imagenet must be whole, val is missing"):
+    with pytest.raises(DataError, match="the copy of imagenet must be complete, val is missing"):
         load("imagenet", imagenet.parent)
     jpeg(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG", 0)
-    with pytest.raises(DataError, match="val: images must lie in a folder for each class of training, there is none"):
+    with pytest.raises(DataError, match="val: must have a folder for each class of training, there is none"):
         load("imagenet", imagenet.parent)
 
 
 def test_mnist_with_a_part_missing_names_it(tmp_path: Path) -> None:
-    archive = next(archive for archive in ARCHIVES if archive.name == "mnist")
+    archive = ARCHIVES["mnist"]
     for file in archive.files[:3]:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("part")
@@ -243,9 +245,11 @@ def test_mnist_with_a_part_missing_names_it(tmp_path: Path) -> None:
     def no_network(_folder: Path, *, train: bool, download: bool) -> object:
         raise OSError("no route")
 
-    expected = r"the copy of mnist must be whole, MNIST/raw/t10k-labels-idx1-ubyte is missing, and the download failed"
+    expected = (
+        r"the copy of mnist must be complete, MNIST/raw/t10k-labels-idx1-ubyte is missing, and the download failed"
+    )
     with pytest.raises(DataError, match=expected):
-        load_archive(archive, DataRequest(seed=0, data_dir=tmp_path), opener=no_network)
+        load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=no_network)
 
 
 @pytest.mark.parametrize(
@@ -258,13 +262,13 @@ def test_an_archive_that_is_another_is_refused_with_its_md5(tmp_path: Path, name
         load_data(name, data_dir=tmp_path, seed=0)
     sentence = str(caught.value)
     assert sentence.startswith(f"{tmp_path / file}: the archive of {name} must have the MD5 ")
-    assert sentence.endswith("this one has 900150983cd24fb0d6963f7d28e17f72; delete it to have it downloaded again")
+    assert sentence.endswith("this one has 900150983cd24fb0d6963f7d28e17f72; delete it to download it again")
 
 
 def test_md5s_are_those_that_torchvision_knows() -> None:
     from torchvision.datasets import CIFAR10, CIFAR100, MNIST  # noqa: PLC0415 - slow, and healed by then
 
-    known = {archive.name: list(archive.packed.values()) for archive in ARCHIVES}
+    known = {archive.name: list(archive.packed.values()) for archive in ARCHIVES.values()}
     assert known["cifar10"] == [CIFAR10.tgz_md5]
     assert known["cifar100"] == [CIFAR100.tgz_md5]
     assert known["mnist"] == [md5 for _, md5 in MNIST.resources]
@@ -317,5 +321,5 @@ def test_what_has_no_image_files_leaves_none_out() -> None:
     with pytest.raises(DataError) as caught:
         load_study_data(DataSpec(skip_unreadable=True), 0)
     assert str(caught.value) == (
-        "data set 'digits': unreadable files are left out of tiny-imagenet, imagenet and folder:PATH"
+        "data set 'digits': unreadable files can be skipped in tiny-imagenet, imagenet and folder:PATH only"
     )

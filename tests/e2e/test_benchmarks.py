@@ -14,7 +14,7 @@ from sca_search.paper.cells import cells_of
 from sca_search.paper.comparison import Row, rows_of
 from sca_search.paper.figures import figures_of
 from sca_search.paper.result import CellResult
-from sca_search.study.quiet_queue import QuietQueue
+from sca_search.study.optuna_internals import WaitingTrialCache
 from sca_search.study.space import Space
 from sca_search.ternary.allocation import LayerShape
 
@@ -267,7 +267,7 @@ def test_synthetic_trials_are_stored_as_optuna_stores_them(modules, tmp_path: Pa
     )
     trials = [*(made.synthetic(space, candidate) for candidate in range(20)), made.waiting(space, 20)]
     studies = [
-        optuna.create_study(storage=QuietQueue(f"sqlite:///{tmp_path / name}"), directions=["maximize"] * 2)
+        optuna.create_study(storage=WaitingTrialCache(f"sqlite:///{tmp_path / name}"), directions=["maximize"] * 2)
         for name in ("at-once.db", "one-by-one.db")
     ]
     made.store(studies[0], trials)

@@ -20,15 +20,15 @@ from sca_search.dashboard.live import LiveStudies, is_our_host
 from sca_search.dashboard.read import read_candidate
 from sca_search.runs.folder import RunFolder
 from sca_search.system.files import write_text_atomic
-from tests.support.browser import chromium, drawn, opened, shown, until
+from tests.support.browser import chromium, cpu_seconds, drawn, opened, shown, until
 from tests.support.command import sca_search
 from tests.support.many_trials import lengthened
 
 
 @contextmanager
-def served(*runs: Path, more: tuple[str, ...] = ()) -> Iterator[str]:
-    """The real command in a process of its own; Ctrl-C must end it in order."""
-    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open", *more]
+def serving(*runs: Path) -> Iterator[tuple[str, int]]:
+    """The address and the process id of the real command; Ctrl-C must end it in order."""
+    command = [sys.executable, "-m", "sca_search", "dashboard", *map(str, runs), "--live", "--no-open"]
     env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
@@ -36,12 +36,24 @@ def served(*runs: Path, more: tuple[str, ...] = ()) -> Iterator[str]:
         line = process.stdout.readline()
         address = re.search(r"http://\S+", line)
         assert address, line + process.communicate(timeout=20)[1]
-        yield address[0]
+        yield address[0], process.pid
     finally:
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=30)
     assert process.returncode == 0, complaints
     assert "Traceback" not in complaints
+
+
+@contextmanager
+def served(*runs: Path) -> Iterator[str]:
+    with serving(*runs) as (address, _):
+        yield address
+
+
+def process_seconds(process: int) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ask(address: str, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
@@ -89,9 +101,9 @@ def test_document_is_beside_the_page(server: str) -> None:
     content = json.loads(body)
     assert status == 200
     assert [each["name"] for each in content["studies"]] == ["study"]
-    told = json.loads(ask(server, "/status.json")[1])
-    assert told["version"] == content["version"]
-    assert told["status"] == [{"kind": "finished", "text": "Finished: 3 trials"}]
+    live = json.loads(ask(server, "/status.json")[1])
+    assert live["version"] == content["version"]
+    assert live["status"] == [{"kind": "finished", "text": "Finished: 3 trials"}]
 
 
 def test_details_of_a_trial_can_be_asked_for(server: str) -> None:
@@ -288,10 +300,10 @@ def test_a_body_without_end_is_not_read(server: str) -> None:
 def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
     for target in (b"/", b"/data.json", b"/status.json", b"/studies/0/trials/0", b"/nowhere"):
         head = raw(server, b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        told = {line.strip().lower() for line in head.partition(b"\r\n\r\n")[0].splitlines()}
-        assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= told
-        assert b"cross-origin-resource-policy: same-origin" in told
-        assert not any(line.startswith(b"access-control-") for line in told)
+        headers = {line.strip().lower() for line in head.partition(b"\r\n\r\n")[0].splitlines()}
+        assert {b"cache-control: no-store", b"x-content-type-options: nosniff", b"x-frame-options: deny"} <= headers
+        assert b"cross-origin-resource-policy: same-origin" in headers
+        assert not any(line.startswith(b"access-control-") for line in headers)
 
 
 @pytest.fixture
@@ -498,11 +510,11 @@ def test_page_follows_a_running_study(tmp_path: Path) -> None:
             assert page.locator("#filter").input_value() == "complete"
             study.send_signal(signal.SIGINT)
             assert study.wait(timeout=240) == 130
-            told = json.loads((run / "summary.json").read_text())
-            ended = told["trials"] + told["failed"]
+            summary = json.loads((run / "summary.json").read_text())
+            ended = summary["trials"] + summary["failed"]
             assert ended >= 2
             until(page, f"document.getElementById('status').textContent === 'Stopped: {ended} of 2,000 trials'", 180)
-            until(page, f"document.querySelectorAll('#table tbody tr').length === {told['trials']}")
+            until(page, f"document.querySelectorAll('#table tbody tr').length === {summary['trials']}")
     finally:
         study.kill()
         study.wait(timeout=60)
@@ -521,18 +533,16 @@ def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_update_of_a_thousand_trials_takes_less_than_a_second(study: Path, tmp_path: Path) -> None:
+def test_update_of_a_thousand_trials_takes_less_than_a_second_of_cpu_time(study: Path, tmp_path: Path) -> None:
     chromium()
     run = lengthened(study, tmp_path / "long", 1000)
-    with served(run) as address, opened(address) as page:
+    with serving(run) as (address, process), opened(address) as page:
         ask(address, "/data.json")
         table = (run / "trials.csv").read_text().splitlines()
         (run / "trials.csv").write_text("\n".join(table[:-1]) + "\n")
-        began = time.monotonic()
-        ask(address, "/data.json")
-        made = time.monotonic() - began
+        server_before, page_before = process_seconds(process), cpu_seconds(page)
         until(page, "document.body.dataset.updates === '1'", 20)
-        drawn_in = page.evaluate("Number(document.body.dataset.updateMilliseconds)") / 1000
+        made, drawn_in = process_seconds(process) - server_before, cpu_seconds(page) - page_before
         page.locator("#trial-picker").select_option("3")  # an old one, of which the page brought only the row
         until(page, "!document.getElementById('trial-figures').hidden")
     assert made + drawn_in < 1.0, (made, drawn_in)

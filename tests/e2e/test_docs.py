@@ -1,8 +1,8 @@
-"""The documentation does what it says: every block is run, every link leads somewhere, the notebook executes.
+"""The documentation is correct: every block runs, every link has a target, the notebook executes.
 
-What a block's language means: `sh` and `python` run in the order of the page, in one folder and one interpreter per
-page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is what something printed. A comment
-`<!-- file: NAME -->` directly above a block makes it that file, which a later command must use.
+By the language of a block: `sh` and `python` run in the order of the page, in one folder and one interpreter per
+page; `c` is compiled, `toml` is a study, `json` is parsed, `text` is output. A comment
+`<!-- file: NAME -->` directly above a block writes it to that file, which a later command must use.
 """
 
 import ast
@@ -27,23 +27,23 @@ from tests.support.markdown_page import DOCS, PAGES, ROOT, Block, Page, read_pag
 RUN_PAGE = ROOT / "tests" / "support" / "run_page.py"
 LANGUAGES = {"sh", "python", "c", "toml", "json", "text"}
 
-# Blocks that are not run, by page and first line, with the reason. They are still read: commands by the command line's
-# own parser, Python by Python's, with its imports.
-_SET_UP = "changes the environment that the tests run in; .ci/run runs it in one of its own"
-_SAMPLES = "alternatives with names of a user's own, data to download or hours of training; pages of docs/ run them"
-_MACHINES = "needs a database that machines share; tests/e2e/test_joining.py runs the same with one"
+# Blocks that are not run, by page and first line, with the reason. They are still parsed: commands by the command-line
+# parser, Python by its own, with its imports.
+_SET_UP = "changes the environment of the tests; .ci/run runs it in a new one"
+_SAMPLES = "examples with user-defined names, downloads or hours of training; pages of docs/ run similar ones"
+_MACHINES = "needs a shared database; tests/e2e/test_joining.py runs the same with one"
 NOT_RUN = {
     ("README.md", "pip install . && sca-search --target-sparsity 0.5"): _SET_UP,
     ("README.md", "pip install '.[test]' && pytest"): _SET_UP,
-    ("README.md", "pip install optuna-dashboard"): "brings another project's package, and serves until it is stopped",
+    ("README.md", "pip install optuna-dashboard"): "installs another project's package, and serves until it is stopped",
     ("README.md", "sca-search --target-sparsity 0.9 --dry-run"): _SAMPLES,
     ("README.md", "sca-search init --data mnist --model lenet --target-sparsity 0.9 --time 1h"): _SAMPLES,
     ("README.md", "sca-search compare --methods all --target-sparsity 0.9 --seeds 3"): _SAMPLES,
     ("README.md", "sca-search dashboard runs/digits-lenet-small-s0.5"): _SAMPLES,
     ("README.md", "sca-search export runs/digits-lenet-small-s0.5"): _SAMPLES,
-    ("README.md", "from pathlib import Path"): "a sketch around a network of the reader's own",
-    ("README.md", "import sca_search as sca"): "a sketch around objects of the reader's own; docs/python.md runs it",
-    ("README.md", "import sca_search"): "a sketch around images of the reader's own; quick-start.md runs it",
+    ("README.md", "from pathlib import Path"): "needs the reader's network",
+    ("README.md", "import sca_search as sca"): "needs the reader's objects; docs/python.md runs it",
+    ("README.md", "import sca_search"): "needs the reader's images; quick-start.md runs it",
     ("README.md", "sca-search bench model"): _SAMPLES,
     ("README.md", "sca-search export RUN --activations int8"): _SAMPLES,
     ("README.md", "sca-search calibrate --model resnet20 --data cifar10"): _SAMPLES,
@@ -54,12 +54,12 @@ NOT_RUN = {
     ("docs/many-machines.md", "#!/bin/bash"): "needs Slurm",
     ("docs/many-machines.md", "sca-search worker digits --artifacts s3://my-bucket/studies --workers 4"): _MACHINES,
 }
-# What a page's commands call that a machine may lack.
+# Tools of commands on the pages that may not be installed.
 NEEDED_TOOLS = ("gcc", "make", "qemu-arm")
 
 
 def first_command(block: Block) -> str:
-    """A block's first line without what is said behind it."""
+    """The first line of a block without its comment."""
     return re.sub(r"\s+# .*", "", block.text.splitlines()[0])
 
 
@@ -68,7 +68,7 @@ def is_run(name: str, block: Block) -> bool:
 
 
 def page_case(name: str) -> Any:
-    """A page that starts processes is slow: it trains, compiles, or at least imports torch once a block."""
+    """A page that runs commands trains, compiles, or at least imports torch: it belongs to the nightly tier."""
     starts = any(block.language in {"sh", "python"} and is_run(name, block) for block in PAGES[name].blocks)
     return pytest.param(name, marks=[pytest.mark.nightly] if starts else [])
 
@@ -110,7 +110,7 @@ def require_tools(page: Page) -> None:
 
 
 def run_blocks(blocks: Sequence[Block], folder: Path, name: str) -> None:
-    """Checks the blocks that are only read, then runs the others in order."""
+    """Checks the blocks that are only parsed, then runs the others in order."""
     to_run = []
     for block in blocks:
         where = f"{name}:{block.line}"
@@ -128,8 +128,8 @@ def run_blocks(blocks: Sequence[Block], folder: Path, name: str) -> None:
         call([sys.executable, str(RUN_PAGE)], folder, name, json.dumps(to_run))
 
 
-def call(command: list[str], folder: Path, where: str, given: str = "") -> None:
-    """This checkout's package, this Python's commands."""
+def call(command: list[str], folder: Path, where: str, stdin: str = "") -> None:
+    """Runs a command with the package of this checkout and the commands of this Python."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -137,13 +137,13 @@ def call(command: list[str], folder: Path, where: str, given: str = "") -> None:
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, timeout=500, check=False
+        command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
 def check_study(text: str, folder: Path) -> None:
-    """A study file must be one that the command takes."""
+    """A study file must be valid."""
     file = folder / "shown-study.toml"
     file.write_text(text, encoding="utf-8")
     resolve(file, {})
@@ -153,7 +153,7 @@ def check_study(text: str, folder: Path) -> None:
 
 
 def left_out() -> list[Any]:
-    """Those blocks, each under its place."""
+    """The blocks that are not run, each with its place as id."""
     return [
         pytest.param(block, id=f"{name}:{block.line}")
         for name, page in PAGES.items()
@@ -162,14 +162,14 @@ def left_out() -> list[Any]:
     ]
 
 
-def test_not_run_names_blocks_that_are_there() -> None:
+def test_not_run_names_existing_blocks() -> None:
     there = {(name, first_command(block)) for name, page in PAGES.items() for block in page.blocks}
     assert NOT_RUN.keys() - there == set()
 
 
 @pytest.mark.parametrize("block", left_out())
-def test_block_that_is_not_run_is_still_read(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # study files are named from there
+def test_block_that_is_not_run_is_still_parsed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # paths of study files are relative to it
     if block.language == "python":
         tree = ast.parse(block.text)
         for imported in (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)):
@@ -184,23 +184,23 @@ def test_block_that_is_not_run_is_still_read(block: Block, monkeypatch: pytest.M
 
 
 def read_command(arguments: list[str]) -> None:
-    """As the command line does; a command that searches also resolves its study."""
+    """Parses a command like the command line; the run command also resolves its study."""
     group: Any = typer.main.get_command(app)
     with group.make_context("sca-search", list(arguments)) as outer:
         name, command, rest = group.resolve_command(outer, [*outer._protected_args, *outer.args])
         with command.make_context(name, rest, parent=outer) as inner:
             if name == "run":
-                given = {key: value for key, value in inner.params.items() if key in FLAGS}
-                resolve(inner.params["study"], given)
+                flags = {key: value for key, value in inner.params.items() if key in FLAGS}
+                resolve(inner.params["study"], flags)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_names_only_flags_that_there_are(name: str) -> None:
+def test_page_names_only_existing_flags(name: str) -> None:
     group: Any = typer.main.get_command(app)
     options = [each for command in (group, *group.commands.values()) for each in command.params]
     known = {"--help"} | {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
     spans = re.findall(r"`([^`]+)`", "\n".join(PAGES[name].prose))
-    # Programs beside sca-search have flags of their own.
+    # Other programs have their own flags.
     ours = [span for span in spans if not span.startswith("python ")]
     named = {flag for span in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", span)}
     assert named - known == set()
@@ -209,14 +209,16 @@ def test_page_names_only_flags_that_there_are(name: str) -> None:
 # Links
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md", "dashboards/README.md", "benchmarks/RESULTS.md"])
-def test_page_links_lead_somewhere(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "dashboards/README.md", "benchmarks/RESULTS.md"]
+)
+def test_page_links_have_targets(name: str) -> None:
     page = read_page(ROOT / name)
-    assert [link for link in page.links if not leads_somewhere(page, link)] == []
+    assert [link for link in page.links if not has_target(page, link)] == []
 
 
-def leads_somewhere(page: Page, link: str) -> bool:
-    """Addresses of the web are not asked for: tests are offline."""
+def has_target(page: Page, link: str) -> bool:
+    """URLs are not requested: tests are offline."""
     if re.match(r"[a-z]+:", link):
         return link.startswith("https://")
     path, _, anchor = link.partition("#")
@@ -232,17 +234,24 @@ def test_index_names_every_page() -> None:
     assert pages - linked == set()
 
 
-def test_map_names_every_room() -> None:
+def test_map_names_every_sub_package() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = [
         line for line in readme.partition("## Map")[2].partition("\n## ")[0].splitlines() if line.startswith("| `")
     ]
     named = {name.rstrip("/") for line in lines for name in re.findall(r"`([a-z_]+/?)`", line.split("|")[1])}
     package = ROOT / "sca_search"
-    rooms = {path.stem for path in package.glob("[a-z]*.py")} | {
+    packages = {path.stem for path in package.glob("[a-z]*.py")} | {
         path.parent.name for path in package.glob("*/__init__.py")
     }
-    assert rooms == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
+    assert packages == named - {"studies", "dashboards", "docs", "benchmarks", "tests"}
+
+
+def test_contributing_names_existing_files() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:sca_search|tests|docs|dashboards)/[\w./-]+)`", text)
+    assert paths
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
 
 
 # The notebook
@@ -268,13 +277,13 @@ def test_notebook_executes(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebook_keeps_no_outputs(path: Path) -> None:
+def test_notebook_has_no_outputs(path: Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    kept = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
-    assert kept == []
+    with_outputs = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
+    assert with_outputs == []
 
 
-# The harness itself can fail
+# Tests of the harness
 
 
 def page_of(folder: Path, text: str) -> Page:
@@ -283,7 +292,7 @@ def page_of(folder: Path, text: str) -> Page:
     return read_page(path)
 
 
-def test_read_page_gives_language_text_file_and_line(tmp_path: Path) -> None:
+def test_read_page_returns_language_text_file_and_line(tmp_path: Path) -> None:
     page = page_of(tmp_path, "# A\n\n<!-- file: main.c -->\n```c\nint x;\n```\n\n```sh\ntrue\n```\n")
     assert page.blocks == (Block(4, "c", "int x;\n", "main.c"), Block(8, "sh", "true\n"))
     assert page.prose == ("# A", "", "<!-- file: main.c -->", "")
@@ -292,15 +301,15 @@ def test_read_page_gives_language_text_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["```sh\ntrue\n", "  ```sh\n  true\n  ```\n", "~~~sh\ntrue\n~~~\n", "```sh\n```c\n```\n", "````md\n````\n"]
 )
-def test_read_page_refuses_fences_that_could_hide_a_block(text: str, tmp_path: Path) -> None:
+def test_read_page_rejects_fences_that_could_hide_a_block(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"page\.md:\d"):
         page_of(tmp_path, text)
 
 
 def test_page_anchors_are_those_of_github(tmp_path: Path) -> None:
-    text = "# What does `moved` mean?\n## α(s) = 2 tanh²\n## A [link](b.md), twice\n## A link, twice\n"
+    text = "# What does `adjusted` mean?\n## α(s) = 2 tanh²\n## A [link](b.md), twice\n## A link, twice\n"
     assert page_of(tmp_path, text).anchors == {
-        "what-does-moved-mean",
+        "what-does-adjusted-mean",
         "αs--2-tanh²",
         "a-link-twice",
         "a-link-twice-1",
@@ -308,7 +317,7 @@ def test_page_anchors_are_those_of_github(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "leads"),
+    ("link", "exists"),
     [
         ("page.md", True),
         ("#here", True),
@@ -318,8 +327,8 @@ def test_page_anchors_are_those_of_github(tmp_path: Path) -> None:
         ("file:x", False),
     ],
 )
-def test_leads_somewhere_knows_files_and_headings(link: str, leads: bool, tmp_path: Path) -> None:
-    assert leads_somewhere(page_of(tmp_path, "# Here\n"), link) is leads
+def test_has_target_checks_files_and_headings(link: str, exists: bool, tmp_path: Path) -> None:
+    assert has_target(page_of(tmp_path, "# Here\n"), link) is exists
 
 
 def test_page_links_are_found_over_lines_and_not_in_code(tmp_path: Path) -> None:
@@ -331,17 +340,17 @@ def test_page_links_are_found_over_lines_and_not_in_code(tmp_path: Path) -> None
     ("language", "text"),
     [("sh", "false\ntrue\n"), ("python", "1 / 0\n"), ("c", "int x\n"), ("json", "{\n"), ("toml", "seed = -1\n")],
 )
-def test_run_blocks_fails_where_a_block_does(language: str, text: str, tmp_path: Path) -> None:
+def test_run_blocks_fails_if_a_block_fails(language: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"exit code|Expecting|seed"):
         run_blocks([Block(1, language, text)], tmp_path, "page.md")
 
 
 @pytest.mark.parametrize("language", ["", "bash", "console", "python3"])
-def test_blocks_of_another_language_are_not_known(language: str) -> None:
+def test_blocks_of_other_languages_are_unknown(language: str) -> None:
     assert not is_known(Block(1, language, "x\n"))
 
 
 @pytest.mark.parametrize("arguments", [["--target-sparsty", "0.5"], ["--target-sparsity", "2"], ["export"]])
-def test_read_command_refuses_what_the_command_line_refuses(arguments: list[str]) -> None:
+def test_read_command_rejects_invalid_commands(arguments: list[str]) -> None:
     with pytest.raises(Exception, match=r"No such option|below 1|run_folder"):
         read_command(arguments)

@@ -1,4 +1,4 @@
-"""Tables of the documentation against the code: neither may have what the other lacks."""
+"""Tables of the documentation and the code must have the same entries."""
 
 import csv
 import dataclasses
@@ -37,7 +37,7 @@ def plain(cell: str) -> str:
 
 
 def spec_keys(table: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Every key of a study file with its default as TOML would have it."""
+    """Every key of a study file with its default as TOML."""
     keys: dict[str, str] = {}
     for name, field in table.model_fields.items():
         if isinstance(field.default, BaseModel):
@@ -55,16 +55,16 @@ def shown(default: object) -> str:
     return json.dumps(str(default) if isinstance(default, Path) else default)
 
 
-def test_table_of_study_keys_is_the_specs() -> None:
+def test_table_of_study_keys_matches_the_spec() -> None:
     flags = {key: f"--{flag.replace('_', '-')}" for flag, key in FLAGS.items()}
-    # A study without a goal has a target sparsity: that default is made, not declared.
+    # A study without a goal gets this target sparsity; it is not a declared default.
     expected = spec_keys(StudySpec) | {"goal.target_sparsity": "0.5"}
-    wanted = [[key, default, flags.get(key, "")] for key, default in expected.items()]
+    expected_rows = [[key, default, flags.get(key, "")] for key, default in expected.items()]
     rows = rows_below("## `study.toml`")
-    told = [[plain(cell) for cell in row[:3]] for row in rows]
-    assert [row for row in wanted if row not in told] == []  # key, default, flag: lines to write
-    assert told == wanted
-    assert all(row[3] for row in rows)  # a key without a meaning tells nothing
+    documented = [[plain(cell) for cell in row[:3]] for row in rows]
+    assert [row for row in expected_rows if row not in documented] == []  # key, default, flag: missing rows
+    assert documented == expected_rows
+    assert all(row[3] for row in rows)  # every key has a meaning
 
 
 def test_table_of_trials_has_every_fixed_column() -> None:
@@ -92,16 +92,16 @@ def test_tables_name_every_file_and_key_of_a_run(tiny_run: tuple[Path, str]) -> 
     assert general - named == set()
     record = json.loads((run / "candidates" / "000" / "candidate.json").read_text())
     rows = rows_below("### `candidate.json`")
-    told = {key for row in rows for key in plain(row[0]).split(", ")}
-    assert record.keys() - told == set()
+    documented = {key for row in rows for key in plain(row[0]).split(", ")}
+    assert record.keys() - documented == set()
     with (run / "candidates" / "000" / "history.csv").open(newline="") as file:
         columns = next(csv.reader(file))
     assert [plain(row[0]) for row in rows_below("### `history.csv`")] == columns
 
 
-def test_table_of_methods_is_the_programs() -> None:
+def test_table_of_methods_matches_the_code() -> None:
     rows = rows_below("## The methods", "docs/comparing-methods.md")
-    told = [(plain(row[0]), plain(row[1]), row[2] == "yes") for row in rows]
-    assert told == [(name, known.weights, known.plans_sparsity) for name, known in METHODS.items()]
+    documented = [(plain(row[0]), plain(row[1]), row[2] == "yes") for row in rows]
+    assert documented == [(name, known.weights, known.plans_sparsity) for name, known in METHODS.items()]
     for row, known in zip(rows, METHODS.values(), strict=True):
         assert f"methods/{known.place.split('.')[0]}.py" in row[3]

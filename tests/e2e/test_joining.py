@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from sca_search.config.load import resolve
 from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import RunError, StorageError
 from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
-from sca_search.study.artifacts import Shelf, files_in
-from sca_search.study.once import Chores
+from sca_search.study.artifacts import ArtifactStore, files_in
+from sca_search.study.once import OnceTasks
 from sca_search.study.queue import join, shared_spec
+from sca_search.training.fit import StopRequestedError
 from tests.support.command import TINY, sca_search
 from tests.support.postgres import Server, running_server
 
@@ -103,7 +105,7 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     shared = ("--storage", database)
     nobody = sca_search("worker", "joint", *shared, cwd=tmp_path)
     assert nobody.returncode == 2
-    assert nobody.stderr.strip() == "--storage holds no study named 'joint'"
+    assert nobody.stderr.strip() == "--storage has no study named 'joint'"
     long = (*STUDY, "--epochs", "40", "--refits", "0")
     leading = started(*long, *shared, cwd=tmp_path)
     run = tmp_path / "runs" / "joint"
@@ -112,20 +114,21 @@ def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: P
     joined = sca_search("worker", "joint", *shared, "--json", cwd=tmp_path)
     said, _ = leading.communicate(timeout=240)
     assert (leading.returncode, joined.returncode) == (0, 0), (said, joined.stderr)
-    told = json.loads(joined.stdout)
-    assert told["study"] == "joint"
-    assert not told["stopped"]
-    assert 1 <= len(told["trials"]) < 4
+    printed = json.loads(joined.stdout)
+    assert printed["study"] == "joint"
+    assert not printed["stopped"]
+    assert 1 <= len(printed["trials"]) < 4
     assert [state for _, state, _ in figures(run)] == ["complete"] * 4
     other = sca_search(*STUDY, *shared, "--target-sparsity", "0.9", "--out", "elsewhere", cwd=tmp_path)
     assert other.returncode == 2
     assert "it differs in goal.target_sparsity" in other.stderr
     near = sca_search("worker", "jonit", *shared, cwd=tmp_path)
-    assert near.stderr.strip() == "--storage holds no study named 'jonit'; did you mean 'joint'?"
+    assert near.stderr.strip() == "--storage has no study named 'jonit'; did you mean 'joint'?"
     assert SECRET not in said + joined.stderr + other.stderr + near.stderr
     assert SECRET not in in_database(database)
 
 
+@pytest.mark.nightly
 def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path: Path) -> None:
     long = (*STUDY, "--epochs", "40", "--refits", "0", "--storage", database)
     first = started(*long, cwd=tmp_path)
@@ -195,16 +198,16 @@ def test_a_worker_needs_a_storage(run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "sentence"),
+    ("name", "printed", "sentence"),
     [
-        ("x", {"seed": "many"}, "the study 'x' cannot be used, its seed is none of ours"),
-        ("../x", {}, "the study '../x' cannot be used, its name is none of ours"),
-        ("x", "text", "'x' is no study of sca-search's"),
+        ("x", {"seed": "many"}, "the study 'x' cannot be used, its seed is invalid"),
+        ("../x", {}, "the study '../x' cannot be used, its name is invalid"),
+        ("x", "text", "'x' is not a study of sca-search"),
     ],
 )
-def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, told: object, sentence: str) -> None:
+def test_a_study_in_the_database_that_is_none_of_ours_is_refused(name: str, printed: object, sentence: str) -> None:
     study = optuna.create_study(study_name=name)
-    study.set_user_attr("spec", told)
+    study.set_user_attr("spec", printed)
     with pytest.raises(RunError, match=re.escape(sentence)):
         shared_spec(study)
 
@@ -237,19 +240,19 @@ def test_files_go_to_the_store_and_come_back(kind: str, tmp_path: Path, request:
     file = here.candidate(7) / "model.safetensors"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(range(256)) * 1000)
-    kept = Shelf(here).put([file])
+    kept = ArtifactStore(here).upload([file])
     (name,) = kept.values()
     assert "joint--" in name
-    Shelf(there).fetch(kept)
+    ArtifactStore(there).download(kept)
     assert (there.candidate(7) / "model.safetensors").read_bytes() == file.read_bytes()
     before = (there.candidate(7) / "model.safetensors").stat().st_mtime_ns
-    Shelf(there).fetch(kept)  # what is there is not fetched again
+    ArtifactStore(there).download(kept)  # what is there is not fetched again
     assert (there.candidate(7) / "model.safetensors").stat().st_mtime_ns == before
     assert [path.name for path in files_in(there.candidate(7))] == ["model.safetensors"]
-    Shelf(here).drop(name)
-    Shelf(here).drop(name)
-    with pytest.raises(StorageError, match="cannot be fetched from the store of artifacts: it is not there"):
-        Shelf(there).fetch_as(name, there.path / "again")
+    ArtifactStore(here).delete(name)
+    ArtifactStore(here).delete(name)
+    with pytest.raises(StorageError, match="cannot be downloaded from the artifact store: it does not exist"):
+        ArtifactStore(there).download_as(name, there.path / "again")
     assert not (there.path / "again").exists()
 
 
@@ -264,9 +267,9 @@ def test_what_another_machine_completed_replaces_what_this_one_left(was_put: boo
         for name in ("candidate.json", "model.safetensors"):
             (run.candidate(7) / name).write_bytes(content)
     if was_put:
-        Shelf(here).put(files_in(here.candidate(7)))
-    kept = Shelf(there).put(files_in(there.candidate(7)))
-    Shelf(here).fetch(kept)
+        ArtifactStore(here).upload(files_in(here.candidate(7)))
+    kept = ArtifactStore(there).upload(files_in(there.candidate(7)))
+    ArtifactStore(here).download(kept)
     assert [path.read_bytes() for path in files_in(here.candidate(7))] == [b"theirs", b"theirs"]
 
 
@@ -277,61 +280,113 @@ def test_a_candidates_record_is_fetched_last(tmp_path: Path) -> None:
     )
     there.candidate(7).mkdir(parents=True)
     (there.candidate(7) / "candidate.json").write_bytes(b"{}")
-    kept = Shelf(there).put(files_in(there.candidate(7))) | {"candidates/007/model.safetensors": "gone"}
-    with pytest.raises(StorageError, match="it is not there"):
-        Shelf(here).fetch(kept)
+    kept = ArtifactStore(there).upload(files_in(there.candidate(7))) | {"candidates/007/model.safetensors": "gone"}
+    with pytest.raises(StorageError, match="it does not exist"):
+        ArtifactStore(here).download(kept)
     assert not (here.candidate(7) / "candidate.json").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", "a//b", ".hidden", "a\nb", "", "a/.b"])
 def test_files_that_a_study_names_stay_in_the_run_folder(name: str, tmp_path: Path) -> None:
-    shelf = Shelf(RunFolder(tmp_path / "joint", Shared("x", f"file://{tmp_path / 'store'}")))
-    with pytest.raises(RunError, match="names a file that cannot be one of a run"):
-        shelf.fetch({name: "whatever"})
+    store = ArtifactStore(RunFolder(tmp_path / "joint", Shared("x", f"file://{tmp_path / 'store'}")))
+    with pytest.raises(RunError, match="has an invalid file name"):
+        store.download({name: "whatever"})
 
 
-# Chores
+# Tasks that one machine does
 
 
-def test_a_chore_of_one_machine_is_simply_done(tmp_path: Path) -> None:
+def test_a_task_of_a_local_study_is_done(tmp_path: Path) -> None:
     done: list[int] = []
-    Chores(RunFolder(tmp_path), heartbeat=1.0).once("x", lambda: done.append(1), list)
+    OnceTasks(RunFolder(tmp_path)).once("x", lambda: done.append(1), list)
     assert done == [1]
 
 
-def test_a_chore_is_done_once_for_all_and_again_if_it_failed(database: str, tmp_path: Path) -> None:
+def test_a_task_is_done_once_for_all_machines_and_again_if_it_failed(database: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
-    chores, done = Chores(run, heartbeat=0.2), []
+    tasks, done = OnceTasks(run), []
 
     def fail() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        chores.once("x", fail, list)
+        tasks.once("x", fail, list)
     for _ in range(3):
-        chores.once("x", lambda: done.append(1), list)
+        tasks.once("x", lambda: done.append(1), list)
     assert done == [1]
-    chores.once("y", lambda: done.append(2), list)
+    tasks.once("y", lambda: done.append(2), list)
     assert done == [1, 2]
 
 
-DIES = """
+def test_a_machine_waits_for_the_task_of_another_and_gets_its_files(database: str, tmp_path: Path) -> None:
+    shared = Shared(storage_address(database), f"file://{tmp_path / 'store'}")
+    first, second = (RunFolder(tmp_path / name / "joint", shared) for name in ("a", "b"))
+    started, waited = threading.Event(), threading.Event()
+
+    def train() -> None:
+        started.set()
+        assert waited.wait(timeout=60)
+        first.path.mkdir(parents=True)
+        first.dense_file.write_bytes(b"weights")
+
+    def never() -> None:
+        raise AssertionError("done twice")
+
+    thread = threading.Thread(target=OnceTasks(first).once, args=("x", train, lambda: [first.dense_file]))
+    thread.start()
+    assert started.wait(timeout=60)
+    OnceTasks(second, on_wait=lambda _name: waited.set()).once("x", never, list)
+    thread.join()
+    assert second.dense_file.read_bytes() == b"weights"
+
+
+def test_if_two_machines_do_a_task_the_first_result_counts(database: str, server: Server, tmp_path: Path) -> None:
+    """The lock is lost when the database restarts."""
+    shared = Shared(storage_address(database), f"file://{tmp_path / 'store'}")
+    first, second = (RunFolder(tmp_path / name / "joint", shared) for name in ("a", "b"))
+
+    def write(run: RunFolder) -> None:
+        run.path.mkdir(parents=True)
+        run.dense_file.write_text(run.path.parent.name)
+
+    def train() -> None:
+        server.stop()
+        server.start()
+        OnceTasks(second).once("x", lambda: write(second), lambda: [second.dense_file])
+        write(first)
+
+    OnceTasks(first).once("x", train, lambda: [first.dense_file])
+    assert (first.dense_file.read_text(), second.dense_file.read_text()) == ("b", "b")
+
+
+def test_a_stop_ends_the_waiting_for_another_machine(database: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
+    stops: list[str] = []
+    waiting = OnceTasks(run, lambda: bool(stops), stops.append)
+
+    def train() -> None:
+        with pytest.raises(StopRequestedError):
+            waiting.once("x", lambda: None, list)
+
+    OnceTasks(run).once("x", train, list)
+    assert stops == ["x"]
+
+
+CRASHES = """
 import os, sys
 from pathlib import Path
-from sca_search.study.once import Chores
+from sca_search.study.once import OnceTasks
 from sca_search.runs.folder import RunFolder
 from sca_search.config.storage_url import Shared
 
-Chores(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), heartbeat=0.2).once("x", lambda: os._exit(9), list)
+OnceTasks(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2]))).once("x", lambda: os._exit(9), list)
 """
 
 
-def test_a_chore_whose_doer_died_is_done_by_another(database: str, tmp_path: Path) -> None:
+def test_a_task_whose_process_crashed_is_done_by_another(database: str, tmp_path: Path) -> None:
     address = storage_address(database)
-    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "joint"), address], check=False)
-    assert died.returncode == 9
-    waited: list[str] = []
+    crashed = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path / "joint"), address], check=False)
+    assert crashed.returncode == 9
     done: list[int] = []
-    chores = Chores(RunFolder(tmp_path / "joint", Shared(address)), heartbeat=0.2, on_wait=waited.append)
-    chores.once("x", lambda: done.append(1), list)
-    assert (done, waited) == ([1], ["x"])
+    OnceTasks(RunFolder(tmp_path / "joint", Shared(address))).once("x", lambda: done.append(1), list)
+    assert done == [1]

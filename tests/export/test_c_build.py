@@ -68,6 +68,7 @@ def assert_answers(given: Floats, expected: Floats) -> None:
     assert np.abs(given - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
+@pytest.mark.needs("gcc")
 def test_compiler_is_the_one_that_cc_names(monkeypatch: pytest.MonkeyPatch) -> None:
     gcc = shutil.which("gcc")
     monkeypatch.setenv("CC", "gcc -pipe")
@@ -296,6 +297,7 @@ def test_no_threads_are_refused(exported: tuple[Path, TestVectors], threads: int
         compile_model(exported[0], threads=threads)
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("flags", [["-fopenmp"], []])
 def test_c_program_predicts_a_batch_with_threads(
     tmp_path: Path, exported: tuple[Path, TestVectors], flags: list[str]

@@ -49,11 +49,7 @@ def has_avx2() -> bool:
         return False
 
 
-# Each is a compilation: one length is enough for the fast set.
-SLOWER = ("1 lane", "4 lanes", "8 lanes without AVX2")
-
-
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.e2e] * (name in SLOWER)) for name in LANES], name="lanes")
+@pytest.fixture(params=LANES, name="lanes")
 def lanes_fixture(request: pytest.FixtureRequest) -> list[str]:
     if request.param.startswith("8") and not has_avx2():
         pytest.skip("this processor has no AVX2")
@@ -94,8 +90,12 @@ def check_kernels(graph: r.Graph, names: list[str], options: COptions, flags: li
         }
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize(("convolution", "linear", "stored"), [("lists", "codes", False), ("combined", "lists", True)])
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("lanes", "convolution", "linear", "stored"),
+    [(name, *(("lists", "codes", False), ("combined", "lists", True))[i % 2]) for i, name in enumerate(LANES)],
+    indirect=["lanes"],
+)
 def test_every_operation_agrees_at_every_vector_length(
     lanes: list[str], convolution: str, linear: str, stored: bool
 ) -> None:
@@ -103,7 +103,8 @@ def test_every_operation_agrees_at_every_vector_length(
     check_kernels(graph, names, COptions(kernels_of(graph, convolution, linear), stored), lanes)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.needs("gcc")
 @pytest.mark.timeout(1200)  # it compiles forty programs
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
@@ -119,8 +120,10 @@ def test_every_operation_agrees_on_many_shapes(
     check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMISED)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("kind", ["lists", "combined"])
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("lanes", "kind"), [(name, ("combined", "lists")[i % 2]) for i, name in enumerate(LANES)], indirect=["lanes"]
+)
 def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     # Blocks of several channels, several tiles, strides, depthwise, one column wide, 5 x 5, dilation, a last tile that
     # begins earlier (33 and 20 columns), and maps narrower than a vector.
@@ -143,6 +146,7 @@ def test_usual_layers_agree_on_usual_maps(lanes: list[str], kind: str) -> None:
     check_kernels(graph, names, COptions(kernels_of(graph, kind, "lists")), lanes)
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("size", [(12, 14), (13, 15), (4, 6)])
 def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None:
     builder = Builder((5, *size), np.random.default_rng(6))
@@ -151,7 +155,7 @@ def test_pool_of_halves_agrees_with_the_reference(size: tuple[int, int]) -> None
     check_kernels(builder.graph(names), names, COptions(), [])
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> None:
     # Two blocks as in a ResNet, the second with a projection; 32 x 32 cells are a power of two.
     builder = Builder((4, 32, 32), np.random.default_rng(7))
@@ -179,7 +183,7 @@ def test_residual_blocks_agree_and_take_one_step_a_layer(lanes: list[str]) -> No
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_value_that_is_used_twice_is_not_limited_in_passing() -> None:
     builder = Builder((2, 9, 9), np.random.default_rng(8))
     inner = builder.convolution(r.INPUT, 3, (3, 3), "trits")
@@ -200,6 +204,7 @@ def expanded(folder: Path) -> bytes:
     return tables.tobytes()
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("shape", [(3, 7, 5), (17, 9, 12)])
 @pytest.mark.parametrize(("convolution", "linear"), [("lists", "codes"), ("combined", "lists")])
 def test_model_expands_the_tables_that_a_stored_one_holds(
@@ -302,7 +307,7 @@ def trits(rows: list[list[int]]) -> r.Trits:
     return np.array(rows, np.int8).reshape(len(rows), -1, 1, 1)
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     # The second layer reads only outputs 0 and 2 of the first: row 1 need not be computed, so input 1 is not read.
     graph = chain([trits([[1, 0, 0], [0, 1, -1], [0, 0, 1]]), trits([[1, 0, -1]])], bias=0.5)
@@ -314,7 +319,7 @@ def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_channel_that_is_always_zero_is_left_out(tmp_path: Path) -> None:
     # Output 1 of the first layer has no weights and a bias that the ReLU cuts off.
     graph = chain([trits([[1, -1], [0, 0]]), trits([[1, 1], [0, -1]])], bias=-0.5)
@@ -330,7 +335,7 @@ def test_channel_of_a_constant_above_zero_stays() -> None:
     assert living(graph)["c1"].weight.reshape(2, 2).tolist() == [[1, 1], [0, -1]]
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_layer_without_any_weight_is_its_bias(tmp_path: Path) -> None:
     graph = chain([trits([[0, 0], [0, 0]]), trits([[0, 0]])], bias=0.25)
     images = written(tmp_path, graph, COptions())
@@ -434,7 +439,7 @@ def between_layers(input_shape: r.Shape, seed: int) -> tuple[r.Graph, list[str]]
     return builder.graph(names), names
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
     for shape, seed in (((3, 16, 32), 0), ((5, 13, 20), 1), ((2, 5, 9), 2)):
         graph, names = between_layers(shape, seed)
@@ -443,7 +448,8 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
         check_kernels(graph, names, COptions(kernels, stored=seed == 1), lanes)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.needs("gcc")
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     shape=st.tuples(st.integers(1, 9), st.integers(2, 34), st.integers(2, 70)),
@@ -529,7 +535,7 @@ def test_unknown_kernel_or_layer_is_refused(tmp_path: Path, kernels: dict[str, s
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
     # 70,000 inputs do not fit into two bytes.
     random = np.random.default_rng(1)
@@ -541,6 +547,7 @@ def test_long_linear_layers_are_cut_into_blocks(lanes: list[str]) -> None:
         check_kernels(graph, ["l"], COptions({"l": kind}), lanes)
 
 
+@pytest.mark.needs("gcc")
 def test_limits_apply_to_linear_layers(tmp_path: Path) -> None:
     # 2 · (1 + 2) = 6 is above ReLU6's upper limit with the bias 1; -3 is below zero.
     weight = np.array([[1, 1], [-1, -1]], np.int8)

@@ -3,7 +3,6 @@
 import ctypes
 import platform
 import re
-import shutil
 import subprocess
 import tempfile
 from importlib import resources
@@ -26,10 +25,10 @@ from sca_search.export.graph.fuse import steps_of
 from sca_search.export.graph.reference import evaluate
 from tests.support.networks import ternary_torchvision, torchvision_cases
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images, worst_difference
+from tests.support.tools import CLANG_SANITIZERS
 
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
-needs_clang = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
 
 
 def make(folder: Path, *targets: str, cc: str = "gcc", optimise: str = "-O1", flags: str = SANITIZERS) -> str:
@@ -75,32 +74,32 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 17]), st.integers(1, 9), st.integers(1, 9))
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 @settings(max_examples=3, deadline=None, derandomize=True, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference(shape: tuple[int, int, int], seed: int) -> None:
     check_every_operation(shape, seed)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.needs("gcc", "make")
 @settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference_on_many_shapes(shape: tuple[int, int, int], seed: int) -> None:
     check_every_operation(shape, seed, optimise="-O0")  # half of the time; the others here optimise
 
 
-@pytest.mark.e2e
-@needs_clang
+@pytest.mark.needs("clang", "make")
 def test_every_operation_agrees_when_clang_optimises() -> None:
     check_every_operation((3, 7, 5), 11, cc="clang", optimise="-O3", flags="")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_every_operation_agrees_when_gcc_optimises() -> None:
     check_every_operation((6, 8, 7), 12, optimise="-O3", flags="")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 @pytest.mark.parametrize("optimise", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
 def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, optimise: str) -> None:
     # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
@@ -111,7 +110,7 @@ def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, opti
     make(tmp_path, "model", optimise=optimise, flags="")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     # 1, 3 and 17 channels on maps of 1 × 1, 5 × 5 and 7 × 7 cells, with every kind of weight.
     builder = Builder((3, 7, 7), np.random.default_rng(0))
@@ -129,7 +128,7 @@ def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
     assert difference <= 2e-6, where
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> None:
     # 40,000 floats and 17,000 trits an output are more than one literal holds.
     builder = Builder((10, 41, 41), np.random.default_rng(1))
@@ -148,7 +147,7 @@ def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> Non
     assert max(map(int, rows)) - 1 <= MOST_CHARACTERS
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_long_sums_lose_little_to_rounding(tmp_path: Path) -> None:
     # 65,536 times 0.7: one after the other in float32 they are off by 6e-4 (numpy says so, too), which no verification
     # would let pass.
@@ -173,7 +172,7 @@ def test_long_sums_lose_little_to_rounding(tmp_path: Path) -> None:
     assert run(tmp_path, image)[0].tolist() == pytest.approx([expected] * 4, rel=5e-6)
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_make_check_passes_on_the_test_vectors_and_fails_on_others(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=3)
@@ -188,7 +187,7 @@ def test_make_check_passes_on_the_test_vectors_and_fails_on_others(tmp_path: Pat
     assert "2 of 3 test vectors agree" in done.stdout
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_self_test_does_not_take_a_model_of_nans_for_good(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=1)
@@ -197,14 +196,13 @@ def test_self_test_does_not_take_a_model_of_nans_for_good(tmp_path: Path) -> Non
     assert subprocess.run([tmp_path / "check-model"], capture_output=True, check=False).returncode == 1
 
 
-@pytest.mark.e2e
-@needs_clang
+@pytest.mark.needs(CLANG_SANITIZERS, "make")
 def test_clang_finds_nothing_under_sanitizers(tmp_path: Path) -> None:
     written(tmp_path, small_graph())
     assert "2 of 2 test vectors agree" in make(tmp_path, "check", "model", cc="clang")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_example_reads_images_to_the_end_and_refuses_half_an_image(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=5)
@@ -215,6 +213,7 @@ def test_example_reads_images_to_the_end_and_refuses_half_an_image(tmp_path: Pat
     assert done.stderr == b"the last image has 25 of 75 values\n"
 
 
+@pytest.mark.needs("gcc", "make", "nm")
 def test_model_needs_no_libc_but_memcpy(tmp_path: Path) -> None:
     written(tmp_path, small_graph())
     # Compilers may turn a loop into a call of memset by themselves.
@@ -223,6 +222,7 @@ def test_model_needs_no_libc_but_memcpy(tmp_path: Path) -> None:
     assert set(undefined.split()) - {"U"} <= {"memcpy", "_GLOBAL_OFFSET_TABLE_"}
 
 
+@pytest.mark.needs("gcc")
 def test_scratch_memory_may_be_the_callers(tmp_path: Path) -> None:
     graph = small_graph()
     vectors = written(tmp_path, graph, count=1)
@@ -245,6 +245,7 @@ def test_scratch_memory_may_be_the_callers(tmp_path: Path) -> None:
     assert tables[size] == 7
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
 @pytest.mark.parametrize(
     ("kernel", "by_weight", "by_output"),
@@ -297,6 +298,7 @@ def test_kernel_too_large_for_a_literal_is_refused_by_name(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.needs("gcc", "make")
 def test_class_names_of_any_text_survive(tmp_path: Path) -> None:
     names = ('"quoted"', "back\\slash", "what??=", "Größe\n%s", "*/")
     base = small_graph()
@@ -347,7 +349,7 @@ def test_literal_is_cut_between_chunks() -> None:
     assert literal.initializer == "{(const unsigned char *)x, 1500, 2}"
 
 
-@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=needs_clang)])
+@pytest.mark.parametrize("compiler", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("gcc", "clang")])
 def test_literals_of_any_length_compile_without_a_warning(tmp_path: Path, compiler: str) -> None:
     # A short last piece behind full ones: written as strings side by side, clang would suspect a missing comma.
     random = np.random.default_rng(0)

@@ -149,7 +149,7 @@ def test_damaged_file_in_the_cache_is_measured_again(calibrated: tuple[Calibrati
     assert again.network == calibrated[0].network
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc")
 def test_hooks_are_at_every_step_and_cost_nothing_unless_asked_for(tmp_path: Path) -> None:
     graph = small_graph()
     images = random_images(graph, 1)
@@ -202,6 +202,7 @@ def test_program_compiles_without_warnings_and_refuses_nonsense(tmp_path: Path) 
     assert json.loads(done.stdout)["compiler"].startswith("gcc ")
 
 
+@pytest.mark.needs("gcc")
 def test_percentiles_and_noise_are_those_of_the_samples(tmp_path: Path) -> None:
     """The program's own functions on samples that are written down here."""
     main = """

@@ -389,12 +389,12 @@ def forged(dice: random.Random) -> bytes:
 def outcomes(make: Callable[[random.Random], bytes], count: int) -> Iterator[tuple[bytes, r.Graph | None]]:
     for seed in range(count):
         content = make(random.Random(seed))
-        began = time.monotonic()
+        began = time.process_time()
         try:
             graph, _ = from_packed_bytes(content)
         except ExportError:
             graph = None
-        assert time.monotonic() - began < 5
+        assert time.process_time() - began < 5
         yield content, graph
 
 

@@ -127,7 +127,6 @@ def convolutions(draw: st.DrawFn) -> nn.Module:
     return nn.Conv2d(6, outputs, kernel, stride, padding, dilation, groups, bias=draw(st.booleans()))
 
 
-@pytest.mark.e2e
 @FEW
 @given(st.lists(convolutions(), min_size=12, max_size=12), st.integers(7, 9), st.integers(7, 9))
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -153,7 +152,6 @@ def pools(draw: st.DrawFn) -> nn.Module:
     )
 
 
-@pytest.mark.e2e
 @FEW
 @given(st.lists(pools(), min_size=20, max_size=20), st.integers(5, 9), st.integers(5, 9))
 def test_pools_are_traced_with_every_setting(layers: list[nn.Module], height: int, width: int) -> None:
@@ -251,7 +249,6 @@ def test_normalisation_is_folded_by_hand() -> None:
     assert layer.bias.tolist() == [-1.25]
 
 
-@pytest.mark.e2e
 def test_normalisation_stays_where_the_layer_has_another_user() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
@@ -273,7 +270,6 @@ def test_zeros_around_a_map_go_into_the_convolution() -> None:
     assert graph.records[0].padding == (1, 4, 2, 3)
 
 
-@pytest.mark.e2e
 def test_computed_weight_is_a_constant() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
     graph = assert_traced(Head(layer, 4), (3, 5, 5))
@@ -281,7 +277,6 @@ def test_computed_weight_is_a_constant() -> None:
     assert np.allclose(graph.records[0].weight, layer.weight.detach().numpy(), atol=1e-7)
 
 
-@pytest.mark.e2e
 def test_given_network_keeps_its_mode_and_type() -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)), 4).double().train()
     trace(model, (3, 5, 5))
@@ -322,17 +317,13 @@ REFUSED = {
 }
 
 
-QUICK = ("softmax", "permutation", "constant of a map")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.e2e) for n in REFUSED])
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_records_cannot_express_is_refused_with_layer_and_operation(name: str) -> None:
     model = Head(nn.Sequential(nn.Conv2d(3, 4, 1), Function(REFUSED[name])), 4).eval()
     with pytest.raises(ExportError, match=r"body\.1: the operation aten\."):
         trace(model, (3, 6, 5))
 
 
-@pytest.mark.e2e
 def test_training_statistics_are_refused() -> None:
     with pytest.raises(ExportError, match=r"body.*batch_norm"):
         trace(Head(nn.BatchNorm2d(3, track_running_stats=False), 3), (3, 4, 4))
@@ -361,7 +352,6 @@ def test_weights_that_are_no_trits_are_refused() -> None:
         trace(model, (3, 5, 5), ternary_layers=["nowhere"])
 
 
-@pytest.mark.e2e
 def test_infinite_weight_is_refused() -> None:
     model = Head(nn.Conv2d(3, 4, 1), 4)
     model.fc.bias.data[0] = torch.inf
@@ -373,9 +363,9 @@ def test_infinite_weight_is_refused() -> None:
     ("name", "shape"),
     [
         ("lenet-small", (1, 8, 8)),
-        pytest.param("lenet", (1, 28, 28), marks=pytest.mark.e2e),
-        pytest.param("vgg-variate", (3, 32, 32), marks=pytest.mark.e2e),
-        pytest.param("resnet20", (3, 32, 32), marks=pytest.mark.e2e),
+        ("lenet", (1, 28, 28)),
+        ("vgg-variate", (3, 32, 32)),
+        ("resnet20", (3, 32, 32)),
     ],
 )
 def test_networks_of_the_package_are_traced(name: str, shape: tuple[int, int, int]) -> None:

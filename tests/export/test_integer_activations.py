@@ -26,7 +26,7 @@ from sca_search.export.integer.requantize import Scaling, logit_requantization, 
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, C
 from sca_search.export.metadata import read_facts
 from sca_search.export.verify_folder import verify_folder
-from tests.export.test_c_source import make, needs_clang, run
+from tests.export.test_c_source import make, run
 from tests.export.test_export_verify import small_network
 from tests.support.random_records import WEIGHT_KINDS, Builder, every_operation, random_images
 
@@ -56,14 +56,15 @@ SHAPES = st.tuples(st.sampled_from([1, 2, 3, 6, 17]), st.integers(1, 20), st.int
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # each example is a compilation
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_operation_equals_the_model_in_integers(lanes: str) -> None:
     graph, _ = every_operation((6, 9, 17), 3)
     check(graph, flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.needs("gcc", "make")
 @settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from(LANES), stored=st.booleans())
 def test_every_operation_equals_it_on_many_shapes(
@@ -73,14 +74,13 @@ def test_every_operation_equals_it_on_many_shapes(
     check(graph, COptions(stored=stored), flags=f"{lanes} -fsanitize=address,undefined -fno-sanitize-recover=all")
 
 
-@pytest.mark.e2e
-@needs_clang
+@pytest.mark.needs("clang", "make")
 def test_every_operation_equals_it_when_clang_optimises() -> None:
     graph, _ = every_operation((3, 7, 12), 5)
     check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 @pytest.mark.parametrize("kernel", INTEGER_CONVOLUTION_KERNELS)
 def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     builder = Builder((40, 18, 11), np.random.default_rng(2))
@@ -93,7 +93,7 @@ def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     check(graph, COptions(kernels, stored=True), optimise="-O2", flags="-mavx2")
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_sums_of_a_block_have_room_in_16_bits() -> None:
     # 300 channels without zeros, all inputs at their largest: 258 · 127 = 32766 is the most that a block may add.
     assert MOST_ADDED == 258
@@ -112,7 +112,7 @@ def test_sums_of_a_block_have_room_in_16_bits() -> None:
         assert np.array_equal(answers_of_c(model, image, flags="-mavx2"), evaluate_integer(model, image))
 
 
-@pytest.mark.e2e
+@pytest.mark.needs("gcc", "make")
 def test_wide_linear_layers_equal_it() -> None:
     builder = Builder((9, 25, 25), np.random.default_rng(4))
     names = [
@@ -151,6 +151,7 @@ def one(*values: float) -> r.Floats:
     return np.array(values, dtype=np.float32)
 
 
+@pytest.mark.needs("gcc", "make")
 def test_a_small_model_by_hand() -> None:
     # Image 4 × 1 × 1 with mean 1 and std 2; the largest normalised value is 127, so that its unit is 1, and q is
     # (image - 1) / 2. Image 9, -4, 2, 600: 4, -2.5 away from zero -3, 0.5 away from zero 1, and 299.5 limited to 127.

@@ -102,6 +102,7 @@ def test_sections_are_counted_by_what_they_are_for(bits: int) -> None:
     assert (found.flash, found.ram) == (3_160, 50_040)
 
 
+@pytest.mark.needs("gcc")
 def test_sections_of_a_real_object_are_as_its_variables_say(tmp_path: Path) -> None:
     source = "const int c[100] = {1}; int z[50]; int d[3] = {1, 2, 3}; int f(int i) { return c[i] + z[i] + d[i]; }\n"
     (tmp_path / "a.c").write_text(source)

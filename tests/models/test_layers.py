@@ -88,7 +88,7 @@ def test_every_kind_of_layer_is_seen_with_its_weights_but_not_its_bias():
 def test_a_layer_that_runs_twice_is_one_layer_and_stays_dense():
     model = Wired(lambda m, x: m.b(m.a(m.a(x))), a=nn.Linear(2, 2), b=nn.Linear(2, 3))
     layers = weight_layers(model, (2,))
-    assert [(layer.name, layer.bound) for layer in layers] == [("a", "runs 2 times in a pass"), ("b", "")]
+    assert [(layer.name, layer.bound) for layer in layers] == [("a", "is called 2 times per pass"), ("b", "")]
     assert ternary_names(choose_layers(layers, keep_first=False, keep_last=False)) == ["b"]
 
 
@@ -137,7 +137,7 @@ def test_a_layer_whose_weight_is_not_its_own_to_change_stays_dense(kind):
     assert name not in ternary_names(choose_layers(layers, keep_first=False))
     with pytest.raises(ModelError) as caught:
         choose_layers(layers, only=[name])
-    assert str(caught.value) == f"the layer {name!r} is to become ternary and must stay dense: {reason}"
+    assert str(caught.value) == f"the layer {name!r} cannot become ternary: {reason}"
     assert ternary_names(choose_layers(layers, only=["[acd]"])) == ["a", "d"]  # a pattern may name others, too
 
 
@@ -147,16 +147,16 @@ def test_a_layer_whose_weight_is_not_its_own_to_change_stays_dense(kind):
 @pytest.mark.parametrize(
     ("model", "given"),
     [
-        (nn.Linear(4, 5), "it gave the shape (2, 5)"),
-        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), "it gave the shape (6,)"),
-        (Wired(lambda m, x: (m.a(x), x), a=nn.Linear(4, 3)), "it gave a tuple"),
+        (nn.Linear(4, 5), "got the shape (2, 5)"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), "got the shape (6,)"),
+        (Wired(lambda m, x: (m.a(x), x), a=nn.Linear(4, 3)), "got a tuple"),
     ],
     ids=["classes", "batch", "tuple"],
 )
 def test_an_answer_of_another_shape_is_refused(model, given):
     with pytest.raises(ModelError) as caught:
         weight_layers(model, (4,), outputs=3)
-    rule = "the network must give a row of 3 numbers for each input, the shape (2, 3) for two; "
+    rule = "the network must return a row of 3 numbers per input, shape (2, 3) for two; "
     assert str(caught.value) == rule + given
 
 
@@ -165,7 +165,7 @@ def test_the_layer_that_cannot_take_its_input_is_named_with_both_shapes():
     with pytest.raises(ModelError) as caught:
         weight_layers(model, (1, 8, 8))
     assert str(caught.value).startswith(
-        "the network cannot take an input of shape (1, 8, 8) "
+        "the network cannot process an input of shape (1, 8, 8) "
         "(the layer '1.1' got an input of shape (64,) and has a weight of shape (5, 60)): RuntimeError: "
     )
 
@@ -182,7 +182,7 @@ def test_a_layer_that_never_runs_comes_last_and_stays_dense():
     assert layers[-1] == WeightLayer("idle", (9, 9), scale_is_free=False, executed=False)
     choices = choose_layers(layers)
     assert ternary_names(choices) == ["b"]  # and "idle" is not taken for the last layer
-    assert why(choices)["idle"] == "never runs as a module of its own"
+    assert why(choices)["idle"] == "is never called as a module"
 
 
 def test_attention_is_no_module_of_its_own():
@@ -198,7 +198,7 @@ def test_attention_is_no_module_of_its_own():
         ("out", True),
         ("attention.out_proj", False),
     ]
-    with pytest.raises(ModelError, match=r"attention\.out_proj: never runs as a module of its own"):
+    with pytest.raises(ModelError, match=r"attention\.out_proj: is never called as a module"):
         choose_layers(layers)
 
 
@@ -338,7 +338,7 @@ def test_no_ternary_layer_is_refused_with_each_reason():
         choose_layers(layers_named("stem", "conv", "head", "spare", idle={"spare"}), skip=["conv"])
     assert str(caught.value) == (
         "the network has no layer to make ternary (stem: first weight layer; conv: skipped by name; "
-        "head: last weight layer; spare: never runs as a module of its own)"
+        "head: last weight layer; spare: is never called as a module)"
     )
 
 
@@ -361,7 +361,7 @@ def test_a_network_without_weight_layers_is_refused():
 
 
 def test_a_wrong_input_shape_is_the_users_mistake():
-    with pytest.raises(ModelError, match=r"cannot take an input of shape \(5,\)"):
+    with pytest.raises(ModelError, match=r"cannot process an input of shape \(5,\)"):
         weight_layers(nn.Sequential(nn.Linear(3, 2)), (5,))
 
 
@@ -375,7 +375,7 @@ def refuse(_model, x):
     ids=["normalisation first", "own check"],
 )
 def test_a_network_that_refuses_its_input_with_a_value_error_is_the_users_mistake_too(model):
-    with pytest.raises(ModelError, match=r"cannot take an input of shape \(3,\)"):
+    with pytest.raises(ModelError, match=r"cannot process an input of shape \(3,\)"):
         weight_layers(model, (3,))
 
 

@@ -115,22 +115,22 @@ def test_a_module_made_in_python_is_copied_each_time():
         ("ends.py:make", "model: importing ends.py failed with SystemExit: 3 (ends.py, line 2)"),
         (
             "nets.py:more",
-            "model nets.py:more: is called with num_classes and input_shape alone, and takes "
+            "model nets.py:more: is called with num_classes and input_shape only, its signature is "
             "(num_classes, input_shape, depth, width=3); give the other parameters defaults",
         ),
         (
             "nets.py:keyword_only",
-            "model nets.py:keyword_only: is called with num_classes and input_shape alone, and takes "
+            "model nets.py:keyword_only: is called with num_classes and input_shape only, its signature is "
             "(num_classes, *, depth); give the other parameters defaults",
         ),
-        ("nets.py:nothing", "model nets.py:nothing: must return a torch.nn.Module, it returned nothing"),
+        ("nets.py:nothing", "model nets.py:nothing: must return a torch.nn.Module, got None"),
         (
             "nets.py:number",
-            "model nets.py:number: must be a function, a class or a torch module, it is a value of the type int",
+            "model nets.py:number: must be a function, a class or a torch module, got a value of type int",
         ),
         (
             "nets.py:fails",
-            "model nets.py:fails: failed when it was called: ValueError: no such size and more "
+            "model nets.py:fails: failed when called: ValueError: no such size and more "
             f"(nets.py, line {FILE[: FILE.index('raise')].count(chr(10)) + 1})",
         ),
         ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean 'resnet18'?"),

@@ -237,9 +237,9 @@ class Twofold(nn.Module):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lazy, "the network's 1.weight is lazy: a layer must know its sizes when it is made"),
-        (nn.Flatten, "the network has no parameters: there is nothing to train or to make ternary"),
-        (Twofold, r"the shape \(2, 3\) for two; it gave a tuple in training mode"),
+        (lazy, "the network's 1.weight is lazy: a layer must have its sizes when it is created"),
+        (nn.Flatten, "the network has no parameters to train"),
+        (Twofold, r"shape \(2, 3\) for two; got a tuple in training mode"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules")

@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_listed_by_its_first_names(tmp_path):
     with pytest.raises(ModelError) as caught:
         load_weights(network(), tmp_path / "a.pt")
     assert str(caught.value) == (
-        f"--weights {tmp_path}/a.pt: must fit the network, and does not; "
+        f"--weights {tmp_path}/a.pt: must match the network; "
         "missing: 0.bias, 1.weight, 1.bias and 2 more; "
         "unexpected: module.0, module.1, module.2 and 2 more; "
         "of another shape: 0.weight (4, 7) instead of (4, 3)"
@@ -54,11 +54,11 @@ class Evil:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (Evil(), "holds more than tensors, which could run code when it is loaded"),
-        (nn.Linear(2, 2), "holds more than tensors, which could run code when it is loaded"),
-        ({"state_dict": {}, "epoch": 3}, "names to tensors, .* it holds a dict with state_dict, epoch"),
-        ({}, "it holds an empty dict"),
-        (torch.zeros(3), "it holds a value of the type Tensor"),
+        (Evil(), "contains more than tensors, which could run code when loaded"),
+        (nn.Linear(2, 2), "contains more than tensors, which could run code when loaded"),
+        ({"state_dict": {}, "epoch": 3}, "names to tensors, .* got a dict with state_dict, epoch"),
+        ({}, "got an empty dict"),
+        (torch.zeros(3), "got a value of type Tensor"),
         ({"0.weight": torch.tensor([1.0, torch.inf])}, "all weights must be finite, 0.weight is not"),
     ],
     ids=["code", "module", "nested", "empty", "tensor", "infinite"],
@@ -75,5 +75,5 @@ def test_a_file_that_is_none_is_refused(tmp_path, name):
     with pytest.raises(ModelError, match="there is no such file"):
         load_weights(network(), tmp_path / name)
     (tmp_path / name).write_text("hello")
-    with pytest.raises(ModelError, match=r"is no safetensors file and no state dict|could run code"):
+    with pytest.raises(ModelError, match=r"must be a safetensors file or a state dict|could run code"):
         load_weights(network(), tmp_path / name)

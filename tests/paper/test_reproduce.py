@@ -73,8 +73,8 @@ def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
 
 
 def test_quick_says_plainly_what_it_leaves_out() -> None:
-    said = QUICK["6"].describe([200])
-    assert said == "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200"
+    messages = QUICK["6"].describe([200])
+    assert messages == "lenet-medium instead of lenet, 20,000 training images, 4 epochs of the paper's 200"
     assert QUICK["2"].describe([450, 700, 370]) == "2,000 training images, 2 epochs of the paper's 450/700/370"
 
 
@@ -136,10 +136,10 @@ def test_rank_correlation_is_of_sparsity_and_alpha_at_each_lambda() -> None:
     cells = cells_of(figures)
     # One neighbouring pair of eight changed: 1 - 6 · 2 / (8 · 63).
     order = [0.1, 0.2, 0.4, 0.3, 0.5, 0.6, 0.7, 0.8]
-    falling = [1.0 - share for share in sorted(order)]
+    falling = [1.0 - fraction for fraction in sorted(order)]
     strong = [cell for cell in cells if cell.strength_lambda == 1e-5]
     weak = [cell for cell in cells if cell.strength_lambda == 1e-7]
-    results = {cell: result_of(share) for cell, share in zip(strong + weak, order + falling, strict=True)}
+    results = {cell: result_of(fraction) for cell, fraction in zip(strong + weak, order + falling, strict=True)}
     first, second, third = rank_correlations(rows_of(figures, results))
     assert first.ours == pytest.approx(1 - 12 / 504)
     assert second.ours == pytest.approx(-1.0)
@@ -203,21 +203,21 @@ def test_hours_too_short_for_one_epoch_name_the_least() -> None:
 def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS, command=("reproduce", "6", "--quick"))
-    said: list[str] = []
-    done = reproduce(plan, Watcher(said.append))
+    messages: list[str] = []
+    done = reproduce(plan, Watcher(messages.append))
     assert list(done.results) == list(cells)
     assert not done.stopped
     about = json.loads((tmp_path / "six" / cells[1].name / "about.json").read_text())
     assert [each["command"] for each in about["commands"]] == ["sca-search reproduce 6 --quick"]
-    assert said[0] == "cell 1 of 2: lenet on mnist, α 0, λ 1e-05, 2 epochs"
+    assert messages[0] == "cell 1 of 2: lenet on mnist, α 0, λ 1e-05, 2 epochs"
     first, second = done.results.values()
     assert first.sparsity[0] < second.sparsity[0]  # the same seed, only α differs
     assert all(0.2 < result.top1[0] <= result.top5[0] <= 1 for result in (first, second))
     assert (first.epochs, first.seeds, first.network, first.dense_top1) == (2, 1, "lenet-small", None)
-    said.clear()
-    assert reproduce(plan, Watcher(said.append)) == done
-    assert said == []
-    more = reproduce(replace(plan, seeds=2, cells=cells[:1]), Watcher(said.append))
+    messages.clear()
+    assert reproduce(plan, Watcher(messages.append)) == done
+    assert messages == []
+    more = reproduce(replace(plan, seeds=2, cells=cells[:1]), Watcher(messages.append))
     assert more.results[cells[0]].seeds == 2
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
@@ -242,14 +242,14 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
 
 
 @pytest.mark.e2e
-def test_a_stopped_cell_goes_on_and_another_length_is_refused(tmp_path: Path) -> None:
+def test_a_stopped_cell_continues_and_another_length_is_rejected(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS)
-    asked: list[None] = []
+    calls: list[None] = []
 
     def after_a_while() -> bool:
-        asked.append(None)
-        return len(asked) > 12  # steps and looks before them: in the second of two epochs
+        calls.append(None)
+        return len(calls) > 12  # steps and looks before them: in the second of two epochs
 
     stopped = reproduce(plan, Watcher(stop_requested=after_a_while))
     assert (stopped.stopped, stopped.results) == (True, {})
@@ -292,7 +292,7 @@ def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Pat
         reproduce(replace(plan, weights=None), Watcher())
 
 
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cell.json"
     assert read_result(path) is None
     path.write_text("[]")
@@ -317,7 +317,7 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
         (("6", "--quick", "--data-dir", "nowhere"), "--data-dir must be a folder that exists, got 'nowhere'"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_nothing_is_written(run, tmp_path: Path, arguments, sentence: str) -> None:
+def test_invalid_input_is_one_sentence_and_nothing_is_written(run, tmp_path: Path, arguments, sentence: str) -> None:
     outcome = run("reproduce", *arguments)
     assert outcome.returncode == 2
     assert outcome.stderr.startswith(sentence)

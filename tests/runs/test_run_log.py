@@ -9,7 +9,7 @@ import pytest
 from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import log_end, logged, logger
-from sca_search.system.console import speak
+from sca_search.system.console import configure_output
 from tests.support.command import TINY, sca_search
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} (DEBUG|INFO|WARNING|ERROR) \S")
@@ -89,9 +89,9 @@ def test_study_logs_its_start_every_trial_and_its_end(tiny_run: tuple[Path, str]
 
 
 def test_verbose_shows_the_log_and_usually_nobody_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
-    speak(verbose=True)
+    configure_output(verbose=True)
     logger.info("seen")
-    speak()
+    configure_output()
     logger.warning("not seen")
     assert re.fullmatch(r"\d\d:\d\d:\d\d seen\n", capsys.readouterr().err)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sca_search.export.packed.trit_code import encode_trits
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, columns_of, packed_layer_bytes, size_limit, sparsity_limit
 from sca_search.ternary.allocation import LayerShape, Limit
-from tests.support.command import TINY, Outcome, sca_search
+from tests.support.command import TINY, TINY_BUDGETS, Outcome, sca_search
 
 TWO = (LayerShape("a", (100, 10)), LayerShape("b", (50, 60)))
 # 1 ms of what is not ternary, 4 ms and 6 ms of the layers without zeros.
@@ -131,31 +132,33 @@ def test_only_costs_of_the_goal_are_measured(goal: GoalSpec, columns: set[str]) 
 
 
 @pytest.mark.e2e
-def test_study_stays_within_its_bytes(tmp_path: Path) -> None:
-    done = sca_search(*TINY, "--max-ternary-kb", "1", "--max-kb", "11.4", "--no-grid", "--name", "small", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "runs/small/summary.json").read_text())
+def test_study_stays_within_its_bytes(
+    tiny_budget_run: tuple[Path, str], run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    study, _ = tiny_budget_run
+    summary = json.loads((study / "summary.json").read_text())
     chosen = summary["chosen"]
     assert chosen["ternary_bytes"] <= 1024
     assert chosen["file_bytes"] <= 11.4 * 1024
-    trials = pd.read_csv(tmp_path / "runs/small/trials.csv")
+    trials = pd.read_csv(study / "trials.csv")
     assert trials["predicted_ternary_bytes"].iloc[0] <= 1024 * 1.0001  # later trials use the measured ratio
     used = np.maximum(trials["ternary_bytes"] / 1024, trials["file_bytes"] / (11.4 * 1024))
     assert used.between(0.95, 1.02).all()
     # Counted again on an export's own files.
-    exported = sca_search("export", "runs/small", "--format", "packed", "--out", "model", cwd=tmp_path)
+    exported = run("export", str(study), "--format", "packed", "--out", "model")
     assert exported.returncode == 0, exported.stderr
     (file,) = (tmp_path / "model").glob("*.safetensors")
     assert file.stat().st_size <= 11.4 * 1024
 
 
 @pytest.mark.e2e
-def test_study_that_was_stopped_keeps_the_splits_of_its_candidates(tmp_path: Path) -> None:
-    flags = [*TINY, "--max-ternary-kb", "1", "--no-grid", "--name", "small"]
-    assert sca_search(*flags, cwd=tmp_path).returncode == 0
+def test_study_that_was_stopped_keeps_the_splits_of_its_candidates(
+    tiny_budget_run: tuple[Path, str], run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_budget_run[0], tmp_path / "runs" / "small")
     before = pd.read_csv(tmp_path / "runs/small/trials.csv")
-    more = [*flags, "--trials", "4", "--resume"]
-    assert sca_search(*more, cwd=tmp_path).returncode == 0
+    done = run(*TINY, *TINY_BUDGETS, "--trials", "4", "--resume")
+    assert done.returncode == 0, done.stderr
     after = pd.read_csv(tmp_path / "runs/small/trials.csv")
     assert len(after) == 4
     assert after["planned_sparsity"].head(len(before)).tolist() == before["planned_sparsity"].tolist()
@@ -185,8 +188,9 @@ def test_impossible_budget_is_rejected_before_anything_is_written(
 
 
 @pytest.mark.e2e
-def test_budget_that_needs_no_zeros_says_so(tmp_path: Path) -> None:
-    done = sca_search(*TINY, "--max-ternary-kb", "9", "--no-grid", "--name", "roomy", cwd=tmp_path)
+def test_budget_that_needs_no_zeros_says_so(run: Callable[..., Outcome]) -> None:
+    short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1")
+    done = run(*short, "--max-ternary-kb", "9", "--no-grid", "--name", "roomy")
     assert done.returncode == 0, done.stderr
     assert "The ternary size stays within its budget with no zeros at all." in done.stdout
 
@@ -226,7 +230,7 @@ def test_study_for_another_device_stays_within_its_milliseconds_by_the_table(lat
     assert trials["predicted_latency_ms"].to_numpy() == pytest.approx(trials["latency_ms"].to_numpy(), rel=0.02)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_study_is_timed_where_the_budget_is_this_machines(latencies: Path, tmp_path: Path) -> None:
     budget = middle_ms(latencies)
     done = sca_search(*TINY, "--max-latency-ms", f"{budget}", "--name", "here", cwd=tmp_path)
@@ -240,9 +244,11 @@ def test_study_is_timed_where_the_budget_is_this_machines(latencies: Path, tmp_p
 
 
 @pytest.mark.e2e
-def test_table_of_another_network_is_refused_before_anything_is_written(latencies: Path, tmp_path: Path) -> None:
+def test_table_of_another_network_is_refused_before_anything_is_written(
+    latencies: Path, run: Callable[..., Outcome], tmp_path: Path
+) -> None:
     flags = ("--max-latency-ms", "1", "--model", "lenet-medium", "--latency-table", str(latencies))
-    done = sca_search(*TINY, *flags, cwd=tmp_path)
+    done = run(*TINY, *flags)
     assert done.returncode == 2
     assert "the latency table must be of this study's network" in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()

@@ -1,15 +1,15 @@
-"""Hearts: a trial's number counts up while it is trained, and whoever sees it stand still knows, by no clock's time."""
+"""Heartbeats: a counter increases while a trial is trained, and a counter that stands still is detected."""
 
 import time
 
 import optuna
 from optuna.trial import TrialState
 
-from sca_search.study.heartbeat import BEAT, OWNER, Watchman, beating, owner_name
+from sca_search.study.heartbeat import HEARTBEAT, OWNER, StaleTrialDetector, owner_name, sending_heartbeats
 
 
 class Clock:
-    """A steady clock that is moved by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,30 +23,30 @@ def a_study() -> tuple[optuna.Study, optuna.Trial]:
     return study, study.ask()
 
 
-def beat(study: optuna.Study, trial: optuna.Trial, count: int) -> None:
-    study._storage.set_trial_system_attr(trial._trial_id, BEAT, count)
+def send(study: optuna.Study, trial: optuna.Trial, count: int) -> None:
+    study._storage.set_trial_system_attr(trial._trial_id, HEARTBEAT, count)
 
 
-def numbers(watchman: Watchman) -> list[int]:
-    return [trial.number for trial in watchman.stopped()]
+def numbers(detector: StaleTrialDetector) -> list[int]:
+    return [trial.number for trial in detector.stale()]
 
 
-def test_a_heart_beats_until_its_trial_is_over() -> None:
+def test_heartbeats_are_sent_until_the_trial_ends() -> None:
     study, trial = a_study()
-    with beating(study, trial._trial_id, seconds=0.01) as is_lost:
+    with sending_heartbeats(trial, seconds=0.01) as is_lost:
         time.sleep(0.2)
-        told = study.get_trials()[0].system_attrs
-        assert told[BEAT] > 2
-        assert told[OWNER] == owner_name()
+        attributes = study.get_trials()[0].system_attrs
+        assert attributes[HEARTBEAT] > 2
+        assert attributes[OWNER] == owner_name()
         assert not is_lost()
-    before = study.get_trials()[0].system_attrs[BEAT]
+    before = study.get_trials()[0].system_attrs[HEARTBEAT]
     time.sleep(0.05)
-    assert study.get_trials()[0].system_attrs[BEAT] == before
+    assert study.get_trials()[0].system_attrs[HEARTBEAT] == before
 
 
-def test_who_trains_notices_that_the_trial_was_taken_away() -> None:
+def test_a_worker_notices_that_its_trial_was_ended() -> None:
     study, trial = a_study()
-    with beating(study, trial._trial_id, seconds=0.01) as is_lost:
+    with sending_heartbeats(trial, seconds=0.01) as is_lost:
         study.tell(trial.number, state=TrialState.FAIL)
         for _ in range(200):
             if is_lost():
@@ -55,59 +55,59 @@ def test_who_trains_notices_that_the_trial_was_taken_away() -> None:
         assert is_lost()
 
 
-def test_a_heart_that_stands_still_for_the_whole_patience_is_seen() -> None:
+def test_a_trial_without_heartbeats_becomes_stale() -> None:
     study, trial = a_study()
     clock = Clock()
-    watchman = Watchman(study, patience=9.0, clock=clock)
+    detector = StaleTrialDetector(study, patience=9.0, clock=clock)
     for second in range(0, 9, 3):
         clock.now = second
-        assert numbers(watchman) == []
+        assert numbers(detector) == []
     clock.now = 9
-    assert numbers(watchman) == [trial.number]
+    assert numbers(detector) == [trial.number]
 
 
-def test_a_beat_starts_the_patience_anew() -> None:
+def test_a_heartbeat_resets_the_patience() -> None:
     study, trial = a_study()
     clock = Clock()
-    watchman = Watchman(study, patience=9.0, clock=clock)
+    detector = StaleTrialDetector(study, patience=9.0, clock=clock)
     for second in range(0, 60, 3):
         clock.now = second
-        beat(study, trial, second)
-        assert numbers(watchman) == []
-    for second, seen in ((60, []), (63, []), (66, [trial.number])):
+        send(study, trial, second)
+        assert numbers(detector) == []
+    for second, expected in ((60, []), (63, []), (66, [trial.number])):
         clock.now = second
-        assert numbers(watchman) == seen
+        assert numbers(detector) == expected
 
 
-def test_time_in_which_nobody_could_look_hardly_counts() -> None:
-    """A database that was gone, or a watcher that was suspended: a third of the patience at most."""
+def test_time_without_checks_hardly_counts() -> None:
+    """The database was down or the watcher suspended: at most a third of the patience."""
     study, trial = a_study()
     clock = Clock()
-    watchman = Watchman(study, patience=9.0, clock=clock)
-    assert numbers(watchman) == []
+    detector = StaleTrialDetector(study, patience=9.0, clock=clock)
+    assert numbers(detector) == []
     clock.now = 100_000
-    assert numbers(watchman) == []
+    assert numbers(detector) == []
     clock.now += 3
-    assert numbers(watchman) == []
+    assert numbers(detector) == []
     clock.now += 3
-    assert numbers(watchman) == [trial.number]
+    assert numbers(detector) == [trial.number]
 
 
-def test_a_clock_that_runs_back_takes_nobody_for_dead() -> None:
+def test_a_clock_that_is_moved_back_makes_no_trial_stale() -> None:
     study, _ = a_study()
     clock = Clock()
-    watchman = Watchman(study, patience=9.0, clock=clock)
+    detector = StaleTrialDetector(study, patience=9.0, clock=clock)
     for second in range(100, 0, -3):
         clock.now = second
-        assert numbers(watchman) == []
+        assert numbers(detector) == []
 
 
-def test_only_running_trials_are_watched() -> None:
+def test_only_running_trials_are_checked() -> None:
     study, trial = a_study()
     study.tell(trial, 1.0)
     study.enqueue_trial({})
     clock = Clock()
-    watchman = Watchman(study, patience=1.0, clock=clock)
+    detector = StaleTrialDetector(study, patience=1.0, clock=clock)
     for second in range(10):
         clock.now = second
-        assert numbers(watchman) == []
+        assert numbers(detector) == []

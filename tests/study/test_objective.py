@@ -31,11 +31,11 @@ from sca_search.study.queue import (
     observations,
     open_study,
     promote,
-    put_back,
+    requeue,
+    requeue_lost,
     rows,
     rung_scores,
     storage_errors,
-    take_back,
 )
 from sca_search.study.sampler import PlannedSampler
 from sca_search.study.setup import make_task
@@ -181,7 +181,7 @@ def test_a_running_trial_is_put_back_with_its_values(stored):
     again = {trial.user_attrs["candidate"]: trial for trial in (finish(stored, space), finish(stored, space))}[2]
     assert again.number != dead.number
     assert again.params == dead.params
-    assert again.user_attrs == {"candidate": 2, "planned_sparsity": 0.5, "goes_on": True}
+    assert again.user_attrs == {"candidate": 2, "planned_sparsity": 0.5, "resumes": True}
 
 
 def test_a_trial_that_died_before_it_chose_its_values_keeps_those_it_was_queued_with(study):
@@ -199,7 +199,7 @@ def test_a_trial_put_back_just_before_its_process_died_is_queued_once(study):
     fill_queue(study, space)
     dying = study.ask()
     space.sample(dying, 0.5, seed=0)
-    put_back(study, dying)
+    requeue(study, dying)
     assert fill_queue(study, space) == 2
     assert sorted(waiting(study)) == [0, 1]
 
@@ -210,7 +210,7 @@ def test_what_was_cut_short_goes_on_before_anything_is_begun(tmp_path):
     fill_queue(study, space)
     dying, other = study.ask(), study.ask()
     assert [trial.user_attrs["candidate"] for trial in (dying, other)] == [0, 1]
-    take_back(study, study.get_trials(deepcopy=False)[dying.number])
+    requeue_lost(study, study.get_trials(deepcopy=False)[dying.number])
     assert [study.ask().user_attrs["candidate"] for _ in range(3)] == [0, 2, 3]
     assert waiting(study) == []
 
@@ -296,10 +296,10 @@ def test_a_candidate_is_put_back_with_its_values_rungs_and_what_it_asked_for(stu
     space.sample(trial, 0.5, seed=0)
     for name, value in {"rung.5": 0.25, "asked": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
         trial.set_user_attr(name, value)
-    put_back(study, trial)
+    requeue(study, trial)
     (queued,) = study.get_trials(states=(TrialState.WAITING,))
     kept = {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "asked": {"fc1": 0.6}}
-    assert queued.user_attrs == kept | {"goes_on": True}
+    assert queued.user_attrs == kept | {"resumes": True}
     assert queued.system_attrs["fixed_params"] == trial.params
 
 

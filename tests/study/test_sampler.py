@@ -20,14 +20,14 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState, create_trial
 
 from sca_search.study.sampler import (
-    BEST_SHOWN,
     INNER,
-    NEWEST_SHOWN,
+    MAX_BEST,
+    MAX_NEWEST,
     STARTUP,
     PlannedSampler,
     around,
     derived_seed,
-    shown,
+    select_trials,
     view_of,
 )
 
@@ -248,8 +248,8 @@ def test_view_keeps_params_and_their_distributions():
 
 
 def test_all_that_tell_are_shown_while_they_are_few():
-    values = [math.nan, *range(BEST_SHOWN + NEWEST_SHOWN), math.inf]
-    assert shown(values) == list(range(1, BEST_SHOWN + NEWEST_SHOWN + 1))
+    values = [math.nan, *range(MAX_BEST + MAX_NEWEST), math.inf]
+    assert select_trials(values) == list(range(1, MAX_BEST + MAX_NEWEST + 1))
 
 
 def test_of_many_the_best_and_the_newest_are_shown_oldest_first():
@@ -257,29 +257,29 @@ def test_of_many_the_best_and_the_newest_are_shown_oldest_first():
     values = [1000.0 - index for index in range(1000)]
     values[3], values[7] = -5.0, -7.0
     # The best are these two and the last ones; of the others the newest come right before.
-    first = 1000 - (BEST_SHOWN - 2) - NEWEST_SHOWN
-    assert shown(values) == [3, 7, *range(first, 1000)]
+    first = 1000 - (MAX_BEST - 2) - MAX_NEWEST
+    assert select_trials(values) == [3, 7, *range(first, 1000)]
 
 
 @quick
 @given(st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), max_size=600), st.integers(0, 10))
 def test_shown_are_no_more_than_allowed_with_all_of_the_best(values, seed):
     finite = [value for value in values if math.isfinite(value)]
-    seen = shown(values)
+    seen = select_trials(values)
     assert seen == sorted(set(seen))
-    assert len(seen) == min(len(finite), BEST_SHOWN + NEWEST_SHOWN)
-    assert sorted(values[index] for index in seen)[:BEST_SHOWN] == sorted(finite)[:BEST_SHOWN]
-    newest = [index for index in range(len(values)) if math.isfinite(values[index])][-NEWEST_SHOWN:]
+    assert len(seen) == min(len(finite), MAX_BEST + MAX_NEWEST)
+    assert sorted(values[index] for index in seen)[:MAX_BEST] == sorted(finite)[:MAX_BEST]
+    newest = [index for index in range(len(values)) if math.isfinite(values[index])][-MAX_NEWEST:]
     assert set(newest) <= set(seen)
 
 
 def test_the_view_of_a_long_study_is_bounded_and_knows_the_best():
     study = two_objectives()
-    many = BEST_SHOWN + NEWEST_SHOWN + 50
+    many = MAX_BEST + MAX_NEWEST + 50
     for number in range(many):
         told(study, {"x": number / many}, planned_sparsity=0.9, loss=1.0 + number)  # the first is the best
     seen = seen_values(view_of(study))
-    assert len(seen) == BEST_SHOWN + NEWEST_SHOWN
+    assert len(seen) == MAX_BEST + MAX_NEWEST
     assert min(seen, key=seen.get) == 0.0
     # Values are beside the mean of all, shown or not.
     mean = np.mean(np.log(np.arange(1, many + 1)))

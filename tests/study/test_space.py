@@ -13,7 +13,7 @@ from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
 from sca_search.config.study import SpaceSpec, StudySpec
 from sca_search.study.sampler import PlannedSampler
 from sca_search.study.space import STRENGTH, Space, is_logarithmic
-from sca_search.ternary.allocation import LayerCost, LayerShape, weighting_of_split
+from sca_search.ternary.allocation import LayerCost, LayerShape, weighting_of
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 FORMS = ("paper", "sharpened", "straight-through")
@@ -334,7 +334,7 @@ def test_values_make_a_split_whose_weighting_gives_the_values_back(costs, differ
     chosen = space_of(layers=LENET, costs=costs, split=2)
     values = {"density.conv2": difference, "density.fc1": -difference}
     split = split_of(chosen, sparsity, **values)
-    again = chosen.densities_of(weighting_of_split(LENET, split), sparsity)
+    again = chosen.densities_of(weighting_of(LENET, split), sparsity)
     assert again == pytest.approx(values, abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The storage of shared studies, on a real PostgreSQL: one taker for a trial, patience, and nothing done twice."""
+"""The storage of shared studies, on a real PostgreSQL: each trial is started once, and calls are retried."""
 
 import contextlib
 import multiprocessing
@@ -19,15 +19,8 @@ from optuna.trial import TrialState, create_trial
 from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
-from sca_search.study.storage import (
-    NothingWaitsError,
-    Patience,
-    QueueStorage,
-    SharedStorage,
-    open_storage,
-    queue_locked,
-    storage_errors,
-)
+from sca_search.study.optuna_internals import QueueEmptyError, QueueStorage, queue_locked
+from sca_search.study.storage import PostgresStorage, RetryPolicy, open_storage, storage_errors
 from tests.support.postgres import Server, running_server
 
 LOST = StorageInternalError("gone")
@@ -65,7 +58,7 @@ def a_study(run: RunFolder) -> optuna.Study:
     return optuna.create_study(study_name="x", storage=opened(open_storage(run)), load_if_exists=True)
 
 
-def test_what_fails_for_a_while_is_tried_again() -> None:
+def test_a_transient_error_is_retried() -> None:
     failures = [LOST, LOST, LOST]
 
     def attempt() -> str:
@@ -73,34 +66,34 @@ def test_what_fails_for_a_while_is_tried_again() -> None:
             raise failures.pop()
         return "done"
 
-    assert Patience(seconds=10, longest_pause=0.01).retry(attempt) == "done"
+    assert RetryPolicy(seconds=10, longest_pause=0.01).retry(attempt) == "done"
 
 
-def test_what_was_carried_out_is_not_done_again() -> None:
+def test_an_executed_call_is_not_repeated() -> None:
     done: list[int] = []
 
     def attempt() -> str:
         done.append(1)
         raise LOST
 
-    patience = Patience(seconds=10, longest_pause=0.01)
-    assert patience.retry(attempt, lambda: "carried out" if done else None) == "carried out"
+    policy = RetryPolicy(seconds=10, longest_pause=0.01)
+    assert policy.retry(attempt, lambda: "executed" if done else None) == "executed"
     assert len(done) == 1
 
 
-def test_patience_ends_and_a_stop_cuts_it_short() -> None:
+def test_retries_end_after_a_time_or_with_a_stop() -> None:
     def attempt() -> None:
         raise LOST
 
     with pytest.raises(StorageInternalError):
-        Patience(seconds=0.05, longest_pause=0.01).retry(attempt)
+        RetryPolicy(seconds=0.05, longest_pause=0.01).retry(attempt)
     began = time.monotonic()
     with pytest.raises(StorageInternalError):
-        Patience(seconds=1000, stop_requested=lambda: True).retry(attempt)
+        RetryPolicy(seconds=1000, stop_requested=lambda: True).retry(attempt)
     assert time.monotonic() - began < 100
 
 
-def test_other_errors_are_not_tried_again() -> None:
+def test_other_errors_are_not_retried() -> None:
     tries: list[int] = []
 
     def attempt() -> None:
@@ -108,17 +101,17 @@ def test_other_errors_are_not_tried_again() -> None:
         raise StorageInternalError("too long") from sqlalchemy.exc.DataError("insert", {}, Exception("too long"))
 
     with pytest.raises(StorageInternalError):
-        Patience(seconds=10).retry(attempt)
+        RetryPolicy(seconds=10).retry(attempt)
     assert len(tries) == 1
 
 
-def test_nothing_is_made_where_nothing_waits(run: RunFolder) -> None:
+def test_an_empty_queue_creates_no_trial(run: RunFolder) -> None:
     study = a_study(run)
-    with pytest.raises(NothingWaitsError):
+    with pytest.raises(QueueEmptyError):
         study.ask()
     study.enqueue_trial({})
     assert study.ask().number == 0
-    with pytest.raises(NothingWaitsError):
+    with pytest.raises(QueueEmptyError):
         study.ask()
 
 
@@ -128,13 +121,13 @@ def _take(address: str, folder: Path, told: "multiprocessing.Queue[list[int]]") 
     while True:
         try:
             taken.append(study.ask().number)
-        except NothingWaitsError:
+        except QueueEmptyError:
             break
     told.put(taken)
 
 
 @pytest.mark.e2e
-def test_many_takers_take_each_trial_once(run: RunFolder) -> None:
+def test_many_processes_start_each_trial_once(run: RunFolder) -> None:
     assert run.shared is not None
     study = a_study(run)
     for _ in range(60):
@@ -151,8 +144,8 @@ def test_many_takers_take_each_trial_once(run: RunFolder) -> None:
 
 
 @pytest.mark.e2e
-def test_a_database_that_is_restarted_is_waited_for(run: RunFolder, server: Server) -> None:
-    """Calls in the middle of an outage come back with their answers, and each has its effect once."""
+def test_calls_wait_for_a_database_that_restarts(run: RunFolder, server: Server) -> None:
+    """Calls during an outage return their results, and each has its effect once."""
     study = a_study(run)
     server.stop()
     starting = threading.Timer(1.0, server.start)
@@ -171,7 +164,7 @@ def test_a_database_that_is_restarted_is_waited_for(run: RunFolder, server: Serv
     assert (told.state, told.value, told.user_attrs["a"]) == (TrialState.COMPLETE, 1.0, 1)
 
 
-def test_a_storage_opened_in_the_middle_of_an_outage_waits(run: RunFolder, server: Server) -> None:
+def test_opening_a_storage_waits_for_a_database_that_restarts(run: RunFolder, server: Server) -> None:
     a_study(run)
     server.stop()
     starting = threading.Timer(1.0, server.start)
@@ -180,8 +173,8 @@ def test_a_storage_opened_in_the_middle_of_an_outage_waits(run: RunFolder, serve
     starting.join()
 
 
-class _AnswerLost:
-    """Carries a call out and then loses its answer, once."""
+class _ResponseLost:
+    """Executes a call and loses its response, once."""
 
     def __init__(self) -> None:
         self.left = 1
@@ -197,9 +190,9 @@ class _AnswerLost:
         return lossy
 
 
-def test_a_trial_whose_making_was_not_answered_is_made_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_is_created_once_if_the_response_is_lost(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     study = a_study(run)
-    lossy = _AnswerLost()
+    lossy = _ResponseLost()
     monkeypatch.setattr(
         optuna.storages.RDBStorage, "_create_new_trial", lossy.around(optuna.storages.RDBStorage._create_new_trial)
     )
@@ -208,8 +201,8 @@ def test_a_trial_whose_making_was_not_answered_is_made_once(run: RunFolder, monk
     assert len(study.get_trials()) == 1
 
 
-def test_a_trial_that_optuna_itself_makes_again_is_made_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own attempts are within the call: a commit that was carried out and not answered is tried again there."""
+def test_a_trial_is_created_once_if_optuna_itself_retries(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its retries are inside the call, after a commit whose response was lost."""
     study, left = a_study(run), [1]
     whole = optuna.storages._rdb.storage._create_scoped_session
 
@@ -237,11 +230,11 @@ def _made(run: RunFolder) -> int:
     return int(count)
 
 
-def test_an_end_that_was_not_answered_is_told_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_ends_once_if_the_response_is_lost(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     study = a_study(run)
     study.enqueue_trial({})
     trial = study.ask()
-    lossy = _AnswerLost()
+    lossy = _ResponseLost()
     whole = optuna.storages.RDBStorage.set_trial_state_values
     monkeypatch.setattr(optuna.storages.RDBStorage, "set_trial_state_values", lossy.around(whole))
     study.tell(trial, 0.5)
@@ -249,7 +242,7 @@ def test_an_end_that_was_not_answered_is_told_once(run: RunFolder, monkeypatch: 
     assert study.get_trials()[0].value == 0.5
 
 
-def test_one_at_a_time_changes_the_queue(run: RunFolder) -> None:
+def test_only_one_process_changes_the_queue(run: RunFolder) -> None:
     first, second = a_study(run), a_study(run)
     order: list[str] = []
 
@@ -267,19 +260,19 @@ def test_one_at_a_time_changes_the_queue(run: RunFolder) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_who_waits_for_the_queue_hears_that_it_must_stop(run: RunFolder) -> None:
+def test_a_stop_ends_the_waiting_for_the_queue(run: RunFolder) -> None:
     assert run.shared is not None
-    holder = opened(SharedStorage(run.shared.storage, "x", Patience()))
-    waiting = opened(SharedStorage(run.shared.storage, "x", Patience(stop_requested=lambda: True)))
+    holder = opened(PostgresStorage(run.shared.storage, "x", RetryPolicy()))
+    waiting = opened(PostgresStorage(run.shared.storage, "x", RetryPolicy(stop_requested=lambda: True)))
     with holder.locked(), pytest.raises(sqlalchemy.exc.OperationalError, match="lock timeout"), waiting.locked():
         pass
-    with waiting.locked():  # the connection that waited in vain is as good as any
+    with waiting.locked():  # the connection that timed out is usable
         pass
 
 
-def test_a_lock_ends_with_its_holders_connection(run: RunFolder, server: Server) -> None:
+def test_a_lock_ends_with_its_connection(run: RunFolder, server: Server) -> None:
     assert run.shared is not None
-    holder = SharedStorage(run.shared.storage, "x", Patience())
+    holder = PostgresStorage(run.shared.storage, "x", RetryPolicy())
     opened(holder)
     with holder.locked():
         server.stop()
@@ -288,7 +281,20 @@ def test_a_lock_ends_with_its_holders_connection(run: RunFolder, server: Server)
         pass
 
 
-def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+def test_a_named_lock_is_held_by_one_and_free_after_it(run: RunFolder) -> None:
+    assert run.shared is not None
+    first, second = (opened(PostgresStorage(run.shared.storage, "x", RetryPolicy())) for _ in range(2))
+    with first.try_locked("task") as is_held:
+        assert is_held
+        with second.try_locked("task") as is_free, second.try_locked("other") as is_other_free:
+            assert (is_free, is_other_free) == (False, True)
+        with second.locked():  # the lock of the queue is another
+            pass
+    with second.try_locked("task") as is_free:
+        assert is_free
+
+
+def test_a_database_that_cannot_be_reached_is_one_line_without_the_password(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, Shared(storage_address("postgresql://me:hunter-2@127.0.0.1:1/x")))
     with pytest.raises(StorageError) as caught:
         open_storage(run, at_once=True)
@@ -300,10 +306,10 @@ def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
 
 
 @pytest.mark.parametrize("has_tables", [False, True])
-def test_a_database_without_the_right_to_use_it_is_one_sentence(
+def test_a_database_without_permission_is_one_line(
     has_tables: bool, run: RunFolder, server: Server, tmp_path: Path
 ) -> None:
-    """Tables cannot be made, or are another's."""
+    """Tables cannot be created, or belong to another role."""
     assert run.shared is not None
     if has_tables:
         a_study(run)
@@ -320,7 +326,7 @@ def test_a_database_without_the_right_to_use_it_is_one_sentence(
     assert "hunter-2" not in str(caught.value)
 
 
-def test_a_database_of_another_version_of_optuna_is_one_sentence(run: RunFolder) -> None:
+def test_a_database_of_another_version_of_optuna_is_one_line(run: RunFolder) -> None:
     study = a_study(run)
     assert run.shared is not None
     engine = sqlalchemy.create_engine(run.shared.storage)
@@ -332,7 +338,7 @@ def test_a_database_of_another_version_of_optuna_is_one_sentence(run: RunFolder)
         open_storage(run, at_once=True)
 
 
-def test_a_run_folder_of_another_optuna_is_one_sentence(tmp_path: Path) -> None:
+def test_a_run_folder_of_another_optuna_is_one_line(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     open_storage(run).close()
@@ -344,7 +350,7 @@ def test_a_run_folder_of_another_optuna_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["q?x=1", "a{b}", "p%20p", "ü b", "#1", "x@y:z"])
-def test_a_study_lies_in_its_run_folder_whatever_that_is_called(name: str, tmp_path: Path) -> None:
+def test_a_study_is_in_its_run_folder_for_any_name(name: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / name)
     run.path.mkdir()
     a_study(run)
@@ -352,7 +358,7 @@ def test_a_study_lies_in_its_run_folder_whatever_that_is_called(name: str, tmp_p
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
-def test_a_database_that_fails_for_good_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+def test_a_database_that_fails_for_good_is_one_line_without_the_password(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, Shared("postgresql+psycopg://me:hunter-2@db/x"))
     with pytest.raises(StorageError) as caught, storage_errors(run):
         raise LOST

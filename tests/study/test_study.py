@@ -17,8 +17,7 @@ import pandas as pd
 import pytest
 
 from sca_search.data import load_data
-from sca_search.ternary.allocation import LayerCost, LayerShape, split_of_weighting
-from sca_search.ternary.sparing import sparing_weighting
+from sca_search.ternary.allocation import LayerCost, LayerShape, allocate, least_loss_weighting
 from tests.support.command import TINY, sca_search
 
 FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "metric", "loss", "moved_share"]
@@ -325,7 +324,7 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
     # The sensitivity's own, the even one, and Erdős–Rényi: (16+32+5+5)/12,800 for the convolution, (64+128)/8,192 for
     # the other; 2,099.2 non-zeros = c (58 + 192).
     spared, even, by_size = (records[number]["candidate"]["split"] for number in (0, 2, 4))
-    assert spared == pytest.approx(split_of_weighting(layers, sparing_weighting(costs, layers, 0.9), 0.9))
+    assert spared == pytest.approx(allocate(layers, least_loss_weighting(costs, layers, 0.9), 0.9))
     assert even == pytest.approx({"conv2": 0.9, "fc1": 0.9})
     assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})
     assert {cost.layer for cost in costs} == set(weights)

@@ -1,4 +1,4 @@
-"""Processes side by side: how threads and devices are divided, and what becomes of a worker that dies or hangs."""
+"""Worker processes: threads and devices per worker, and workers that crash or hang."""
 
 import multiprocessing
 import os
@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,7 +18,7 @@ from sca_search.study.heartbeat import OWNER, owner_name
 from sca_search.study.objective import Listener
 from sca_search.study.queue import fill_queue, open_study
 from sca_search.study.space import Space
-from sca_search.study.workers import Team, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.study.workers import _FINISH, LocalWorkers, _Worker, device_of, needs_processes, resident_bytes
 from sca_search.ternary.allocation import LayerShape
 from sca_search.training.fit import make_trainer
 from tests.support.command import sca_search
@@ -82,7 +81,7 @@ from torch.nn import functional
 
 
 def loss(outputs, targets):
-    hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
+    hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heartbeat of trial")]
     if hearts and multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), 9)
     return functional.cross_entropy(outputs, targets)
@@ -93,14 +92,14 @@ SHORT = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1
 
 
 @pytest.mark.e2e
-def test_a_candidate_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+def test_a_candidate_that_crashes_its_workers_fails(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     done = sca_search(*SHORT, "--name", "deadly", "--loss", "own.py:loss", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "deadly" / "trials.csv")
     assert list(trials["state"]) == ["failed"]
-    assert trials["reason"][0] == "its workers died 3 times: they were killed, for want of memory perhaps"
-    assert done.stdout.count("died; another takes its place") == 3
+    assert trials["reason"][0] == "its worker crashed 3 times (out of memory?)"
+    assert done.stdout.count("crashed; starting another") == 3
 
 
 HANGS = """
@@ -153,7 +152,7 @@ class Net(nn.Module):
         )
 
     def forward(self, images):
-        hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heart of trial")]
+        hearts = [thread for thread in threading.enumerate() if thread.name.startswith("heartbeat of trial")]
         outputs = self.body(images)
         if hearts and multiprocessing.parent_process() is not None and outputs.requires_grad:
             outputs.register_hook(eval("lambda _: (None for _ in ()).throw(error)", FAULT))
@@ -176,92 +175,92 @@ def test_an_error_that_nobody_foresaw_ends_the_study_as_it_would_without_workers
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Team:
-    """Of a study with a queue; no worker is started in another's place."""
+def workers(tmp_path: Path) -> LocalWorkers:
+    """Of a study with a queue; no worker is replaced."""
     spec = resolve(None, {"target_sparsity": 0.5, "trials": 4})
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
-    team = Team(run, spec, study, Listener(), lambda: True)
-    team._stop, team._enough = SimpleNamespace(value=0), SimpleNamespace(value=1)
-    return team
+    workers = LocalWorkers(run, spec, study, Listener(), lambda: True)
+    workers._state.value = _FINISH
+    return workers
 
 
 @pytest.fixture
-def bury(team: Team) -> Callable[[bool], None]:
-    """Replaces a worker that has died without a word, with a trial of its own or without one."""
+def crash(workers: LocalWorkers) -> Callable[[bool], None]:
+    """Replaces a worker that crashed, with or without a trial."""
 
-    def died(had_trial: bool) -> None:
+    def replace(had_trial: bool) -> None:
         process = multiprocessing.get_context("spawn").Process(target=int)
         process.start()
         process.join()
         if had_trial:
-            trial = team.study.ask()
-            team.study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner_name(process.pid))
-        team._workers[1] = _Worker(process, multiprocessing.Pipe(duplex=False)[0])
-        team._replace(1, team._workers[1])
+            trial = workers.study.ask()
+            workers.study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner_name(process.pid))
+        workers._workers[1] = _Worker(process, multiprocessing.Pipe(duplex=False)[0])
+        workers._replace(1, workers._workers[1], "crashed")
 
-    return died
+    return replace
 
 
-def sleeping(team: Team, *, seconds_ago: float) -> _Worker:
+def sleeping(workers: LocalWorkers, *, seconds_ago: float) -> _Worker:
     """A worker's process that sleeps, as if it had been started some time ago."""
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
     process.start()
     events, _ = multiprocessing.Pipe(duplex=False)
-    team._workers[1] = _Worker(process, events, started=time.monotonic() - seconds_ago)
-    return team._workers[1]
+    workers._workers[1] = _Worker(process, events, started=time.monotonic() - seconds_ago)
+    return workers._workers[1]
 
 
-def test_a_worker_that_is_not_ready_in_time_is_ended_and_replaced(team: Team) -> None:
-    told: list[str] = []
-    team.listener = Listener(on_note=told.append)
-    team.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
-    worker = sleeping(team, seconds_ago=620.0)  # ten minutes, and a trial's time besides
-    team._look_after()
+def test_a_worker_that_is_not_ready_in_time_is_killed_and_replaced(workers: LocalWorkers) -> None:
+    notes: list[str] = []
+    workers.listener = Listener(on_note=notes.append)
+    workers.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
+    worker = sleeping(workers, seconds_ago=620.0)  # ten minutes, and a trial's time besides
+    workers._supervise(1, workers._workers[1])
     assert worker.process.is_alive()
     worker.started -= 20.0
-    team._look_after()
+    workers._supervise(1, workers._workers[1])
     assert not worker.process.is_alive()
-    assert told == ["worker 1 hung before its first trial; another takes its place"]
+    assert notes == ["worker 1 hung; starting another"]
 
 
-def test_workers_that_hang_before_any_trial_end_the_study(team: Team) -> None:
-    team.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
+def test_workers_that_hang_before_any_trial_end_the_study(workers: LocalWorkers) -> None:
+    workers.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
     for _ in range(2):
-        sleeping(team, seconds_ago=1000.0)
-        team._look_after()
-    sleeping(team, seconds_ago=1000.0)
-    with pytest.raises(StorageError, match="workers hang before their first trial"):
-        team._look_after()
+        sleeping(workers, seconds_ago=1000.0)
+        workers._supervise(1, workers._workers[1])
+    sleeping(workers, seconds_ago=1000.0)
+    with pytest.raises(StorageError, match="3 workers in a row hung before their first trial"):
+        workers._supervise(1, workers._workers[1])
 
 
 @pytest.mark.parametrize(("flags", "is_ready"), [({}, False), ({"trial_time": "30s"}, True)])
-def test_a_worker_that_is_ready_or_has_no_limit_may_take_its_time(
-    team: Team, flags: dict[str, object], is_ready: bool
+def test_a_worker_that_is_ready_or_has_no_limit_is_not_killed(
+    workers: LocalWorkers, flags: dict[str, object], is_ready: bool
 ) -> None:
-    team.spec = resolve(None, {"target_sparsity": 0.5, **flags})
-    worker = sleeping(team, seconds_ago=100_000.0)
+    workers.spec = resolve(None, {"target_sparsity": 0.5, **flags})
+    worker = sleeping(workers, seconds_ago=100_000.0)
     if is_ready:
-        team._heard(worker, "ready")
-    team._look_after()
+        workers._on_message(worker, "ready")
+    workers._supervise(1, workers._workers[1])
     assert worker.process.is_alive()
     worker.process.kill()
 
 
-def test_workers_that_die_before_any_trial_end_the_study(bury: Callable[[bool], None]) -> None:
-    bury(False)
-    bury(False)
-    with pytest.raises(StorageError, match="workers end without a word"):
-        bury(False)
+def test_workers_that_crash_before_any_trial_end_the_study(crash: Callable[[bool], None]) -> None:
+    crash(False)
+    crash(False)
+    with pytest.raises(StorageError, match="3 workers in a row crashed before their first trial"):
+        crash(False)
 
 
 @pytest.mark.e2e
-def test_a_worker_that_dies_before_it_can_tell_of_its_trial_had_begun(bury: Callable[[bool], None]) -> None:
+def test_a_worker_that_crashes_before_it_reports_its_trial_counts_as_started(crash: Callable[[bool], None]) -> None:
     for had_trial in (False, False, True, True, True, True, False, False):
-        bury(had_trial)
-    with pytest.raises(StorageError, match="workers end without a word"):
-        bury(False)
+        crash(had_trial)
+    with pytest.raises(StorageError, match="3 workers in a row crashed before their first trial"):
+        crash(False)
 
 
 # Lightning's own settings

@@ -41,14 +41,14 @@ def run(tmp_path):
         (
             0.995,
             {"floor_per_channel": 2},
-            "a sparsity of 0.995 leaves 105 of 20992 weights, fewer than the 192 that the layers' floors keep: "
+            "a sparsity of 0.995 leaves 105 of 20992 weights, fewer than the 192 of the layers' floors: "
             "the highest possible is 0.99085",
         ),
         # A floor that is more than the smaller layer has keeps all of it: 10,000 + 8,192, 1 - 18,192 / 20,992.
         (
             0.5,
             {"floor_per_layer": 10_000},
-            "a sparsity of 0.5 leaves 10496 of 20992 weights, fewer than the 18192 that the layers' floors keep: "
+            "a sparsity of 0.5 leaves 10496 of 20992 weights, fewer than the 18192 of the layers' floors: "
             "the highest possible is 0.13338",
         ),
     ],

@@ -54,6 +54,15 @@ def opened(address: str | Path, **options: Any) -> Iterator[Any]:
     assert complaints == []
 
 
+def cpu_seconds(page: Any) -> float:
+    """CPU time of the page's main thread so far, which does not depend on what else the machine does."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    session.detach()
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
+
+
 def _foreign(asked: str, page: str) -> list[str]:
     beside = page.rpartition("/")[0] + "/plotly.min.js"  # of pages that share it
     if asked in {page, beside} or asked.startswith(("data:", "blob:")):

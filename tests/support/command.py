@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4", "--threads", "1")
+# A study with two budgets, both close to what its network can meet.
+TINY_BUDGETS = ("--max-ternary-kb", "1", "--max-kb", "11.4", "--no-grid", "--name", "small")
 
 
 def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Faults, really done to real studies: each is a function that injects one so many times, and then counts.
+"""Faults injected into real studies: each is a function that injects one a number of times, and then counts.
 
 A study's candidates are counted where its trials are stored: one that has no complete trial in the end is lost, one
 that has two was counted twice.
@@ -27,7 +27,7 @@ from sca_search.study.heartbeat import OWNER
 from sca_search.training.checkpoint import load_checkpoint
 from tests.support.postgres import Server
 
-# Trials of a few seconds, kept after every epoch, with a heart that beats often.
+# Trials of a few seconds, with a checkpoint after every epoch and frequent heartbeats.
 STUDY = """
 [data]
 train_limit = 600
@@ -188,8 +188,8 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Its worker processes: children that have a thread for their parent's pipe, not Python's own helpers."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended just now
-        told = [int(each) for each in children.read_text().split()]
-        return [child for child in told if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        processes = [int(each) for each in children.read_text().split()]
+        return [child for child in processes if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return []
 
 
@@ -268,7 +268,7 @@ def _is_complete(case: Case, candidate: int) -> bool:
 
 
 def _is_trained_by_another(case: Case, candidate: int, victim: int) -> bool:
-    """Or is done, if its worker was killed when all was told."""
+    """Or is complete, if its worker was killed after it had reported the result."""
     others = {each for process, each in case.trained_by().items() if process != victim}
     return candidate in others or _is_complete(case, candidate)
 
@@ -535,7 +535,7 @@ KEPT = []
 
 
 def loss(outputs, targets):
-    """A training goes wrong when it is told to, by the file beside this one; not the try before all trainings."""
+    """A training fails when the file beside this one says so; not the trial run before all trainings."""
     marks = Path(__file__).with_suffix(".marks")
     if outputs.grad_fn is not None and marks.exists() and marks.read_text() == "now":
         marks.write_text("done")

@@ -192,7 +192,7 @@ class HangError(BaseException):
 
 
 def fuzzed(reader: Reader, cases: int, first: int = 0) -> Outcomes:
-    """Reads so many bad files. The good one must be read, else nothing was tried."""
+    """Reads this number of damaged files. The undamaged one must be read, else nothing was tested."""
     reader.read(reader.good)
     gc.collect()
     gc.freeze()  # what was imported is not looked through again with each thousand values of a file

@@ -37,6 +37,7 @@ from sca_search.training.fit import FitPlan, parameter_groups, remember
 from sca_search.training.source import Source
 from sca_search.training.task import PausedError, Progress, Rungs
 from sca_search.training.train import _Training, train_dense
+from tests.support.answer_cache import AnswerCache
 from tests.support.fuzzing import (
     ODD_VALUES,
     Mutator,
@@ -49,7 +50,6 @@ from tests.support.fuzzing import (
     spliced,
     through,
 )
-from tests.support.kept_answers import KeptAnswers
 
 RUN = Path(__file__).parent / "run-folder"
 BYTES: tuple[Mutator, ...] = (damaged, spliced)
@@ -90,12 +90,12 @@ def _of_run(
     """A run with one bad file in it; the file is good again afterwards."""
     path = place / file
     good = path.read_bytes()
-    kept = KeptAnswers(place)
+    cache = AnswerCache(place)
 
     def call(content: bytes) -> object:
         path.write_bytes(content)
         try:
-            with kept.used():
+            with cache.used():
                 return read()
         finally:
             path.write_bytes(good)

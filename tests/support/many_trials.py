@@ -9,7 +9,7 @@ import pandas as pd
 
 
 def lengthened(source: Path, target: Path, trials: int) -> Path:
-    """A run folder of so many trials, a tenth of them paused or failed."""
+    """A run folder of this number of trials, a tenth of them paused or failed."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("candidates", "dashboard.html", "study.db"))
     table = pd.read_csv(source / "trials.csv", dtype={"reason": "str"})
     real = table[table["state"] == "complete"]

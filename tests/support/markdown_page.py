@@ -1,4 +1,4 @@
-"""A Markdown page as its tests see it: fenced blocks, headings, links."""
+"""A Markdown page for tests: fenced blocks, headings, links."""
 
 import re
 from collections import Counter
@@ -8,13 +8,13 @@ from pathlib import Path
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})(.*)")
 _FILE = re.compile(r"<!-- file: (\S+) -->")
 _CODE_SPAN = re.compile(r"(`+).+?\1", re.DOTALL)
-# A picture inside a link's text would need nesting; no page has one.
+# An image inside the text of a link would need nesting; no page has one.
 _LINK = re.compile(r"\[[^\]\[]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where its fence stands, its language, its text, and the file that it is, if it is one."""
+    """A fenced block: its line, language and text, and the file that it is written to, if any."""
 
     line: int
     language: str
@@ -24,7 +24,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """A page; `prose` is all that is outside of fenced blocks."""
+    """A page; `prose` is everything outside of fenced blocks."""
 
     path: Path
     blocks: tuple[Block, ...]
@@ -32,7 +32,7 @@ class Page:
 
     @property
     def anchors(self) -> set[str]:
-        """Where links into this page may lead, as GitHub names headings."""
+        """The anchors of this page, as GitHub names headings."""
         seen: Counter[str] = Counter()
         anchors = set()
         for line in self.prose:
@@ -44,12 +44,12 @@ class Page:
 
     @property
     def links(self) -> list[str]:
-        """The targets of its links and pictures."""
+        """The targets of its links and images."""
         return _LINK.findall(_CODE_SPAN.sub("", "\n".join(self.prose)))
 
 
 def read_page(path: Path) -> Page:
-    """ValueError where a fence is not plain: what a reader takes for a block must be one here."""
+    """ValueError for an unusual fence: every block that a reader sees must be found here."""
     blocks: list[Block] = []
     prose: list[str] = []
     opened: tuple[int, str] | None = None
@@ -57,14 +57,14 @@ def read_page(path: Path) -> Page:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         fence = _FENCE.fullmatch(line)
         if (fence and not line.startswith("```")) or line.startswith("````"):
-            raise ValueError(f"{path.name}:{number}: a fence must be three backticks at the line's beginning")
+            raise ValueError(f"{path.name}:{number}: a fence must be three backticks at the start of a line")
         if opened is None and fence:
             opened, body = (number, fence[2]), []
         elif opened is None:
             prose.append(line)
         elif fence:
             if fence[2].strip():
-                raise ValueError(f"{path.name}:{number}: a block begins inside of another")
+                raise ValueError(f"{path.name}:{number}: a block starts inside of another")
             blocks.append(Block(opened[0], opened[1], "\n".join([*body, ""]), _file_named(prose)))
             opened = None
         else:
@@ -75,13 +75,13 @@ def read_page(path: Path) -> Page:
 
 
 def _file_named(prose: list[str]) -> str | None:
-    """What the comment says that stands directly above a block."""
+    """The file name in the comment directly above a block."""
     match = _FILE.fullmatch(prose[-1]) if prose else None
     return match[1] if match else None
 
 
 def _slug(heading: str) -> str:
-    """GitHub's: links become their text, small letters, no punctuation, a hyphen for each space."""
+    """GitHub's rule: links become their text, lower case, no punctuation, a hyphen for each space."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 

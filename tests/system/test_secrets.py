@@ -15,7 +15,7 @@ from sca_search.cli.exit_codes import exit_code_of
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
-from sca_search.system.console import Screen, speak, warn
+from sca_search.system.console import SafeConsole, configure_output, warn
 from sca_search.system.secrets import holds_password, scrub
 
 SECRET = "hunter-2"
@@ -29,7 +29,7 @@ ADDRESSES = [
 @pytest.fixture(autouse=True)
 def usual_manner():
     yield
-    speak()
+    configure_output()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_no_error_shows_a_password(address: str, as_json: bool, capsys: pytest.C
     def failed() -> None:
         raise ZeroDivisionError(f"got {address} here")
 
-    speak(json=as_json, verbose=True)
+    configure_output(json=as_json, verbose=True)
     assert (exit_code_of(rejected), exit_code_of(failed)) == (2, 70)
     printed = capsys.readouterr()
     assert printed.err.count("***") >= 4
@@ -114,13 +114,13 @@ def test_a_password_is_hidden_before_a_message_is_shortened(capsys: pytest.Captu
 def test_no_warning_table_or_log_shows_a_password(
     address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    speak(verbose=True)
+    configure_output(verbose=True)
     warn(f"{address} is slow")
     table = Table()
     table.add_column(overflow="fold")
     table.add_row(address)
     for shown in (address, Text(address), table):  # narrower than the address, which is hidden before it is folded
-        Screen(width=20).print(shown)
+        SafeConsole(width=20).print(shown)
     with contextlib.suppress(ValueError), logged(RunFolder(tmp_path)):
         logger.info("trying %s again", address)
         raise ValueError(f"got {address}")

@@ -12,15 +12,15 @@ from sca_search.errors import SpecError
 from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
+    allocate,
     erdos_renyi_weighting,
     group_of,
     grouped,
     highest_sparsity,
-    split_of_weighting,
+    least_loss_weighting,
     uniform_weighting,
-    weighting_of_split,
+    weighting_of,
 )
-from sca_search.ternary.sparing import sparing_weighting
 
 LENET = [LayerShape("conv2", (64, 32, 5, 5)), LayerShape("fc1", (512, 3136))]
 
@@ -43,7 +43,7 @@ def problems(draw: st.DrawFn) -> tuple[list[LayerShape], dict[str, float], float
 @given(problems())
 def test_split_meets_the_overall_sparsity_and_every_floor(problem) -> None:
     layers, weighting, sparsity = problem
-    split = split_of_weighting(layers, weighting, sparsity)
+    split = allocate(layers, weighting, sparsity)
     assert overall(layers, split) == pytest.approx(sparsity, abs=1e-9)
     for layer in layers:
         assert -1e-12 <= split[layer.name] <= 1
@@ -54,15 +54,15 @@ def test_split_meets_the_overall_sparsity_and_every_floor(problem) -> None:
 def test_a_constant_added_to_the_weighting_changes_nothing(problem, shift: float) -> None:
     layers, weighting, sparsity = problem
     moved = {name: value + shift for name, value in weighting.items()}
-    first, second = (split_of_weighting(layers, each, sparsity) for each in (weighting, moved))
+    first, second = (allocate(layers, each, sparsity) for each in (weighting, moved))
     assert all(first[name] == pytest.approx(second[name], abs=1e-9) for name in first)
 
 
 @given(problems())
 def test_every_split_comes_from_its_weighting(problem) -> None:
     layers, weighting, sparsity = problem
-    split = split_of_weighting(layers, weighting, sparsity)
-    again = split_of_weighting(layers, weighting_of_split(layers, split), sparsity)
+    split = allocate(layers, weighting, sparsity)
+    again = allocate(layers, weighting_of(layers, split), sparsity)
     assert all(again[name] == pytest.approx(split[name], abs=1e-7) for name in split)
 
 
@@ -71,13 +71,13 @@ def test_a_denser_weighting_gives_a_layer_no_more_zeros(problem) -> None:
     layers, weighting, sparsity = problem
     first = layers[0].name
     denser = weighting | {first: weighting[first] + 1}
-    before, after = (split_of_weighting(layers, each, sparsity)[first] for each in (weighting, denser))
+    before, after = (allocate(layers, each, sparsity)[first] for each in (weighting, denser))
     assert after <= before + 1e-9
 
 
 @given(st.floats(0, 0.999))
 def test_uniform_weighting_gives_every_layer_the_same(sparsity: float) -> None:
-    split = split_of_weighting(LENET, uniform_weighting(LENET), sparsity)
+    split = allocate(LENET, uniform_weighting(LENET), sparsity)
     assert all(value == pytest.approx(sparsity, abs=1e-9) for value in split.values())
 
 
@@ -85,7 +85,7 @@ def test_erdos_renyi_by_hand() -> None:
     # conv2: 106 / 51,200 = 0.0020703; fc1: 3,648 / 1,605,632 = 0.0022720. Densities in that proportion;
     # 0.1 * 1,656,832 = 165,683.2 non-zeros = c (51,200 * 0.0020703 + 1,605,632 * 0.0022720) = c (106 + 3648).
     factor = 165_683.2 / 3754
-    split = split_of_weighting(LENET, erdos_renyi_weighting(LENET), 0.9)
+    split = allocate(LENET, erdos_renyi_weighting(LENET), 0.9)
     assert split["conv2"] == pytest.approx(1 - factor * 106 / 51_200)
     assert split["fc1"] == pytest.approx(1 - factor * 3648 / 1_605_632)
 
@@ -93,7 +93,7 @@ def test_erdos_renyi_by_hand() -> None:
 def test_a_layer_that_is_full_leaves_its_share_to_the_others() -> None:
     # 10 + 90 weights, half of them kept: the first wants all of its 10, so the second keeps 40 of 90.
     layers = [LayerShape("small", (10, 1)), LayerShape("large", (90, 1))]
-    split = split_of_weighting(layers, {"small": 5.0, "large": 0.0}, 0.5)
+    split = allocate(layers, {"small": 5.0, "large": 0.0}, 0.5)
     assert split["small"] == pytest.approx(0.0)
     assert split["large"] == pytest.approx(5 / 9)
 
@@ -101,7 +101,7 @@ def test_a_layer_that_is_full_leaves_its_share_to_the_others() -> None:
 def test_a_sparsity_beyond_the_floors_is_refused_with_the_highest_possible() -> None:
     layers = [LayerShape("a", (10, 10), 10), LayerShape("b", (10, 10), 10)]
     with pytest.raises(SpecError, match=r"the highest possible is 0\.90000"):
-        split_of_weighting(layers, uniform_weighting(layers), 0.95)
+        allocate(layers, uniform_weighting(layers), 0.95)
 
 
 # Groups
@@ -164,7 +164,7 @@ def lost_by(layer: LayerShape, losses: list[float], share: float) -> tuple[np.nd
 
 def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: float) -> tuple[float, float]:
     """How much more our split of two layers loses than the best of many, and what that one loses."""
-    split = split_of_weighting(layers, sparing_weighting(costs(**losses), layers, sparsity), sparsity)
+    split = allocate(layers, least_loss_weighting(costs(**losses), layers, sparsity), sparsity)
     total = sum(layer.weights for layer in layers)
     curves = [lost_by(layer, losses[layer.name], layer.weights / total) for layer in layers]
 
@@ -208,7 +208,7 @@ def test_no_other_split_loses_less_by_any_rising_losses(a, b, sparsity: float, l
 @pytest.mark.parametrize("layers", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_where_nothing_is_lost_the_even_split_comes_out(layers, sparsity: float) -> None:
     free = costs(a=[0.0] * 7, b=[0.0] * 7)
-    split = split_of_weighting(layers, sparing_weighting(free, layers, sparsity), sparsity)
+    split = allocate(layers, least_loss_weighting(free, layers, sparsity), sparsity)
     # To a hundredth of the way from full to the floor, in logarithms: 0.046.
     assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
 
@@ -216,14 +216,14 @@ def test_where_nothing_is_lost_the_even_split_comes_out(layers, sparsity: float)
 @pytest.mark.parametrize("sparsity", [0.2, 0.5, 0.9, 0.97])
 def test_layers_that_lose_alike_are_split_evenly(sparsity: float) -> None:
     alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
-    split = split_of_weighting(EQUAL, sparing_weighting(costs(a=alike, b=alike), EQUAL, sparsity), sparsity)
+    split = allocate(EQUAL, least_loss_weighting(costs(a=alike, b=alike), EQUAL, sparsity), sparsity)
     assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
 
 
 @given(st.floats(0.05, 0.97))
 def test_the_more_sensitive_layer_stays_denser(sparsity: float) -> None:
     known = costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24], b=[0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.024])
-    split = split_of_weighting(EQUAL, sparing_weighting(known, EQUAL, sparsity), sparsity)
+    split = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
     assert split["a"] < split["b"]
 
 
@@ -231,7 +231,7 @@ def test_a_loss_that_stops_at_chance_does_not_make_a_layer_free() -> None:
     """From 0.9 on both answer by chance; a is broken there, b breaks only then: a must not get the zeros."""
     known = costs(a=[0, 0.5, 1.5, 2.3, 2.3, 2.3, 2.3], b=[0, 0.0, 0.0, 0.01, 0.1, 1.5, 2.3])
     for sparsity in (0.5, 0.8, 0.9):
-        split = split_of_weighting(EQUAL, sparing_weighting(known, EQUAL, sparsity), sparsity)
+        split = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
         assert split["a"] < sparsity < split["b"]
 
 
@@ -239,7 +239,7 @@ def test_zeros_go_beyond_what_was_measured_down_to_the_floors() -> None:
     """5,000 weights with a floor of one: measured to 0.99, asked for 0.999."""
     layers = [LayerShape("a", (50, 100)), LayerShape("b", (50, 100))]
     alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
-    split = split_of_weighting(layers, sparing_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
+    split = allocate(layers, least_loss_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
     assert overall(layers, split) == pytest.approx(0.999, abs=1e-9)
     assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.1)
 
@@ -248,7 +248,7 @@ def test_a_layer_too_small_to_be_measured_far_keeps_its_floor() -> None:
     """Twenty weights of which ten must stay: measured at no zeros and at half."""
     layers = [LayerShape("a", (50, 100)), LayerShape("b", (4, 5), 10)]
     known = [*costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]), *costs((0.0, 0.5), b=[0.0, 0.0])]
-    split = split_of_weighting(layers, sparing_weighting(known, layers, 0.95), 0.95)
+    split = allocate(layers, least_loss_weighting(known, layers, 0.95), 0.95)
     assert overall(layers, split) == pytest.approx(0.95, abs=1e-9)
     assert split["b"] <= 0.5 + 1e-9
 
@@ -260,8 +260,8 @@ def test_a_floor_that_meets_a_measured_density_makes_no_empty_stretch(side):
     grid = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
     losses = (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24)
     known = [LayerCost(name, sparsity, loss, 0.0) for name in "ab" for sparsity, loss in zip(grid, losses, strict=True)]
-    weighting = sparing_weighting(known, layers, 0.9)
-    assert split_of_weighting(layers, weighting, 0.9) == pytest.approx({"a": 0.9, "b": 0.9}, abs=0.005)
+    weighting = least_loss_weighting(known, layers, 0.9)
+    assert allocate(layers, weighting, 0.9) == pytest.approx({"a": 0.9, "b": 0.9}, abs=0.005)
 
 
 def test_highest_sparsity_leaves_the_floors():

@@ -276,7 +276,6 @@ def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
     assert {id(each) for each in method.trains_itself()} == {id(each) for each in method.latents().values()}
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("method", METHODS)
 def test_short_training_is_far_above_chance(method, task, start):
     settled = train_candidate(candidate_of(method, task), task, start, Progress())
@@ -291,7 +290,6 @@ def test_short_training_is_far_above_chance(method, task, start):
         assert not own.requires_grad
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("method", ["twn", "ttq", "inq", "elb", "lr-net", "bayes-binn"])
 def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_path):
     candidate = candidate_of(method, task)
@@ -367,7 +365,9 @@ def test_method_that_lands_has_the_whole_front_for_a_goal():
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("method", ["twn", "ttq", "bwn", "binary-connect"])
+@pytest.mark.parametrize(
+    "method", ["ttq", "bwn", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("twn", "binary-connect"))]
+)
 def test_method_exports_and_verifies(method, tmp_path, run):
     """From the command to files whose answers are compared: scales are folded, two levels are two layers."""
     flags = ["--method", method, "--trials", "1", "--epochs", "2", "--dense-epochs", "3", "--refits", "0"]

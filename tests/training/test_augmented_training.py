@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Ramp, Tracked
 from sca_search.config.study import StudySpec
-from sca_search.data import AskedSplit
+from sca_search.data import TeacherSplit
 from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task, warm_start
 from sca_search.training.sensitivity import measure_sensitivity
@@ -103,7 +103,7 @@ def test_weights_and_statistics_come_from_augmented_images_scores_from_plain_one
 def test_the_dense_network_is_asked_at_every_step(task: Task, start: WarmStart) -> None:
     assert start.answers.numel() == 0  # answers to the images as they are would be of no use
     training = _Training(candidate(distillation=0.9), task, start, Progress())
-    assert isinstance(training.train_split, AskedSplit)
+    assert isinstance(training.train_split, TeacherSplit)
     teacher = task.model_with(start.state).eval()
     images, _, answers = next(iter(training.train_split.batches(50, seed=0)))
     with torch.no_grad():

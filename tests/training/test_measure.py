@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.data import Split, TaughtSplit
+from sca_search.data import Split, TeacherSplit
 from sca_search.training.evaluate import Score, answers, reestimate_normalisation, remembers_its_beginning, score
 from sca_search.training.losses import cross_entropy, distillation
 
@@ -70,7 +70,7 @@ def test_score_changes_no_statistics_and_keeps_no_gradient():
 def test_score_reads_batches_that_carry_a_teachers_answers():
     split = numbered([0, 1])
     model = Table([[1.0, 0.0], [1.0, 0.0]])
-    taught = TaughtSplit(split, torch.zeros(2, 2))
+    taught = TeacherSplit(split, torch.zeros(2, 2))
     assert score(model, taught.batches(2)) == score(model, split.batches(2))
 
 
@@ -267,7 +267,7 @@ def test_temperature_leaves_the_gradients_size():
 
 def test_taught_batches_carry_each_images_own_answer_however_shuffled():
     count = 23
-    taught = TaughtSplit(numbered(list(range(count))), torch.arange(count) * 10.0)
+    taught = TeacherSplit(numbered(list(range(count))), torch.arange(count) * 10.0)
     batches = taught.batches(4, seed=3)
     orders = []
     for _ in range(2):
@@ -282,7 +282,7 @@ def test_taught_batches_carry_each_images_own_answer_however_shuffled():
 
 def test_taught_batches_are_the_splits_own_with_a_third_part():
     split = numbered(list(range(9)))
-    taught = TaughtSplit(split, torch.zeros(9, 2))
+    taught = TeacherSplit(split, torch.zeros(9, 2))
     assert len(taught) == 9
     for ours, theirs in zip(taught.batches(4, seed=5), split.batches(4, seed=5), strict=True):
         assert len(ours) == 3

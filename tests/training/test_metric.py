@@ -122,7 +122,7 @@ def test_what_a_users_metric_gives_is_checked(given: object, message: str) -> No
 
 def test_answers_that_are_not_finite_are_a_divergence() -> None:
     metric = metric_of("r2", data_with(torch.rand(8)))
-    with pytest.raises(DivergenceError, match="answers are not finite"):
+    with pytest.raises(DivergenceError, match="outputs are not finite"):
         metric(torch.full((8, 1), math.inf), torch.rand(8, 1))
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 import sca_search
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Ramp, Tracked
-from sca_search.data import AskedSplit, DataSet, LazySplit, from_objects
+from sca_search.data import DataSet, LazySplit, TeacherSplit, from_objects
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
 from sca_search.ternary.parametrize import latents, ternarize
@@ -125,7 +125,7 @@ def test_a_teacher_is_asked_again_where_training_inputs_change() -> None:
     assert isinstance(task.data.train, LazySplit)
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
     training = _Training(CANDIDATE, task, start, Progress())
-    assert isinstance(training.train_split, AskedSplit)
+    assert isinstance(training.train_split, TeacherSplit)
     inputs, _, answers = next(iter(training.train_split.batches(16)))
     with torch.no_grad():
         assert torch.equal(answers, task.model_with(start.state).eval()(inputs))
@@ -260,11 +260,17 @@ def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
         (("--min-accuracy", "1.5"), "--min-accuracy must be at most 1, got 1.5"),
         (("--min-accuracy", "1.5", "--metric", "r2"), "--min-accuracy must be at most 1, got 1.5"),
         (("--min-accuracy", "-1"), "--min-accuracy must be above 0, got -1"),
-        (("--data", "own.py:late"), "the function must be callable with nothing, seed or data_dir, it wants 'outputs'"),
-        (("--data-columns", "a,b"), "columns are named of hf-disk:PATH only"),
+        (
+            ("--data", "own.py:late"),
+            "the function must be callable without arguments, or with seed or data_dir, it requires 'outputs'",
+        ),
+        (("--data-columns", "a,b"), "only hf-disk:PATH has named columns"),
         (("--augment", "crop-flop"), "--augment must be one of none, crop-flip, .*; did you mean 'crop-flip'?"),
         (("--augment", "scale-aspect"), "'digits': augmentation 'scale-aspect' is for image files"),
-        (("--skip-unreadable",), "'digits': unreadable files are left out of tiny-imagenet, imagenet and folder:PATH"),
+        (
+            ("--skip-unreadable",),
+            "'digits': unreadable files can be skipped in tiny-imagenet, imagenet and folder:PATH only",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_is_written(

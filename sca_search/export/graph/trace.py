@@ -24,8 +24,7 @@ from sca_search.export.graph.fold import fold_affines
 from sca_search.export.graph.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.graph.shapes import check_graph
 from sca_search.models.attention import Attention
-from sca_search.models.scales import NAME as OUTPUT_SCALE
-from sca_search.models.scales import has_output_scale
+from sca_search.models.scales import OUTPUT_SCALE, has_output_scale
 
 
 def trace(

@@ -37,7 +37,7 @@ from sca_search.export.latency.program import (
 )
 from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
 from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_in_turns
-from sca_search.models.levels import baked_layers
+from sca_search.models.scales import baked_layers
 from sca_search.system.files import new_folder, write_text_atomic
 from sca_search.system.machine import cache_folder, instruction_set
 from sca_search.training.task import Task

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from sca_search.config.candidate import Candidate
 from sca_search.data import DataSet
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import ZeroCount, latents, ternary_weights, total, zero_counts
 
@@ -46,7 +46,7 @@ class MethodTask(Protocol):
 class Ending:
     """The weights that stay, and what it took to get the planned number of zeros."""
 
-    levels: dict[str, Levels]
+    levels: dict[str, ScaledTrits]
     moved_share: float = 0.0
     reached: dict[str, float] = field(default_factory=dict)  # sparsity a layer, before zeros were counted out
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import share_of
-from sca_search.models.levels import Levels
+from sca_search.config.schedule import elapsed_fraction
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import MethodTask
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs
 
@@ -32,8 +32,8 @@ class RandomSigns(Quantizer):
     def right_inverse(self, weight: Tensor) -> Tensor:
         return _START * super().right_inverse(weight)
 
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(signs(latent))
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(signs(latent))
 
     def soft(self, latent: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
@@ -56,7 +56,7 @@ class BayesBinn(Quantized):
         return self.latents().values()
 
     def update(self, epoch: float) -> None:
-        share = torch.tensor(share_of(epoch, self.candidate.epochs))
+        share = torch.tensor(elapsed_fraction(epoch, self.candidate.epochs))
         self._rate = _RATE * float(0.5 * (1.0 + torch.cos(torch.pi * share)))
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ during propagations, 2015.
 import torch
 from torch import Tensor
 
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs, straight_through
 
 
@@ -17,8 +17,8 @@ class Sign(Quantizer):
     def soft(self, latent: Tensor) -> Tensor:
         return straight_through(signs(latent), latent)
 
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(signs(latent))
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(signs(latent))
 
 
 class BinaryConnect(Quantized):

@@ -10,7 +10,7 @@ a starts at the mean magnitude.
 import torch
 from torch import Tensor, nn
 
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer
 from sca_search.ternary.parametrize import nearest_trits
 
@@ -29,9 +29,9 @@ class LearnedScale(Quantizer):
     def begin(self, latent: Tensor) -> None:
         self.learned.data.fill_(float(latent.abs().mean()))
 
-    def levels(self, latent: Tensor) -> Levels:
+    def levels(self, latent: Tensor) -> ScaledTrits:
         scale = self.scale.detach()
-        return Levels(nearest_trits(latent / scale), scale.clone())
+        return ScaledTrits(nearest_trits(latent / scale), scale.clone())
 
     def soft(self, latent: Tensor) -> Tensor:
         trits = nearest_trits(latent.detach() / self.scale.detach())

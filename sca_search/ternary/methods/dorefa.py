@@ -8,13 +8,13 @@ Gradients, 2016. Activations and gradients stay as they are, as in the paper's c
 
 from torch import Tensor
 
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
 
 
 class LayerSigns(Quantizer):
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(signs(latent), latent.abs().mean())
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(signs(latent), latent.abs().mean())
 
     def soft(self, latent: Tensor) -> Tensor:
         return straight_through(as_weights(self.levels(latent.detach())), latent)

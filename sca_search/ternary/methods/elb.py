@@ -12,8 +12,8 @@ with ADMM, 2018.
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import share_of
-from sca_search.models.levels import Levels
+from sca_search.config.schedule import elapsed_fraction
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
 from sca_search.ternary.parametrize import nearest_trits
 
@@ -21,14 +21,14 @@ _MOVES = 40  # of G and u in a training
 _TURNS = 10  # of a and Q; they hardly move after the first few
 
 
-def nearest_scaled(values: Tensor) -> Levels:
+def nearest_scaled(values: Tensor) -> ScaledTrits:
     """The scaled trits nearest to some values."""
     scale = values.abs().mean()
     trits = nearest_trits(values / scale.clamp(min=1e-12))
     for _ in range(_TURNS):
         scale = (values * trits).sum() / trits.abs().sum().clamp(min=1.0)
         trits = nearest_trits(values / scale.clamp(min=1e-12))
-    return Levels(trits, scale)
+    return ScaledTrits(trits, scale)
 
 
 class Drawn(Quantizer):
@@ -42,7 +42,7 @@ class Drawn(Quantizer):
     def soft(self, latent: Tensor) -> Tensor:
         return latent.clone()  # a parametrization must not give its own parameter
 
-    def levels(self, latent: Tensor) -> Levels:
+    def levels(self, latent: Tensor) -> ScaledTrits:
         return nearest_scaled(latent)
 
     def pull(self, latent: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Elb(Quantized):
 
     def update(self, epoch: float) -> None:
         super().update(epoch)
-        due = int(share_of(epoch, self.candidate.epochs) * _MOVES)
+        due = int(elapsed_fraction(epoch, self.candidate.epochs) * _MOVES)
         if due > self._moves:
             self._moves = due
             for name, quantizer in self.quantizers().items():
@@ -71,4 +71,4 @@ class Elb(Quantized):
     def go_on(self, unit: float, alphas: dict[str, float], steps: int) -> None:
         super().go_on(unit, alphas, steps)
         per_epoch = len(self.task.data.train.batches(self.task.batch))
-        self._moves = int(share_of((steps - 1) / per_epoch, self.candidate.epochs) * _MOVES)
+        self._moves = int(elapsed_fraction((steps - 1) / per_epoch, self.candidate.epochs) * _MOVES)

@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import share_of
-from sca_search.models.levels import Levels
+from sca_search.config.schedule import elapsed_fraction
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond
 
 _PORTIONS = (0.5, 0.75, 0.875)
@@ -34,9 +34,9 @@ class Incremental(Quantizer):
         self.scale.fill_(2.0 ** math.floor(math.log2(4.0 * largest / 3.0)) if largest > 0 else 1.0)
         self.register_buffer("fixed", torch.zeros_like(latent, dtype=torch.bool))
 
-    def levels(self, latent: Tensor) -> Levels:
+    def levels(self, latent: Tensor) -> ScaledTrits:
         half = torch.nextafter(self.scale / 2, self.scale.new_zeros(()))  # the border itself is no zero
-        return Levels(beyond(latent, half), self.scale.clone())
+        return ScaledTrits(beyond(latent, half), self.scale.clone())
 
     def soft(self, latent: Tensor) -> Tensor:
         if not hasattr(self, "fixed"):  # while it is put on
@@ -57,7 +57,7 @@ class Inq(Quantized):
     quantizer = Incremental
 
     def update(self, epoch: float) -> None:
-        share = share_of(epoch, self.candidate.epochs)
+        share = elapsed_fraction(epoch, self.candidate.epochs)
         step = min(int(share * len(_PORTIONS)), len(_PORTIONS) - 1)
         for name, quantizer in self.quantizers().items():
             assert isinstance(quantizer, Incremental)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from sca_search.config.candidate import Candidate
 from sca_search.errors import ModelError
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import Ending, MethodTask
 from sca_search.ternary.methods.quantized import Quantized, Quantizer
 
@@ -36,11 +36,11 @@ class RandomTrits(Quantizer):
     def forward(self, zero: Tensor, positive: Tensor) -> Tensor:  # type: ignore[override]
         return self.levels(zero, positive).trits if self.rounding else mean(zero, positive)
 
-    def levels(self, zero: Tensor, positive: Tensor) -> Levels:  # type: ignore[override]
+    def levels(self, zero: Tensor, positive: Tensor) -> ScaledTrits:  # type: ignore[override]
         """Drawn anew each time, as the method has it."""
         is_zero = torch.rand_like(zero) < zero.detach().sigmoid()
         is_positive = torch.rand_like(zero) < positive.detach().sigmoid()
-        return Levels(torch.where(is_zero, 0.0, torch.where(is_positive, 1.0, -1.0)))
+        return ScaledTrits(torch.where(is_zero, 0.0, torch.where(is_positive, 1.0, -1.0)))
 
 
 def mean(zero: Tensor, positive: Tensor) -> Tensor:

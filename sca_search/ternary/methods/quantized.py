@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.levels import Levels, put_levels
-from sca_search.models.scales import take_over
+from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
 from sca_search.ternary.methods.base import Ending, Method, MethodTask, gradient_ratio, hard_loss
 from sca_search.ternary.methods.sca import spreads_of
 from sca_search.ternary.parametrize import latent_of_dense, lost_scale
@@ -41,7 +40,7 @@ class Quantizer(nn.Module):
         """The weights that the layer trains with."""
         raise NotImplementedError
 
-    def levels(self, latent: Tensor) -> Levels:
+    def levels(self, latent: Tensor) -> ScaledTrits:
         """The weights if training ended now."""
         raise NotImplementedError
 
@@ -62,7 +61,7 @@ class Quantized(Method):
             layer = model.get_submodule(name)
             quantizer = self.quantizer(spread, self._channel(name))
             with torch.no_grad():
-                take_over(layer, lost_scale(cast(Tensor, layer.weight), spread))
+                absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
                 parametrize.register_parametrization(layer, "weight", quantizer)
                 quantizer.begin(self._originals(name)[0])
         if self.has_pull:
@@ -122,7 +121,7 @@ class Quantized(Method):
         for name in ending.levels:
             # With gradients on, else torch leaves a plain tensor where a parameter was.
             parametrize.remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
-        put_levels(self.model, ending.levels)
+        put_trits(self.model, ending.levels)
 
 
 def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -140,7 +139,7 @@ def beyond(latent: Tensor, threshold: Tensor | float) -> Tensor:
     return torch.where(latent.abs() > threshold, signs(latent), 0.0)
 
 
-def as_weights(levels: Levels, channel: int | None = 0) -> Tensor:
+def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
     """The numbers that a layer's trits stand for."""
     if levels.positive is None:
         return levels.trits

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.control import SparsityControl
 from sca_search.ternary.exact import ExactTrits, exact_trits, rounded_trits
 from sca_search.ternary.methods.base import Ending, Method, MethodTask, strength_unit
@@ -86,7 +86,7 @@ class Sca(Method):
         softs = soft_weights(self.model)
         reached = {name: float((soft.round() == 0).float().mean()) for name, soft in softs.items()}
         exact = self._exact_trits(softs)
-        return Ending({name: Levels(trits) for name, trits in exact.trits.items()}, exact.moved_share, reached)
+        return Ending({name: ScaledTrits(trits) for name, trits in exact.trits.items()}, exact.moved_share, reached)
 
     def _exact_trits(self, softs: dict[str, Tensor]) -> ExactTrits:
         if not self.candidate.exact:

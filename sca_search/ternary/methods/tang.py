@@ -7,14 +7,14 @@ Tang, Hua & Wang, How to Train a Compact Binary Neural Network with High Accurac
 
 from torch import Tensor
 
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, straight_through
 from sca_search.ternary.parametrize import nearest_trits
 
 
 class PulledTrits(Quantizer):
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(nearest_trits(latent))
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(nearest_trits(latent))
 
     def soft(self, latent: Tensor) -> Tensor:
         return straight_through(nearest_trits(latent.detach()), latent)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import MethodTask
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, beyond
 from sca_search.ternary.prior import border
@@ -44,8 +44,8 @@ class TwoScales(Quantizer):
         surrogate = latent * slope
         return value + surrogate - surrogate.detach()
 
-    def levels(self, latent: Tensor) -> Levels:
-        return Levels(self.trits(latent), self.positive.detach().clone(), self.negative.detach().clone())
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(self.trits(latent), self.positive.detach().clone(), self.negative.detach().clone())
 
 
 class Ttq(Quantized):

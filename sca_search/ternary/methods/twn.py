@@ -7,18 +7,18 @@ Li, Zhang & Liu, Ternary Weight Networks, 2016.
 
 from torch import Tensor
 
-from sca_search.models.levels import Levels
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, beyond, straight_through
 
 _THRESHOLD = 0.7
 
 
 class NearestTernary(Quantizer):
-    def levels(self, latent: Tensor) -> Levels:
+    def levels(self, latent: Tensor) -> ScaledTrits:
         magnitude = latent.abs()
         trits = beyond(latent, _THRESHOLD * magnitude.mean())
         kept = trits.abs()
-        return Levels(trits, (magnitude * kept).sum() / kept.sum().clamp(min=1.0))
+        return ScaledTrits(trits, (magnitude * kept).sum() / kept.sum().clamp(min=1.0))
 
     def soft(self, latent: Tensor) -> Tensor:
         return straight_through(as_weights(self.levels(latent.detach())), latent)

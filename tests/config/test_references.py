@@ -55,7 +55,7 @@ def test_an_object_of_an_installed_module_is_found() -> None:
         ("signal:pause", "signal.py:pause"),
     ],
 )
-def test_an_object_of_python_itself_is_refused(reference: str, file: str) -> None:
+def test_an_object_of_python_itself_is_rejected(reference: str, file: str) -> None:
     with pytest.raises(DataError, match=rf"the data must be of your own .*; a file of that name is {re.escape(file)}$"):
         load_object(reference, "the data", DataError)
 
@@ -63,7 +63,7 @@ def test_an_object_of_python_itself_is_refused(reference: str, file: str) -> Non
 @pytest.mark.parametrize(
     "reference", ["torch:os.abort", "sca_search.system.files:os", "sca_search.system.files:Path", "torch:sys.exit"]
 )
-def test_an_object_of_python_itself_is_refused_behind_another_module(reference: str) -> None:
+def test_an_object_of_python_itself_is_rejected_behind_another_module(reference: str) -> None:
     with pytest.raises(DataError, match=f"the data must be of your own .*, {reference} is of Python itself"):
         load_object(reference, "the data", DataError)
 
@@ -79,7 +79,7 @@ def test_a_file_may_have_a_name_of_pythons_and_hold_what_was_made_of_it(tmp_path
 @pytest.mark.parametrize(
     ("line", "cause"), [("1 / 0", "ZeroDivisionError: division by zero"), ("exit(0)", "SystemExit: 0")]
 )
-def test_own_code_that_fails_is_told_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
+def test_own_code_that_fails_is_reported_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
     (tmp_path / "fails.py").write_text(f"def call():\n    {line}\n")
     call = load_object(f"{tmp_path}/fails.py:call", "the call")
     with (
@@ -89,7 +89,7 @@ def test_own_code_that_fails_is_told_with_its_line(tmp_path: Path, line: str, ca
         call()
 
 
-def test_code_of_others_that_fails_is_not_told_as_the_users() -> None:
+def test_code_of_others_that_fails_is_not_reported_as_the_users() -> None:
     with pytest.raises(LimitError, match="no room"), user_code_errors("the network"):
         raise LimitError("no room")
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -121,7 +121,7 @@ def test_a_missing_module_is_named() -> None:
         load_object("no_such_thing.at_all:loss", "the loss")
 
 
-def test_a_missing_file_is_named_with_the_error_asked_for(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_requested_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^the data: there is no file .*nothing\.py$"):
         load_object(f"{tmp_path}/nothing.py:make", "the data", DataError)
 
@@ -141,14 +141,14 @@ def test_a_missing_name_brings_the_nearest(tmp_path: Path) -> None:
         ("import sys\nsys.exit(3)\n", r"failed with SystemExit: 3 \(mine\.py, line 2\)$"),
     ],
 )
-def test_an_import_that_fails_is_told_in_one_line(tmp_path: Path, text: str, cause: str) -> None:
+def test_an_import_that_fails_is_reported_in_one_line(tmp_path: Path, text: str, cause: str) -> None:
     path = _file(tmp_path, text)
-    with pytest.raises(SpecError, match=cause) as told:
+    with pytest.raises(SpecError, match=cause) as output:
         load_object(f"{path}:make", "the data")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(output.value)
 
 
-def test_a_text_that_is_no_reference_is_refused_with_the_rule() -> None:
+def test_a_text_that_is_no_reference_is_rejected_with_the_rule() -> None:
     with pytest.raises(SpecError, match=r"^the metric must be named as .*, got 'acuracy'$"):
         load_object("acuracy", "the metric")
 

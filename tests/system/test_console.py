@@ -9,23 +9,23 @@ import pytest
 from rich.table import Table
 
 from sca_search.cli.app import app
-from sca_search.system.console import Screen, answer, printable, speak, strict
+from sca_search.system.console import SafeConsole, configure_output, jsonable, print_json, printable
 from sca_search.system.versions import __version__
 
 
 @pytest.fixture(autouse=True)
 def usual_manner():
     yield
-    speak()
+    configure_output()
 
 
 def test_strict_has_no_number_that_json_lacks() -> None:
     given = {"a": math.nan, 1: (math.inf, -math.inf, 0.5), "b": Path("x/y"), "c": np.float32(0.25), "d": np.int64(3)}
-    assert strict(given) == {"a": None, "1": [None, None, 0.5], "b": "x/y", "c": 0.25, "d": 3}
+    assert jsonable(given) == {"a": None, "1": [None, None, 0.5], "b": "x/y", "c": 0.25, "d": 3}
 
 
 def test_strict_spells_out_a_path_that_is_no_text() -> None:
-    assert strict(Path(b"a\xff".decode("utf-8", "surrogateescape"))) == "a\\xff"
+    assert jsonable(Path(b"a\xff".decode("utf-8", "surrogateescape"))) == "a\\xff"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_a_terminal_would_obey_is_spelled_out(given: str, seen: str) -> Non
 def test_a_screen_takes_no_text_for_markup_and_gives_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("\x1b[1m", "[/red]", title="\u202e[b]")
     table.add_row("[/x]", "\x1b]0;title\x07")
-    screen = Screen(width=80)
+    screen = SafeConsole(width=80)
     screen.print(table)
     screen.print("[/red] :smile: \x1b[2J")
     printed = capsys.readouterr().out
@@ -57,15 +57,15 @@ def test_a_screen_takes_no_text_for_markup_and_gives_no_orders(capsys: pytest.Ca
 
 
 def test_an_answer_says_the_same_without_orders(capsys: pytest.CaptureFixture[str]) -> None:
-    speak(json=True)
-    answer({"name": "\x1b[31m\x9b\u202e\ud800 é"})
+    configure_output(json=True)
+    print_json({"name": "\x1b[31m\x9b\u202e\ud800 é"})
     printed = capsys.readouterr().out
     assert json.loads(printed) == {"name": "\x1b[31m\x9b\u202e\ud800 é"}
     assert not set(printed) & set("\x1b\x9b\u202e\ud800")
 
 
 def test_answer_is_silent_where_nobody_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    answer({"a": 1})
+    print_json({"a": 1})
     assert capsys.readouterr().out == ""
 
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from sca_search.study.quiet_queue import QuietQueue
+from sca_search.study.optuna_internals import WaitingTrialCache
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-class Counted(QuietQueue):
+class Counted(WaitingTrialCache):
     """Counts the trials that are read in full."""
 
     read = 0
@@ -97,7 +97,7 @@ steps = st.lists(st.sampled_from(["queue", "ask", "tell", "fail", "their ask", "
 @given(steps)
 def test_whatever_happens_a_study_reads_what_a_plain_storage_reads(tmp_path_factory, happening):
     url = f"sqlite:///{tmp_path_factory.mktemp('queue') / 'study.db'}"
-    ours, theirs = opened(QuietQueue(url)), opened(RDBStorage(url))
+    ours, theirs = opened(WaitingTrialCache(url)), opened(RDBStorage(url))
     taken = {ours: [], theirs: []}
     for step in happening:
         study = theirs if step.startswith("their") else ours

@@ -1,4 +1,4 @@
-"""Study files and flags: what they resolve to, and one sentence for each fault."""
+"""Study files and flags: what they resolve to, and one sentence per error."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ def study(tmp_path):
     return write
 
 
-def faults(study_file=None, **flags):
+def errors_of(study_file=None, **flags):
     """The sentences of a study that cannot be resolved."""
     with pytest.raises(SpecError) as caught:
         resolve(study_file, flags)
@@ -202,7 +202,7 @@ def test_alpha_may_be_tracked_with_its_own_pace(study):
     assert resolve(study("search.alpha = { kind = 'tracked', every = 5 }"), {}).search.alpha == Tracked(every=5)
 
 
-# Faults: where, what, the rule, what was given
+# Errors: where, what, the rule, the actual value
 
 
 @pytest.mark.parametrize(
@@ -217,16 +217,16 @@ def test_alpha_may_be_tracked_with_its_own_pace(study):
     ],
 )
 def test_a_bad_target_is_named_by_flag_or_by_file(study, value, rule):
-    (by_flag,) = faults(target_sparsity=value)
+    (by_flag,) = errors_of(target_sparsity=value)
     assert re.fullmatch(f"--target-sparsity {rule}", by_flag)
     path = study(f"goal.target_sparsity = {value!r}")
-    (by_file,) = faults(path)
+    (by_file,) = errors_of(path)
     assert re.fullmatch(f"{re.escape(str(path))}: goal.target_sparsity {rule}", by_file)
 
 
 def test_three_faults_are_three_sentences(study):
     path = study("seed = -1\n[train]\nbatch = 1\n[search]\nform = 'papr'\n")
-    assert faults(path) == [
+    assert errors_of(path) == [
         f"{path}: seed must be at least 0, got -1",
         f"{path}: train.batch must be at least 2, got 1",
         f"{path}: search.form must be 'sharpened', 'paper' or 'straight-through', got 'papr'; did you mean 'paper'?",
@@ -235,7 +235,7 @@ def test_three_faults_are_three_sentences(study):
 
 def test_faults_of_file_and_flags_come_together(study):
     path = study("[train]\nbatch = 1\n[data]\nnmae = 'x'\n")
-    lines = faults(path, target_sparsity=2.0, trials=0)
+    lines = errors_of(path, target_sparsity=2.0, trials=0)
     assert len(lines) == 4
     assert any(line.startswith("--target-sparsity must be below 1") for line in lines)
     assert any(re.fullmatch(r"--trials must be (at least 1|above 0), got 0", line) for line in lines)
@@ -293,33 +293,33 @@ def test_faults_of_file_and_flags_come_together(study):
 )
 def test_a_fault_is_one_sentence(study, line, key, rule):
     path = study(line)
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert re.fullmatch(f"{re.escape(str(path))}: {re.escape(key)} ?{rule}", sentence)
 
 
 @pytest.mark.parametrize("value", ["nan", "0", "-1"])
 def test_a_single_number_as_range_has_one_fault_not_two(study, value):
-    assert len(faults(study(f"search.space.spread = {value}"))) == 1
+    assert len(errors_of(study(f"search.space.spread = {value}"))) == 1
 
 
 @pytest.mark.parametrize("value", ["[0.5]", "[1, 2, 3]", "[]", "'wide'", "true"])
-def test_what_is_no_range_is_told_what_a_range_is(study, value):
+def test_what_is_no_range_is_explained(study, value):
     path = study(f"search.space.spread = {value}")
-    sentences = faults(path)
+    sentences = errors_of(path)
     assert len(sentences) == 1
     assert sentences[0].startswith(f"{path}: search.space.spread must be a number or [low, high]")
 
 
 @pytest.mark.parametrize("value", ["1.2.3", ".", "ten", "1h30m", "2 days", ""])
-def test_what_is_no_time_is_told_so_with_what_was_given(value):
-    (sentence,) = faults(time_budget=value)
+def test_what_is_no_time_is_rejected_with_its_value(value):
+    (sentence,) = errors_of(time_budget=value)
     assert sentence.startswith("--time-budget must be ")
     assert sentence.endswith(f"got {value!r}")
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "0", "0s", "-0"])
 def test_a_time_budget_is_a_positive_number(value):
-    (sentence,) = faults(time_budget=value)
+    (sentence,) = errors_of(time_budget=value)
     assert re.match(r"--time-budget must be .*, got '?-?(5|nan|inf|0)", sentence)
 
 
@@ -336,14 +336,14 @@ def test_a_time_budget_is_a_positive_number(value):
 )
 def test_true_and_false_are_no_numbers(study, line):
     path = study(line)
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: {line.split(' =')[0]} must be ")
 
 
 @pytest.mark.parametrize("steps", ["[[5, 0.1], [2, 0.1]]", "[[2, 0.1], [2, 0.1]]"])
 def test_learning_rate_steps_out_of_order_are_found_before_training(study, steps):
     path = study(f"train.learning_rate_steps = {steps}")
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: train.learning_rate_steps ")
 
 
@@ -362,7 +362,7 @@ def test_learning_rate_steps_out_of_order_are_found_before_training(study, steps
 )
 def test_an_unknown_key_is_offered_the_nearest(study, line, key, nearest):
     path = study(line)
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: unknown key {key!r}: known are ")
     assert sentence.endswith(f"; did you mean {nearest!r}?")
 
@@ -373,12 +373,12 @@ def test_an_unknown_key_far_from_all_is_shown_the_known_ones(study):
         "goal.front, goal.grid, goal.max_kb, goal.max_latency_ms, goal.max_ternary_kb, goal.min_accuracy, goal.prefer, "
         "goal.target_sparsity"
     )
-    assert faults(path)[0].startswith(f"{path}: unknown key 'goal.xyz': known are {known}")
+    assert errors_of(path)[0].startswith(f"{path}: unknown key 'goal.xyz': known are {known}")
 
 
 def test_two_goals_are_one_too_many(study):
     path = study("goal.target_sparsity = 0.0\ngoal.min_accuracy = 0.9")
-    assert faults(path) == [
+    assert errors_of(path) == [
         f"{path}: goal must name one of target_sparsity, min_accuracy, front, got min_accuracy and target_sparsity"
     ]
 
@@ -405,12 +405,12 @@ def test_a_budget_on_the_command_line_stands_beside_the_files_goal_but_not_besid
 
 def test_the_whole_front_has_no_budget(study):
     path = study("goal.front = true\ngoal.max_kb = 3.0")
-    assert faults(path) == [f"{path}: goal must not have both front, which has no limit, and max_kb"]
+    assert errors_of(path) == [f"{path}: goal must not have both front, which has no limit, and max_kb"]
 
 
 def test_a_preference_is_among_accurate_ones(study):
     path = study('goal.prefer = "fastest"')
-    assert faults(path) == [f"{path}: goal must name min_accuracy where it has prefer, got 'fastest' alone"]
+    assert errors_of(path) == [f"{path}: goal must name min_accuracy where it has prefer, got 'fastest' alone"]
 
 
 def test_a_goal_on_the_command_line_stands_instead_of_the_files(study):
@@ -420,33 +420,33 @@ def test_a_goal_on_the_command_line_stands_instead_of_the_files(study):
 
 def test_a_key_in_the_wrong_table_is_unknown(study):
     path = study("trials = 3")
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: unknown key 'trials': known are data, goal, model, name, out, recipe, search")
 
 
 def test_an_unknown_kind_of_alpha_names_the_key_and_the_known_kinds(study):
     path = study("search.alpha = { kind = 'trakced' }")
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: search.alpha")
     assert all(word in sentence for word in ("'trakced'", "tracked", "prior"))
 
 
 def test_a_fault_within_alpha_is_named_as_it_stands_in_the_file(study):
     path = study("search.alpha = { kind = 'tracked', every = 0 }")
-    assert faults(path) == [f"{path}: search.alpha.every must be at least 1, got 0"]
+    assert errors_of(path) == [f"{path}: search.alpha.every must be at least 1, got 0"]
 
 
 @pytest.mark.parametrize(
     "line", ["search.alpha = { kind = '{x}' }", "name = '{x}'", "'{x}' = 1", "search.form = '{0}'"]
 )
 def test_braces_in_what_was_given_are_shown_as_they_are(study, line):
-    (sentence,) = faults(study(line))
+    (sentence,) = errors_of(study(line))
     assert re.search(r"\{[x0]\}", sentence)
 
 
 def test_a_flag_into_a_table_that_is_none_is_one_of_all_faults(study):
     path = study("seed = -1\nmodel = 'lenet'\n")
-    lines = faults(path, model="resnet20")
+    lines = errors_of(path, model="resnet20")
     assert f"{path}: model must be a table, got 'lenet'" in lines
     assert f"{path}: seed must be at least 0, got -1" in lines
 
@@ -456,12 +456,12 @@ def test_a_flag_into_a_table_that_is_none_is_one_of_all_faults(study):
 
 def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "none.toml"
-    assert faults(path) == [f"{path}: there is no such study file"]
+    assert errors_of(path) == [f"{path}: there is no such study file"]
 
 
-def test_a_file_that_is_no_toml_is_told_where(study):
+def test_a_file_that_is_not_toml_is_reported_with_the_place(study):
     path = study("seed = 1\ntrials = = 2\n")
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: is not valid TOML: ")
     assert "line 2" in sentence
 
@@ -469,7 +469,7 @@ def test_a_file_that_is_no_toml_is_told_where(study):
 def test_a_folder_or_bytes_are_no_study_file(tmp_path):
     (tmp_path / "b.toml").write_bytes(b"name = '\xff'")
     for path in (tmp_path, tmp_path / "b.toml"):
-        (sentence,) = faults(path)
+        (sentence,) = errors_of(path)
         assert sentence.startswith(f"{path}: cannot be read as a study file: ")
 
 
@@ -576,9 +576,9 @@ def test_growths_are_one_or_several(study, line, growths):
     assert resolve(study(f"search.space.growth = {line}"), {}).search.space.growth == growths
 
 
-def test_no_growth_at_all_is_refused(study):
+def test_no_growth_at_all_is_rejected(study):
     path = study("search.space.growth = []")
-    (sentence,) = faults(path)
+    (sentence,) = errors_of(path)
     assert sentence.startswith(f"{path}: search.space.growth ")
 
 
@@ -621,7 +621,7 @@ def test_a_networks_file_is_found_from_anywhere_and_shown_without_its_folders(tm
     assert resolve(None, {"model": "package.inner:make"}).model.name == "package.inner:make"
 
 
-def test_weights_stand_instead_of_the_dense_training_unless_it_is_asked_for(tmp_path):
+def test_weights_stand_instead_of_the_dense_training_unless_it_is_requested(tmp_path):
     weights = {"weights": Path("w.pt")}
     assert resolve(None, {}).train.dense_epochs == 30
     assert resolve(None, weights).train.dense_epochs == 0
@@ -631,7 +631,7 @@ def test_weights_stand_instead_of_the_dense_training_unless_it_is_asked_for(tmp_
     assert resolve(again, {}) == resolve(None, weights)
 
 
-def test_no_dense_training_without_weights_is_refused(tmp_path):
+def test_no_dense_training_without_weights_is_rejected(tmp_path):
     with pytest.raises(SpecError) as caught:
         resolve(None, {"dense_epochs": 0})
     assert str(caught.value) == "--dense-epochs must be at least 1 without model.weights, got 0"

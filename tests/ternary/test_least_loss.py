@@ -14,14 +14,15 @@ from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     Limit,
-    limits_without_zeros,
-    refuse_impossible_limits,
-    sparsity_of_split,
-    split_of_weighting,
-    split_within,
-    weighting_of_split,
+    allocate,
+    allocate_within,
+    check_limits,
+    least_loss_weighting,
+    least_loss_within,
+    limits_met_without_zeros,
+    total_sparsity,
+    weighting_of,
 )
-from sca_search.ternary.sparing import sparing_split, sparing_weighting
 
 TWO = [LayerShape("a", (100, 10)), LayerShape("b", (50, 60))]
 
@@ -55,7 +56,7 @@ def problems(draw: st.DrawFn) -> tuple[list[LayerShape], dict[str, float], list[
 @given(problems())
 def test_limits_hold_and_the_tightest_is_used_up(problem) -> None:
     layers, weighting, limits = problem
-    split = split_within(layers, weighting, limits)
+    split = allocate_within(layers, weighting, limits)
     kept = densities(split)
     # A density is read back from 1 - sparsity, which costs the small ones some digits.
     assert all(limit.amount(kept) <= limit.most * (1 + 1e-6) for limit in limits)
@@ -69,33 +70,33 @@ def test_limits_hold_and_the_tightest_is_used_up(problem) -> None:
 def test_split_within_limits_is_that_of_its_sparsity(problem) -> None:
     # A trial that goes on has its sparsity and weighting only.
     layers, weighting, limits = problem
-    split = split_within(layers, weighting, limits)
-    again = split_of_weighting(layers, weighting, sparsity_of_split(layers, split))
+    split = allocate_within(layers, weighting, limits)
+    again = allocate(layers, weighting, total_sparsity(layers, split))
     assert all(again[name] == pytest.approx(split[name], abs=1e-6) for name in split)
 
 
 def test_split_within_a_limit_worked_out_by_hand() -> None:
     # 4 ms and 6 ms without zeros at the same density: 2 + 10 d = 5 gives d = 0.3.
-    split = split_within(TWO, {"a": 0.0, "b": 0.0}, [linear(5.0, fixed=2.0, a=4.0, b=6.0)])
+    split = allocate_within(TWO, {"a": 0.0, "b": 0.0}, [linear(5.0, fixed=2.0, a=4.0, b=6.0)])
     assert split == pytest.approx({"a": 0.7, "b": 0.7})
     # 3,000 of 4,000 weights lie in b.
-    assert sparsity_of_split(TWO, {"a": 0.5, "b": 0.9}) == pytest.approx((500 + 2700) / 4000)
+    assert total_sparsity(TWO, {"a": 0.5, "b": 0.9}) == pytest.approx((500 + 2700) / 4000)
 
 
 def test_limit_that_holds_without_zeros_is_told() -> None:
     wide, narrow = linear(11.0, a=4.0, b=6.0), linear(9.0, a=4.0, b=6.0)
-    assert limits_without_zeros(TWO, [wide, narrow]) == [wide]
-    assert split_within(TWO, {"a": 0.0, "b": 1.0}, [wide]) == {"a": 0.0, "b": 0.0}
+    assert limits_met_without_zeros(TWO, [wide, narrow]) == [wide]
+    assert allocate_within(TWO, {"a": 0.0, "b": 1.0}, [wide]) == {"a": 0.0, "b": 0.0}
 
 
 def test_limit_that_nothing_meets_is_refused_with_what_can_be_met() -> None:
     # Floors: one of 1,000 weights in a, one of 3,000 in b.
     limit = linear(1.5, fixed=2.0, a=4.0, b=6.0)
     with pytest.raises(SpecError) as refused:
-        refuse_impossible_limits(TWO, [limit])
+        check_limits(TWO, [limit])
     assert str(refused.value) == (
         "a latency of 1.5 ms cannot be met: with every ternary layer at its floor it is 2.006 ms, without zeros 12; "
-        "in the way are what is not ternary with 2, then a 0.004, b 0.002"
+        "the largest parts are the dense layers with 2, then a 0.004, b 0.002"
     )
 
 
@@ -118,8 +119,8 @@ def test_solver_loses_no_more_than_the_best_of_all(
         linear((1 + ratio) * share, a=1.0, b=ratio),
         Limit("size", "KB", 2.5, 0.0, lambda _, density: 1.5 * math.sqrt(density)),
     ]
-    found = sparing_split(known, TWO, limits)
-    kept = densities(found.split)
+    found = least_loss_within(known, TWO, limits)
+    kept = densities(found.allocation)
     assert all(limit.amount(kept) <= limit.most + 1e-9 for limit in limits)
     assert found.gap <= 1e-3
     # All pairs of the densities that it may pick from; each pair's loss is what it says for a limit that only it meets.
@@ -151,16 +152,16 @@ def _loss_of(known: list[LayerCost], name: str, density: float) -> float:
 def test_solver_spares_what_is_slow_to_lose_and_quick_to_run() -> None:
     # Both lose the same by zeros; b is ten times as slow, so b gets more of them.
     known = [*costs("a", 0.0, 0.01, 0.05, 0.2), *costs("b", 0.0, 0.01, 0.05, 0.2)]
-    split = sparing_split(known, TWO, [linear(3.0, a=1.0, b=10.0)]).split
+    split = least_loss_within(known, TWO, [linear(3.0, a=1.0, b=10.0)]).allocation
     assert split["b"] > split["a"]
     # The same of a split at a sparsity only, through its weighting.
-    again = split_within(TWO, weighting_of_split(TWO, split), [linear(3.0, a=1.0, b=10.0)])
+    again = allocate_within(TWO, weighting_of(TWO, split), [linear(3.0, a=1.0, b=10.0)])
     assert densities(again)["a"] >= densities(split)["a"] - 1e-9
 
 
 def test_layers_without_a_floor_are_spared_too() -> None:
     layers = [LayerShape("a", (100, 10), 0), LayerShape("b", (50, 60), 0)]
     known = [*costs("a", 0.0, 0.01, 0.05, 0.2), *costs("b", 0.0, 0.0, 0.0, 0.0)]
-    split = split_of_weighting(layers, sparing_weighting(known, layers, 0.7), 0.7)
+    split = allocate(layers, least_loss_weighting(known, layers, 0.7), 0.7)
     assert split["a"] < 0.7 < split["b"]
-    assert sparing_split(known, layers, [linear(1.0, a=1.0, b=1.0)]).split["b"] > 0.5
+    assert least_loss_within(known, layers, [linear(1.0, a=1.0, b=1.0)]).allocation["b"] > 0.5

@@ -1,7 +1,7 @@
-"""Answers about a run's good table of trials and good study file, kept: a bad file beside them leaves them as they are.
+"""A cache of what is computed from a run's undamaged table of trials and study file, for fuzzing the files beside them.
 
-Nine tenths of the time that a page takes go into its table of trials. A hundred thousand pages, each with another bad
-file, would take half an hour for every kind of file, and ask the same of the same table again and again.
+Nine tenths of the time of a dashboard page are spent on its table of trials. A hundred thousand pages, each with
+another damaged file, would take half an hour per kind of file and compute the same values from the same table.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,15 +26,15 @@ from sca_search.study import progress as display
 _OF_TABLES = (
     (reading, "chosen_trial"),
     *((study_data, name) for name in ("detailed_trials", "fronts", "growth", "importance", "parallel", "timeline")),
-    *((room, name) for room in (answers, display) for name in ("chosen_trial", "pareto_front")),
+    *((module, name) for module in (answers, display) for name in ("chosen_trial", "pareto_front")),
     *((display, name) for name in ("front_table", "better_lines")),
 )
 _READERS = (results, answers, reading, export_run)
-_MOST = 2000  # answers that are kept
+_MOST = 2000  # cached values
 
 
-class KeptAnswers:
-    """What was asked of one table."""
+class AnswerCache:
+    """Caches the values of one table."""
 
     def __init__(self, run: Path) -> None:
         files = read_run(run)
@@ -45,28 +45,28 @@ class KeptAnswers:
         self._read, self._table, self._made_rows = results.read_csv, study_data._table, RunFiles.rows.func
         self._resolved, self._pictured = run_folder.resolve, study_data.page_features
         self._instead: list[tuple[Any, str, Any]] = [
-            *((room, "read_csv", self._read_csv) for room in _READERS),
-            *((room, name, self._asking(getattr(room, name))) for room, name in _OF_TABLES),
+            *((module, "read_csv", self._read_csv) for module in _READERS),
+            *((module, name, self._cached(getattr(module, name))) for module, name in _OF_TABLES),
             (run_folder, "resolve", self._resolve),
             (study_data, "_table", self._page_table),
             (study_data, "page_features", self._features),
             (RunFiles, "rows", property(self._rows_of)),
             # A fact of Optuna's package, for which it runs all its scripts of older databases: half of the time in
             # which a study is opened.
-            (_VersionManager, "get_head_version", self._kept_method(_VersionManager.get_head_version)),
+            (_VersionManager, "get_head_version", self._cached_method(_VersionManager.get_head_version)),
         ]
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Within it, what was asked of them before is not worked out again."""
-        before = [(room, name, vars(room)[name]) for room, name, _ in self._instead]
-        for room, name, own in self._instead:
-            setattr(room, name, own)
+        """Within the context, each value is computed once."""
+        before = [(module, name, vars(module)[name]) for module, name, _ in self._instead]
+        for module, name, own in self._instead:
+            setattr(module, name, own)
         try:
             yield
         finally:
-            for room, name, usual in before:
-                setattr(room, name, usual)
+            for module, name, usual in before:
+                setattr(module, name, usual)
 
     def _resolve(self, study_file: Path, flags: dict[str, object]) -> StudySpec:
         return self._spec if study_file.read_bytes() == self._study and not flags else self._resolved(study_file, flags)
@@ -85,7 +85,7 @@ class KeptAnswers:
             return self._table(files, names)
         return self._answer(f"table {names}", lambda: self._table(files, names))
 
-    def _asking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _cached(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(about: Any, *more: Any) -> Any:
             if about is not self._frame and about is not self._rows:
                 return function(about, *more)
@@ -93,13 +93,13 @@ class KeptAnswers:
 
         return ask
 
-    def _kept_method(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _cached_method(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A method whose answer is the same for every object."""
         return lambda one: self._answer(method.__qualname__, lambda: method(one))
 
-    def _answer(self, question: str, work_out: Callable[[], Any]) -> Any:
+    def _answer(self, question: str, compute: Callable[[], Any]) -> Any:
         if len(self._known) > _MOST:
             self._known.clear()
         if question not in self._known:
-            self._known[question] = work_out()
+            self._known[question] = compute()
         return self._known[question]
