@@ -1,4 +1,4 @@
-// The Pareto front: accuracy against sparsity or a cost. A click selects a trial.
+// The Pareto front: the metric against sparsity or a cost. A click selects a trial.
 function frontFigure() {
   const { measure, view, headline } = currentFront();
   const title = `${headline}`;
@@ -19,18 +19,18 @@ function frontNote(measure, view) {
     ? ` ${counted(view.below, "trial")} far below ${view.below === 1 ? "is" : "are"} outside; a double click shows all.`
     : "";
   const { paper } = study();
-  const told = paper && measure.key === "sparsity"
+  const reference = paper && measure.key === "sparsity"
     ? ` The paper reports ${percent(paper.accuracy)} on the test split, after 200 epochs or more.`
     : "";
-  return `Validation ${metric().name} against ${measure.name}, better ${better}. Click a point, or use the arrow keys, and everything below follows.${below}${told}`;
+  return `Validation ${metric().name} against ${measure.name}, better ${better}. Click a point, or use the arrow keys, to select a trial.${below}${reference}`;
 }
 
 function frontAlt(measure) {
   const rows = currentFront().trials.map(trialOf);
-  const told = rows.map((row) =>
+  const texts = rows.map((row) =>
     `trial ${row.trial}: ${shownMetric(row.metric)} at ${shownMeasure(measure, row[measure.key])}`
   );
-  return `Scatter plot of validation ${metric().name} against ${measure.name}. On the front: ${told.join("; ")}.`;
+  return `Scatter plot of validation ${metric().name} against ${measure.name}. On the front: ${texts.join("; ")}.`;
 }
 
 function shownMeasure(measure, value) {
@@ -102,14 +102,14 @@ function frontTraces() {
   return traces;
 }
 
-// A paused trial has no end; it stands where its last rung saw it, at the sparsity that it was planned for.
+// A paused trial is drawn with its metric at the last rung and its planned sparsity.
 function pausedTraces(measure) {
   const rows = trials().filter((row) =>
     row.state === "paused" && isNumber(row.rung_metric) && isNumber(row.planned_sparsity)
   );
   if (measure.key !== "sparsity" || !rows.length) return [];
-  const stood = rows.map((row) => ({ ...row, metric: row.rung_metric, sparsity: row.planned_sparsity }));
-  return [points("paused", stood, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
+  const shown = rows.map((row) => ({ ...row, metric: row.rung_metric, sparsity: row.planned_sparsity }));
+  return [points("paused", shown, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
 }
 
 function seedTraces(known) {

@@ -25,7 +25,7 @@ function fill(parent, ...children) {
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
+const percent = (fraction, digits = 2) => (isNumber(fraction) ? `${(100 * fraction).toFixed(digits)}\u00a0%` : "–");
 
 // The study's metric: a fraction in percent, or a number with a unit of its own.
 const metric = (of = study()) => of.metric ?? { name: "accuracy", is_fraction: true };
@@ -67,12 +67,12 @@ function clock(seconds) {
 // The trials of a study as objects by column, made once a document.
 const trialsOf = (() => {
   const known = new WeakMap();
-  return (given) => {
-    if (!known.has(given)) {
-      const { columns, rows } = given.table;
-      known.set(given, rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]]))));
+  return (source) => {
+    if (!known.has(source)) {
+      const { columns, rows } = source.table;
+      known.set(source, rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]]))));
     }
-    return known.get(given);
+    return known.get(source);
   };
 })();
 

@@ -100,13 +100,13 @@ def test_latency_is_offered_where_trials_have_it(study: Path, tmp_path: Path) ->
         path.write_text(json.dumps(record))
     write_page(tmp_path / "page.html", [run])
     with opened(tmp_path / "page.html") as page:
-        assert page.locator("#axis").inner_text().split() == ["sparsity", "latency", "size"]
+        assert page.locator("#axis").inner_text().split() == ["sparsity", "latency", "ternary", "size"]
         page.locator("#axis").get_by_text("latency").click()
         shown(page, "front")
         assert set(values(page, "front", "front", "x")) <= {0.5, 0.25, 0.75}
         shown(page, "cost")
         heading = page.locator('figure[data-figure="cost"] h3').inner_text()
-        assert heading.endswith("0.1875\N{NO-BREAK SPACE}ms an image")
+        assert heading.startswith("latency 0.1875\N{NO-BREAK SPACE}ms, ternary size ")
 
 
 def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_a_hostile_name_is_text(study: Path, tmp_path: Path, name: str) -> None:
         assert "<img src=x" in page.locator("#trial-empty").inner_text()
 
 
-def older(run: Path) -> None:
-    """As runs of earlier versions are: without the files and columns that they did not write."""
-    for pattern in ("about.json", "closed-form.json", "candidates/*/distribution.json", "candidates/*/features.json"):
+def incomplete(run: Path) -> None:
+    """Without the files and columns that not every run has."""
+    for pattern in ("closed-form.json", "candidates/*/distribution.json", "candidates/*/features.json"):
         for file in run.glob(pattern):
             file.unlink()
     table = pd.read_csv(run / "trials.csv")
@@ -219,7 +219,7 @@ def failed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (older, "Finished: 3 trials"),
+        (incomplete, "Finished: 3 trials"),
         (empty, "Stopped: 0 of 3 trials"),
         (one, "Stopped: 1 of 3 trials"),
         (failed, "All 3 trials failed"),

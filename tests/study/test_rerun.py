@@ -67,7 +67,7 @@ def test_a_trial_comes_out_the_same_and_leaves_the_run_as_it_was(run, made: Path
 def test_a_refit_comes_out_the_same(run, made: Path) -> None:
     done = run("rerun", str(made), "--refit", "1")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "refit 1, came out the same, bit for bit" in done.stdout
+    assert "refit 1, is bit-identical" in done.stdout
 
 
 def test_a_trial_is_compared_with_its_own_command_and_not_with_the_newest(tiny_run: tuple[Path, str]) -> None:
@@ -97,7 +97,7 @@ def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
     assert {each["tensor"]: each["values"] for each in document["differences"]} == {trits: 1, bias: 1}
     assert (document["same"], document["trits_differing"]) == (False, 1)
     assert document["changed"] == {"torch": {"then": "1.0", "now": torch.__version__}}
-    assert "came out different: 2 of" in done.stderr
+    assert "differs: 2 of" in done.stderr
     assert f"torch 1.0 then, {torch.__version__} now" in done.stderr
 
 

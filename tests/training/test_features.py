@@ -118,7 +118,7 @@ def test_features_of_any_trial_become_a_picture(tiny_run: tuple[Path, str], run:
     ("arguments", "sentence"),
     [
         (("--trial", "77"), "there is no trial 77"),
-        (("--out", "maps.jpg"), "--out must be a file that ends in .png, got 'maps.jpg'"),
+        (("--out", "maps.jpg"), "--out must end in .png, got 'maps.jpg'"),
     ],
 )
 def test_bad_requests_are_one_sentence(
