@@ -22,7 +22,9 @@ from sca_search.config.study import StudySpec
 from sca_search.dashboard.paper import paper_figures
 from sca_search.paper.cells import Cell, full_epochs
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
-from sca_search.study.run import Audience, make_task, run_study
+from sca_search.study.events import Event, TrialEnded
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task
 
 FORMS = ("sharpened", "paper")
 # Studies of a network whose α the paper varied in table 6; the paper's accuracies are shown next to ours.
@@ -84,14 +86,18 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) ->
     return summary | {"form": form, "target": target, "seed": seed, "epochs": epochs}
 
 
+class _TrialPrinter:
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, TrialEnded) and event.row is not None:
+            print(" ", event.trial, event.row.get("metric"))
+
+
 def _run(spec: StudySpec, run: RunFolder, dense: Path) -> None:
     run = resumed_run(spec) if run.path.exists() else new_run(spec)
     dense.mkdir(parents=True, exist_ok=True)
     names = ("dense.safetensors", "dense.json")
     _copy(dense, run.path, names)
-    run_study(
-        run, spec, make_task(spec), Audience(on_trial_end=lambda row: print(" ", row["trial"], row.get("metric")))
-    )
+    run_study(run, spec, make_task(spec), [_TrialPrinter()])
     _copy(run.path, dense, names)
 
 

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from sca_search.ternary.sparing import least_loss_within
 
 from benchmarks.report import RESULTS, provenance, table, write_section
-from benchmarks.size import drawn
+from benchmarks.size import random_network
 from sca_search.config.load import resolve
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph
@@ -33,8 +34,9 @@ from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.budgets import Budgets, latency_limit
-from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
-from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, least_loss_within, weighting_of
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task, prepare_costs
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, weighting_of
 from sca_search.training.sensitivity import GRID
 
 NETWORKS = ("ResNet-20", "LeNet")
@@ -66,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 def _latency() -> None:
     rows, verdicts = [], []
     for name in NETWORKS:
-        graph = drawn(name, 0.5).graph()
+        graph = random_network(name, 0.5).graph()
         calibration = calibration_of(graph, how=How(fresh=True))
         cells = _budget_cells(graph, calibration)
         rows += [_row(name, cell) for cell in cells]
@@ -101,7 +103,7 @@ def _budget_cell(graph: Graph, budgets: Budgets, budget: float, seed: int) -> Ce
         split = _split(budgets.layers, costs, budgets.limits(goal, _frame(tries)))
         nonzeros = {layer.name: max(1, round((1 - split[layer.name]) * layer.weights)) for layer in budgets.layers}
         measured = measure_ms(with_random_trits(graph, nonzeros, seed=seed))
-        tries.append(budgets.predicted(split) | {"latency_ms": measured.latency_ms, "noisy": measured.noisy_share})
+        tries.append(budgets.predicted(split) | {"latency_ms": measured.latency_ms, "noisy": measured.noisy_fraction})
     return {"budget": budget, "tries": tries}
 
 
@@ -176,13 +178,13 @@ def _study_cell(arguments: argparse.Namespace, position: float, allocation: str)
         return dict(json.loads(cell_file.read_text()))
     spec = _spec(arguments, 1e9, allocation)
     task = make_task(spec)
-    calibration = prepare_budgets(spec, task, None, print).calibration
+    calibration = prepare_costs(spec, task, None, print).calibration
     assert calibration is not None
     least = {layer.name: layer.least_nonzeros for layer in task.layer_shapes}
     fastest, slowest = latency_model(calibration).range_us(least)
     budget = math.exp((1 - position) * math.log(fastest) + position * math.log(slowest)) / 1000
     folder.path.mkdir(parents=True, exist_ok=True)
-    finished = run_study(folder, replace_goal(spec, budget), task, Audience(), calibration)
+    finished = run_study(folder, replace_goal(spec, budget), task)  # reads the calibration from its cache
     chosen, dense = finished.summary["chosen"], finished.summary["dense"]
     assert isinstance(chosen, dict)
     assert isinstance(dense, dict)

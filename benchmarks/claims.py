@@ -44,7 +44,7 @@ def verdict(holds: bool) -> str:
     return HELD if holds else NOT_HELD
 
 
-def rises(table: str, network: str, rows: Sequence[Row]) -> Claim:
+def increases(table: str, network: str, rows: Sequence[Row]) -> Claim:
     """A larger α gives more zeros."""
     claim = f"sparsity increases with α ({network}, table {table})"
     ranks = rank_correlations(rows)
@@ -166,7 +166,7 @@ def _comparable(row: Row, with_tanh: Row | None, measure: Measure) -> float | No
     return measure.of(with_tanh) if with_tanh is not None and with_tanh.epochs == row.epochs else None
 
 
-def reaches(table: str, network: str, rows: Iterable[Row]) -> Claim:
+def covers_range(table: str, network: str, rows: Iterable[Row]) -> Claim:
     """α alone covers the range from almost no zeros to almost only zeros."""
     zeros = [row for row in rows if row.figure.metric == "sparsity"]
     papers = [row.figure.value for row in zeros]

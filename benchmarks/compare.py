@@ -12,13 +12,13 @@ import argparse
 import shutil
 import statistics
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.report import RESULTS, provenance, table, write_section
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
 from sca_search.config.study import StudySpec
-from sca_search.study.compare import Contest, Entry, run_contest, times_ms
-from sca_search.study.watching import Watcher
+from sca_search.study.compare import Comparison, MethodResult, run_comparison, times_ms
 
 TRITS = "{-1,0,+1}"
 STUDIES = {
@@ -33,16 +33,16 @@ STUDIES = {
 
 def main() -> None:
     arguments = _arguments()
-    watcher = Watcher(say=lambda line: print(line, flush=True))
+    say = partial(print, flush=True)
     contest = _contest(arguments, arguments.target_sparsity, tuple(METHODS), "all")
-    entries, _ = run_contest(contest, watcher)
+    entries, _ = run_comparison(contest, say)
     again = {}
     for method in _without_control():
         landed = round(statistics.fmean(_values(entries, method, "sparsity")), 3)
         beside = _contest(arguments, landed, (SCA,), f"at-{landed:g}")
         _copy_warm_starts(contest, beside)
-        again[method] = run_contest(beside, watcher)[0]
-    _report(arguments, contest, entries, again, times_ms(contest, entries, watcher))
+        again[method] = run_comparison(beside, say)[0]
+    _report(arguments, contest, entries, again, times_ms(contest, entries, say))
 
 
 def _arguments() -> argparse.Namespace:
@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _contest(arguments: argparse.Namespace, target: float, methods: tuple[str, ...], name: str) -> Contest:
+def _contest(arguments: argparse.Namespace, target: float, methods: tuple[str, ...], name: str) -> Comparison:
     tables = STUDIES[arguments.data]
     spec = StudySpec.model_validate(
         tables
@@ -66,10 +66,10 @@ def _contest(arguments: argparse.Namespace, target: float, methods: tuple[str, .
             "search": {"trials": arguments.trials},
         }
     )
-    return Contest(spec, methods, arguments.seeds, arguments.cells / "compare" / arguments.data / name)
+    return Comparison(spec, methods, arguments.seeds, arguments.cells / "compare" / arguments.data / name)
 
 
-def _copy_warm_starts(one: Contest, other: Contest) -> None:
+def _copy_warm_starts(one: Comparison, other: Comparison) -> None:
     for seed in range(one.seeds):
         target = other.folder / f"dense-{seed}"
         if not target.exists():
@@ -80,7 +80,7 @@ def _without_control() -> list[str]:
     return [name for name, method in METHODS.items() if method.weights == TRITS and not method.plans_sparsity]
 
 
-def _values(entries: Iterable[Entry], method: str, name: str) -> list[float]:
+def _values(entries: Iterable[MethodResult], method: str, name: str) -> list[float]:
     found = [getattr(entry, name) for entry in entries if entry.method == method]
     return [value for value in found if value is not None]
 
@@ -94,9 +94,9 @@ def _mean(values: list[float], factor: float, digits: int) -> str:
 
 def _report(
     arguments: argparse.Namespace,
-    contest: Contest,
-    entries: list[Entry],
-    again: dict[str, list[Entry]],
+    contest: Comparison,
+    entries: list[MethodResult],
+    again: dict[str, list[MethodResult]],
     times: dict[str, float],
 ) -> None:
     rows = [
@@ -133,7 +133,7 @@ Sizes are those of the packed export; µs are those of its C on one thread, for 
     print(text)
 
 
-def _differences(entries: list[Entry], again: dict[str, list[Entry]]) -> str:
+def _differences(entries: list[MethodResult], again: dict[str, list[MethodResult]]) -> str:
     """SCA against every other method with weights {-1,0,+1}, per seed, at that method's sparsity."""
     rows = []
     for method, known in METHODS.items():

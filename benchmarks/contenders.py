@@ -21,13 +21,13 @@ from sca_search.config.study import StudySpec
 from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID
-from sca_search.study.objective import Listener, Objective, work
+from sca_search.study.objective import Objective, work
 from sca_search.study.queue import fill_queue, open_study, rows
 from sca_search.study.sampler import derived_seed
-from sca_search.study.setup import make_space
+from sca_search.study.setup import StudyContext, layer_sensitivity
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Progress, Settled, Task, WarmStart
+from sca_search.training.task import Settled, Task, WarmStart
 from sca_search.training.train import train_candidate
 
 
@@ -71,7 +71,7 @@ class Bench:
     def train(self, candidate: Candidate) -> Settled:
         """Trains it and counts its epochs; a training that the budget does not cover is not started."""
         self.spend(candidate.epochs + candidate.frozen_epochs)
-        settled = train_candidate(candidate, self.task, self.start, Progress())
+        settled = train_candidate(candidate, self.task, self.start)
         zeros = sum(count.zeros for count in settled.counts.values())
         weights = sum(count.weights for count in settled.counts.values())
         self.points.append(
@@ -203,10 +203,11 @@ def ours(changed: Mapping[str, Any] | None = None, moved_to_training: bool = Fal
         spec = _changed(bench.spec, {**(changed or {}), **unfrozen})
         run = RunFolder(bench.folder)
         run.path.mkdir(parents=True, exist_ok=True)
-        space = make_space(run, spec, bench.task, bench.start)
+        sensitivity = layer_sensitivity(run, spec, bench.task, bench.start)
+        space = Space(spec, bench.task.layer_shapes, tuple(sensitivity))
         study = open_study(run, space)
         fill_queue(study, space)
-        objective = Objective(run, space, bench.task, bench.start, Listener())
+        objective = Objective(StudyContext(run, bench.task, bench.start, space))
         most = spec.train.epochs + spec.train.frozen_epochs
 
         def fits() -> bool:

@@ -26,10 +26,12 @@ from sca_search.config.load import resolve
 from sca_search.config.storage_url import Shared, storage_address
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Emit, ignore
 from sca_search.study.heartbeat import sending_heartbeats
-from sca_search.study.objective import Listener, work
+from sca_search.study.objective import work
 from sca_search.study.queue import fill_queue, is_superseded, open_study
 from sca_search.study.space import Space
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerShape
 from tests.support.postgres import running_server
 
@@ -76,12 +78,18 @@ class StandIn:
 
     run: RunFolder
     space: Space
-    listener: Listener = field(default_factory=Listener)
+    emit: Emit = ignore
+    stop: StopToken = NEVER
     on_beat: Callable[[], None] = field(default=lambda: None)
 
     @property
     def spec(self) -> StudySpec:
         return self.space.spec
+
+    @property
+    def context(self) -> "StandIn":
+        """Only its run is needed."""
+        return self
 
     def drop_checkpoint(self, _trial: FrozenTrial) -> None:
         """Nothing to do: there is no checkpoint."""

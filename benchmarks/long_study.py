@@ -31,16 +31,16 @@ from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
-from sca_search.study.objective import Listener, Objective, make_objective
+from sca_search.study.objective import Objective
 from sca_search.study.optuna_internals import WaitingTrialCache
 from sca_search.study.outcome import write_tables
 from sca_search.study.queue import observations, rows
 from sca_search.study.sampler import INNER, PlannedSampler
-from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.setup import build_context, make_task
 from sca_search.study.space import Space
 from sca_search.study.storage import local_address
 from sca_search.ternary.prior_file import write_prior
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from tests.support.postgres import running_server
 
 # The parts that have a time limit, and the files written after each trial.
@@ -71,10 +71,8 @@ class Bench:
 
 def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
     run, task = RunFolder(folder), make_task(spec)
-    start = warm_start(run, spec, task, Progress())
-    space = make_space(run, spec, task, start)
-    objective = make_objective(run, space, task, start, Listener())
-    return Bench(run, space, task, objective, new_study(storage or local_address(run)))
+    context = build_context(run, spec, task)
+    return Bench(run, context.space, task, Objective(context), new_study(storage or local_address(run)))
 
 
 def new_study(storage: str) -> optuna.Study:
@@ -117,7 +115,7 @@ def one_trial(bench: Bench) -> Seconds:
     with watch("values"):
         candidate = space.sample(trial, float(trial.user_attrs["planned_sparsity"]), seed=number)
     with watch("prior fit"):
-        trial.set_user_attr("asked", bench.objective.asked(study, candidate))
+        trial.set_user_attr("asked", bench.objective.requested(study, candidate))
     attributes = finished(space, 0.1, trial.params, trial.user_attrs["asked"], np.random.default_rng(number))
     with watch("tell"):
         for name, value in (attributes | {"worker": 1, "epochs": 25}).items():

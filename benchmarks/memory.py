@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,12 @@ from sca_search.data import Split
 from sca_search.data.dataset import assemble
 from sca_search.models.prepare import prepared
 from sca_search.runs.folder import new_run
-from sca_search.study.run import Audience, run_study
+from sca_search.study.events import Event, TrialEnded
+from sca_search.study.run import run_study
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, answers
-from sca_search.training.source import BY_NAME
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import BY_NAME, Task, WarmStart
 from sca_search.training.train import train_candidate
 
 # Allowed growth of a study after the first measured trial, and allowed peak memory relative to the bare loop.
@@ -78,8 +77,13 @@ def study_part(trials: int) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
         short = {"epochs": 1, "dense_epochs": 1, "train_limit": 200, "refits": 0, "trials": trials, "threads": 1}
         spec = resolve(None, {"front": True, "out": Path(folder), **short})
-        listen: Callable[[dict[str, object]], None] = lambda _row: resident.append(resident_bytes())  # noqa: E731
-        run_study(new_run(spec), spec, make_task(spec), Audience(on_trial_end=listen))
+
+        class Listener:
+            def on_event(self, event: Event) -> None:
+                if isinstance(event, TrialEnded):
+                    resident.append(resident_bytes())
+
+        run_study(new_run(spec), spec, make_task(spec), [Listener()])
     return resident
 
 
@@ -88,7 +92,7 @@ def trial_part(network: str) -> Memory:
     base = resident_bytes()
     settings = {"model": network, "epochs": EPOCHS, "batch": WORKLOADS[network].batch, "target_sparsity": 0.9}
     task, candidate, start = trial_of(resolve(None, settings), WORKLOADS[network].images)
-    train_candidate(candidate, task, start, Progress())
+    train_candidate(candidate, task, start)
     return {"base": base, "peak": peak_bytes()}
 
 

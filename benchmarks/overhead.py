@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.interleave import Timing, best, interleaved
 from benchmarks.report import RESULTS, provenance, table, write_section
-from benchmarks.turns import Timing, best, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.schedule import Constant
@@ -28,7 +28,7 @@ from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.control import SparsityControl
 from sca_search.ternary.parametrize import ternarize
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
 STUDIES = {
@@ -130,7 +130,7 @@ class BareTrial:
         order = torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(len(data)))
         for rows in order.split(size):
             if len(rows) > 1:
-                yield data.images[rows], data.labels[rows], self.start.answers[rows]
+                yield data.images[rows], data.labels[rows], self.start.teacher_logits[rows]
 
     def loss(self, logits: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
         share, hot = self.candidate.distillation, self.candidate.temperature
@@ -179,7 +179,7 @@ def main() -> None:
     task, start, candidate = _prepare(spec)
     trials = interleaved(
         {
-            "one trial": lambda: lambda: train_candidate(candidate, task, start, Progress()),
+            "one trial": lambda: lambda: train_candidate(candidate, task, start),
             "bare loop": lambda: lambda: BareTrial(candidate, task, start).run(),
         },
         arguments.rounds,
@@ -189,9 +189,7 @@ def main() -> None:
 
 def _prepare(spec: StudySpec) -> tuple[Task, WarmStart, Candidate]:
     task = make_task(spec)
-    dense = train_dense(
-        task, epochs=spec.train.dense_epochs, learning_rate=spec.train.dense_learning_rate, seed=0, progress=Progress()
-    )
+    dense = train_dense(task, epochs=spec.train.dense_epochs, learning_rate=spec.train.dense_learning_rate, seed=0)
     space = Space(spec)
     candidate = space.candidate(space.first_guess(), spec.goal.target_sparsity, seed=0)
     # The bare loop has no regularizer, whose cost is measured separately.

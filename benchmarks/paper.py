@@ -25,13 +25,13 @@ from benchmarks.claims import (
     Claim,
     above_others,
     collapse_text,
+    covers_range,
     full_epochs_of,
     has_collapsed,
+    increases,
     matches,
     matches_dense,
     needs_tanh,
-    reaches,
-    rises,
     spread_of,
     verdict,
 )
@@ -248,10 +248,10 @@ def _likely_command(reading: Reading) -> str:
 def claims_of(rows: dict[str, list[Row]], with_tanh: Sequence[Row]) -> list[Claim]:
     """Every claim, including those whose table was not trained."""
     return [
-        rises("6", "LeNet on MNIST", rows["6"]),
-        rises("7", "VGG-S on CIFAR-10", rows["7"]),
-        reaches("6", "LeNet on MNIST", rows["6"]),
-        reaches("7", "VGG-S on CIFAR-10", rows["7"]),
+        increases("6", "LeNet on MNIST", rows["6"]),
+        increases("7", "VGG-S on CIFAR-10", rows["7"]),
+        covers_range("6", "LeNet on MNIST", rows["6"]),
+        covers_range("7", "VGG-S on CIFAR-10", rows["7"]),
         matches_dense("mnist", "lenet", rows["1"]),
         *_studies_match(),
         *(matches_dense(*pair, rows[number]) for number in ("2", "3", "4") for pair in _pairs(rows[number])),

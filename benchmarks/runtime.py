@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.report import README, RESULTS, provenance, table, write_section
 from benchmarks.runtime_layers import layer_cells, layer_report
-from benchmarks.size import NETWORKS, drawn
+from benchmarks.size import NETWORKS, random_network
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.compiler import PORTABLE, require_compiler
 from sca_search.export.c.library import CompiledModel, compile_source, require_answers
@@ -118,7 +118,7 @@ def _main_build() -> str:
 
 def _cell(name: str, sparsity: float, arguments: argparse.Namespace) -> Cell:
     """One network at one sparsity, with every engine."""
-    network = replace(drawn(name, sparsity), images=None)
+    network = replace(random_network(name, sparsity), images=None)
     graph = network.graph()
     vectors = _vectors(network, graph)
     models = _compiled(graph, vectors)
@@ -222,10 +222,10 @@ def _full_row(cell: Cell, builds: list[str], others: list[str]) -> list[str]:
         *ratios,
         f"{deep / ours['median_us']:.2f}" if deep else "",
         f"{_engine(cell, INT8)['median_us'] / _engine(cell, INTEGERS)['median_us']:.2f}",
-        f"{ours['adds_a_cycle']:.2f}",
+        f"{ours['adds_per_cycle']:.2f}",
         *(f"{ours[key] / 1000:,.1f}" for key in ("disk_bytes", "table_bytes", "scratch_bytes")),
         f"{cell['init_ms']:.1f}",
-        f"{max(engine['noisy_share'] for engine in cell['engines']):.0%}",
+        f"{max(engine['noisy_fraction'] for engine in cell['engines']):.0%}",
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import ROOT, table
-from benchmarks.size import drawn
+from benchmarks.size import random_network
 from sca_search.export.graph.records import Convolution, Graph, WeightRecord
 from sca_search.export.latency.timing import stopwatch, time_in_turns
 from sca_search.export.latency.tune import layer_input, layer_models
@@ -94,7 +94,7 @@ def _shapes(networks: list[str]) -> list[tuple[Graph, WeightRecord]]:
     """One layer per shape."""
     found: dict[str, tuple[Graph, WeightRecord]] = {}
     for name in networks:
-        graph = drawn(name, 0.0).graph()
+        graph = random_network(name, 0.0).graph()
         for layer in graph.ternary_layers:
             found.setdefault(f"{name} {_spelled(layer)}", (graph, layer))
     return [(graph, replace(layer)) for graph, layer in found.values()]
@@ -129,7 +129,7 @@ def _measured(graph: Graph, layer: WeightRecord, flags: tuple[str, ...]) -> list
             "sparsities": known,
             "entries": [entries(sparse[sparsity].weight, COLUMNS[kind]) for sparsity in known],
             "us": [1e6 * timings.each[str((kind, sparsity))].low for sparsity in known],
-            "noisy": [timings.each[str((kind, sparsity))].noisy_share for sparsity in known],
+            "noisy": [timings.each[str((kind, sparsity))].noisy_fraction for sparsity in known],
         }
         for kind in COLUMNS
         if len(known := [sparsity for sparsity in sparse if (kind, sparsity) in samplers]) >= _POINTS

@@ -42,7 +42,6 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task, warm_start
 from sca_search.system.files import write_json_atomic
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Progress
 
 CONTENDERS: dict[str, Contender] = {
     "ours": ours(),
@@ -143,7 +142,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float | None, conten
     task = make_task(spec)
     dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
     dense.path.mkdir(parents=True, exist_ok=True)
-    start = warm_start(dense, spec, task, Progress())
+    start = warm_start(dense, spec, task)
     budget = trials * (spec.train.epochs + spec.train.frozen_epochs)
     bench = Bench(spec, task, start, budget, folder / "run")
     with contextlib.suppress(SpentError):

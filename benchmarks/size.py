@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.report import README, RESULTS, provenance, table, write_section
+from sca_search.data.input_spec import InputSpec
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Images, Network
 from sca_search.export.graph.records import TestVectors
@@ -49,7 +50,7 @@ def main() -> None:
     write_section(README, "size", f"{short_table(rows)}  \n{provenance()}")
 
 
-def drawn(name: str, sparsity: float) -> Network:
+def random_network(name: str, sparsity: float) -> Network:
     """A network with dense first and last layer, all others with exactly this fraction of zeros."""
     model_name, shape = NETWORKS[name]
     torch.manual_seed(0)
@@ -65,7 +66,7 @@ def drawn(name: str, sparsity: float) -> Network:
             weight.copy_(trits.view_as(weight))
     reestimate_normalisation(model, [(torch.randn(64, *shape), torch.zeros(64))])
     classes = tuple(str(number) for number in range(10))
-    return Network(model, shape, classes, tuple(layers), images=_noise(shape))
+    return Network(model, InputSpec(shape, classes), tuple(layers), images=_noise(shape))
 
 
 def _noise(shape: Shape) -> Images:
@@ -93,7 +94,7 @@ class Row:
 
 def measured(name: str, sparsity: float) -> Row:
     """The sizes of a random network and of its packed file."""
-    network = drawn(name, sparsity)
+    network = random_network(name, sparsity)
     graph = network.graph()
     images = choose_vectors(graph, network.images)
     logits = np.zeros((len(images), len(graph.class_names)), dtype=np.float32)
@@ -180,7 +181,7 @@ def _digits_row() -> list[str]:
 
 
 def _vgg_row() -> list[str]:
-    network = drawn("VGG-S", 0.5)
+    network = random_network("VGG-S", 0.5)
     with tempfile.TemporaryDirectory() as folder:
         watch = Stopwatch()
         exported = export_network(Path(folder) / "vgg", network, ExportOptions(say=print))

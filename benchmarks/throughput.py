@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader
 
+from benchmarks.interleave import TimedTask, interleaved
 from benchmarks.report import RESULTS, provenance, write_section
 from benchmarks.throughput_report import VARIANTS, speeds_of, text_of
-from benchmarks.turns import TimedTask, interleaved
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
@@ -38,9 +38,8 @@ from sca_search.models.prepare import PreparedNetwork, prepared
 from sca_search.study.space import Space
 from sca_search.ternary.methods.sca import Sca
 from sca_search.ternary.parametrize import Form
-from sca_search.training.fit import FitPlan, Watch, fit, layout
-from sca_search.training.source import BY_NAME
-from sca_search.training.task import Task
+from sca_search.training.fit import FitPlan, fit, layout
+from sca_search.training.task import BY_NAME, Task
 
 SPARSITY = 0.9
 RATE = 1e-3
@@ -111,7 +110,7 @@ class Bench:
 
     def dense(self) -> TimedTask:
         model = self.network.make_model()
-        return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE), Watch())
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE))
 
     def ternary(self, form: Form, *, held: bool = False) -> TimedTask:
         """The first guess of a study for this form; weights are pinned progressively only if requested."""
@@ -122,7 +121,7 @@ class Bench:
         data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalise=False)
         method = Sca(model, candidate, Task(data, self.network.make_model, self.network.choices, self.batch))
         plan = FitPlan(1, candidate.learning_rate, candidate.latent_learning_rate)
-        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, Watch(), method)
+        return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, method=method)
 
     def candidate(self, form: Form) -> Candidate:
         spec = self.spec.model_copy(update={"search": self.spec.search.model_copy(update={"form": form})})

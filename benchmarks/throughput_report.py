@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from benchmarks.interleave import Timing
 from benchmarks.report import table
-from benchmarks.turns import Timing
 
 GOAL = 0.95
 # Our training and the bare loop that it is compared with.

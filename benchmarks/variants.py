@@ -19,12 +19,12 @@ from benchmarks.search import STUDIES, study_of
 from sca_search.config.candidate import Candidate
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
-from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.setup import layer_sensitivity, make_task, warm_start
 from sca_search.study.space import Space
 from sca_search.system.files import write_json_atomic
 from sca_search.ternary.allocation import allocate, least_loss_weighting
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_candidate
 
 # β increases slowly and the gradient is that of the function itself: the first guess of an earlier version.
@@ -111,7 +111,7 @@ def _cell(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) 
     task = make_task(spec)
     dense = RunFolder(arguments.cells / "search" / arguments.data / f"dense-{seed}")
     dense.path.mkdir(parents=True, exist_ok=True)
-    start = warm_start(dense, spec, task, Progress())
+    start = warm_start(dense, spec, task)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomic(file, _measured(spec, task, start, dense, sparsity, name))
 
@@ -119,8 +119,8 @@ def _cell(arguments: argparse.Namespace, seed: int, sparsity: float, name: str) 
 def _measured(
     spec: StudySpec, task: Task, start: WarmStart, dense: RunFolder, sparsity: float, name: str
 ) -> dict[str, Any]:
-    space = make_space(dense, spec, task, start)
-    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start, Progress())
+    space = Space(spec, task.layer_shapes, tuple(layer_sensitivity(dense, spec, task, start)))
+    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start)
     test = task.data.read_test().batches(EVALUATION_BATCH)
     found = {
         "variant": name,

@@ -20,7 +20,7 @@ from sca_search.study.setup import make_task
 from sca_search.ternary.parametrize import latent_of_dense
 from sca_search.ternary.prior import alpha_for_sparsity
 from sca_search.ternary.prior_correction import Observation, asked_for
-from sca_search.training.task import Progress, Settled, WarmStart
+from sca_search.training.task import Settled, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
 Points = list[tuple[float, float]]
@@ -129,10 +129,10 @@ def charts() -> dict[str, Chart]:
     """All figures by file name."""
     torch.set_num_threads(1)
     task = make_task(StudySpec())
-    start = train_dense(task, epochs=10, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=10, learning_rate=0.01, seed=0)
 
     def train(candidate: Candidate) -> Settled:
-        return train_candidate(candidate, task, start, Progress())
+        return train_candidate(candidate, task, start)
 
     example = train(papers_candidate(STRONG, 0.5))
     return {

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from sca_search.api.loop import ternary_layers
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, export_network, parse_formats
 from sca_search.export.graph.network import Images, Network
@@ -40,14 +41,9 @@ def export_baked(
     given = Images(len(numbers), lambda: iter([numbers]))
     was_training = model.training
     try:
-        network = Network(
-            model=model.cpu().eval(),
-            input_shape=tuple(inputs.shape[1:]),
-            class_names=tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs)))),
-            ternary_layers=layers,
-            images=given,
-            training=given,
-        )
+        model.cpu().eval()
+        classes = tuple(names) if names is not None else tuple(map(str, range(_outputs(model, inputs))))
+        network = Network(model, InputSpec(tuple(inputs.shape[1:]), classes), layers, images=given, training=given)
         return export_network(Path(out), network, chosen)
     finally:
         model.train(was_training)

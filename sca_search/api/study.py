@@ -4,12 +4,10 @@
     result.front                              # a pandas table
     result.chosen.export("out/", formats=["c", "onnx"])
 
-It is the command's study in every respect: the same run folder, page and files.
+It runs the same search as the command, with the same run folder, dashboard and files.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,26 +17,22 @@ import pandas as pd
 from torch import nn
 
 from sca_search.config.load import FLAGS, resolve
-from sca_search.config.study import StudySpec
 from sca_search.config.types import PYTHON_OBJECT
 from sca_search.dashboard import PageWriter
 from sca_search.errors import RunError, SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
 from sca_search.export.run import export_run, found_network, trial_row
 from sca_search.runs.candidates import read_table
-from sca_search.runs.folder import RunFolder, new_run, resumed_run
+from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, unmet
-from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import read_csv
 from sca_search.study.progress import StudyDisplay
-from sca_search.study.run import Audience, make_task, prepare_budgets, run_study
-from sca_search.study.workers import threads_of
+from sca_search.study.session import run_search
 from sca_search.system.console import SafeConsole
-from sca_search.system.signals import stop_on_interrupt
-from sca_search.training.source import OBJECTS, Source
+from sca_search.training.task import OBJECTS, Source
 
-# What `search` takes as an argument of its own.
-_OWN = {"model", "data"}
+# Settings that are arguments of `search` themselves.
+_ARGUMENTS = {"model", "data"}
 
 
 def search(
@@ -50,16 +44,15 @@ def search(
     resume: bool = False,
     **settings: Any,
 ) -> "Result":
-    """Searches ternary networks; `settings` are the command's flags: target_sparsity, trials, epochs, out, ….
+    """Search ternary networks. `settings` are the command's flags: target_sparsity, trials, epochs, out, ….
 
-    `model` is a torch module, which is copied; a function of the number of outputs and the input's shape; or a name as
-    the command takes it. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name.
-    The settings `loss` and `metric` may be functions of (outputs, targets).
-    `study` is a study file that the settings overrule.
+    `model` is a torch module, which is copied, a function of the number of outputs and the input shape, or a name as
+    in the command. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name. The
+    settings `loss` and `metric` may be functions of (outputs, targets). `study` is a study file; settings override it.
     """
     for name in settings:
-        if name not in FLAGS or name in _OWN:
-            raise SpecError(f"search: {unknown_name('setting', name, FLAGS.keys() - _OWN)}")
+        if name not in FLAGS or name in _ARGUMENTS:
+            raise SpecError(f"search: {unknown_name('setting', name, FLAGS.keys() - _ARGUMENTS)}")
     given = settings | {"model": model, "data": data}
     source = Source(**{name: given[name] for name in OBJECTS if not isinstance(given.get(name), str | None)})
     flags = given | {name: _name_of(given[name]) for name in OBJECTS if given.get(name) is not None}
@@ -67,54 +60,33 @@ def search(
     if source.has_objects and spec.search.workers > 1:
         raise SpecError(
             f"search: workers must be 1 with objects made in Python, got {spec.search.workers}: "
-            "other processes can only make what has a name (file.py:function)"
+            "other processes can only load what has a name (file.py:function)"
         )
-    return _run(spec, source, progress, resume)
-
-
-def _name_of(given: Any) -> str:
-    if isinstance(given, str):
-        return given
-    return f"{PYTHON_OBJECT}{getattr(given, '__name__', type(given).__name__)}"
-
-
-def _run(spec: StudySpec, source: Source, progress: bool, resume: bool) -> "Result":
     console = SafeConsole(quiet=not progress)
-    task = make_task(spec, source)
-    for note in task.data.notes:
-        console.print(f"{task.data.name}: {note}", highlight=False, markup=False)
-    known = resumed_run(spec, training_is_whole=task.data.training_is_whole) if resume else None
-    if known is None:
-        task.start_model()  # weights that do not fit are refused before anything is written
-    prepared = prepare_budgets(spec, task, known.latency_file if known else None, console.print)
-    run = known or new_run(spec)
-    note_command(run, ["(from Python)"], threads_of(spec, task))
-    display = StudyDisplay(spec, console, task.metric.name)
-    with _stops_on_interrupt() as stop, display.shown():
-        audience = display.audience(Audience(stop_requested=stop, page=PageWriter))
-        finished = run_study(run, spec, task, audience, prepared.calibration)
+    with StudyDisplay(console) as display:
+        command, listeners = ["(from Python)"], (PageWriter(), display)
+        finished = run_search(spec, command, listeners, source, resume=resume, say=console.print)
     if finished.stopped:
-        raise KeyboardInterrupt(f"{run.path}: stopped as asked; the same call with resume=True goes on")
-    return Result(run.path, source)
+        raise KeyboardInterrupt(f"{finished.run.path}: stopped; the same call with resume=True continues")
+    return Result(finished.run.path, source)
 
 
-def _stops_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
-    """Only the main thread may handle signals; elsewhere nobody can press Ctrl-C."""
-    if threading.current_thread() is threading.main_thread():
-        return stop_on_interrupt()
-    return nullcontext(lambda: False)
+def _name_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{PYTHON_OBJECT}{getattr(value, '__name__', type(value).__name__)}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished study: its tables, its page, its networks."""
+    """A finished study: tables, dashboard, networks."""
 
     path: Path  # the run folder
     source: Source
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial."""
+        """One row per trial."""
         return read_csv(RunFolder(self.path).trials_file)
 
     @cached_property
@@ -124,17 +96,17 @@ class Result:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says."""
+        """The content of summary.json."""
         return read_table(RunFolder(self.path).summary_file)
 
     @property
     def dashboard(self) -> Path:
-        """The page."""
+        """The path of the dashboard page."""
         return RunFolder(self.path).dashboard_file
 
     @property
     def chosen(self) -> "Found":
-        """The network that the goal picks; RunError where no trial meets it."""
+        """The network of the chosen trial; RunError where no trial meets the goal."""
         spec = RunFolder(self.path).spec()
         metric = RunFolder(self.path).metric
         number = chosen_trial(self.trials, spec.goal, metric)
@@ -143,7 +115,7 @@ class Result:
         return self.trial(number)
 
     def trial(self, number: int) -> "Found":
-        """Any trial's network."""
+        """The network of any trial."""
         run = RunFolder(self.path)
         return Found(self, number, trial_row(run, run.spec(), number))
 
@@ -158,7 +130,7 @@ class Found:
 
     @property
     def sparsity(self) -> float:
-        """The share of zeros, counted in its file."""
+        """The fraction of zeros, counted in its file."""
         return float(self.row["sparsity"])
 
     @property
@@ -168,18 +140,18 @@ class Found:
 
     @property
     def test_accuracy(self) -> float | None:
-        """The same on the test split, which is read for the chosen one only, and at the end of a study."""
+        """The metric on the test split, which is evaluated for the chosen trial only, at the end of a study."""
         chosen = self.result.summary.get("chosen")
         return chosen.get("test_metric") if chosen and chosen["trial"] == self.trial else None
 
     def export(
         self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any
     ) -> Exported:
-        """Writes files to use elsewhere, and verifies them; `options` are those of the command."""
+        """Write the files of an export and verify them; `options` are those of the command."""
         chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
         return export_run(self.result.path, self.trial, Path(out), chosen, self.result.source)
 
     def model(self) -> nn.Module:
-        """The network itself, with its trits, as a torch module that takes inputs as they are and normalises them."""
+        """The network with its trits, as a torch module that normalizes its inputs itself."""
         run = RunFolder(self.result.path)
         return found_network(run, run.spec(), self.row, self.result.source).normalised()

@@ -3,7 +3,6 @@
 import statistics
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from sca_search.study.compare import Contest, Entry
+    from sca_search.study.compare import Comparison, MethodResult
 
 _TRIALS = 4
 
@@ -72,40 +71,43 @@ def compare_command(
         raise SpecError("compare needs a target sparsity as its only goal: set --target-sparsity")
     default = base.out / f"compare-{base.base_name}"
     say("loading torch")
-    from sca_search.study.compare import Contest, chosen_methods
+    from sca_search.study.compare import Comparison, chosen_methods
 
     folder = (out or default).expanduser()
-    _run(Contest(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
+    _run(Comparison(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
 
 
-def _run(contest: "Contest", timed: bool) -> None:
+def _run(comparison: "Comparison", timed: bool) -> None:
     from sca_search.dashboard import PageWriter, write_page
-    from sca_search.study.compare import run_contest, times_ms
-    from sca_search.study.watching import Watcher, watched
+    from sca_search.study.compare import run_comparison, times_ms
+    from sca_search.study.progress import StudyDisplay
 
-    with stop_on_interrupt() as stop:
-        watcher = Watcher(say, stop, partial(watched, page=PageWriter))
-        entries, stopped = run_contest(contest, watcher)
-        times = times_ms(contest, entries, watcher) if timed and not stopped else {}
-    rows = [_row(method, [each for each in entries if each.method == method], times) for method in contest.methods]
+    with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
+        entries, stopped = run_comparison(comparison, say, [PageWriter(), display], stop)
+        times = times_ms(comparison, entries, say) if timed and not stopped else {}
+    rows = [_row(method, [each for each in entries if each.method == method], times) for method in comparison.methods]
     rows = [row for row in rows if row["seeds"]]
     results().print(_table(rows))
     for name, reason in NOT_IMPLEMENTED.items():
         info().print(f"{name} is not implemented: {reason}.", highlight=False, soft_wrap=True, style="dim")
-    page = contest.folder / "comparison.html"
-    runs = [contest.folder / f"{row['method']}-0" for row in rows]
-    document: dict[str, Any] = {"target_sparsity": contest.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
+    page = comparison.folder / "comparison.html"
+    runs = [comparison.folder / f"{row['method']}-0" for row in rows]
+    document: dict[str, Any] = {
+        "target_sparsity": comparison.base.goal.target_sparsity,
+        "stopped": stopped,
+        "rows": rows,
+    }
     if runs:
         write_page(page, runs)
-        write_json_atomic(contest.folder / "compare.json", document)
+        write_json_atomic(comparison.folder / "compare.json", document)
         results().print(f"Dashboard: {page}", highlight=False, soft_wrap=True, markup=False)
-    print_json(document | {"folder": contest.folder, "page": page if runs else None})
+    print_json(document | {"folder": comparison.folder, "page": page if runs else None})
     if stopped:
         errors().print("Interrupted. The same command continues.")
         raise typer.Exit(stop.exit_code)
 
 
-def _row(method: str, entries: "Sequence[Entry]", times: dict[str, float]) -> dict[str, Any]:
+def _row(method: str, entries: "Sequence[MethodResult]", times: dict[str, float]) -> dict[str, Any]:
     """One method: means over its seeds, and sample standard deviations if there are two or more."""
     row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
     for name in ("metric", "test_metric", "sparsity", "ternary_bytes", "file_bytes"):

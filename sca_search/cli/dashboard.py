@@ -106,7 +106,7 @@ def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tupl
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH
     from sca_search.training.features import compare_features
-    from sca_search.training.source import BY_NAME
+    from sca_search.training.task import BY_NAME
 
     run = RunFolder(path)
     spec = run.spec()
@@ -117,12 +117,11 @@ def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tupl
     dense = dense_state(run)
     say("reading the data")
     data = BY_NAME.load(spec)
-    if not data.has_images:
+    if not data.input.is_image:
         raise RunError(f"{run.path}: feature maps need images, inputs of {data.name} have the shape {data.input_shape}")
     say("comparing the networks")
     one, other = (
-        built(spec, data.input_shape, data.num_classes, weights, where)
-        for weights, where in ((dense, run.path), (state, best["folder"]))
+        built(spec, data.input, weights, where) for weights, where in ((dense, run.path), (state, best["folder"]))
     )
     found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
     write_json_atomic(run.candidate(number) / FEATURES, found)

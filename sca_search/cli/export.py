@@ -86,8 +86,8 @@ def bench_command(
     save: Annotated[Path | None, option("Also write the measured times to this JSON file.", metavar="FILE")] = None,
 ) -> None:
     """Time exported C against onnxruntime (fp32, int8) and torch: one image at a time, one thread, interleaved."""
+    from sca_search.cli.tables import bench_lines, bench_table
     from sca_search.export.latency.bench import bench_folder
-    from sca_search.study.progress import bench_lines, bench_table
     from sca_search.system.files import write_json_atomic
 
     bench = bench_folder(folder, seconds, say)
@@ -111,9 +111,9 @@ def check_command(
     what ran and what was only compiled, and the model's size on a Cortex-M4; exit code 1 if anything fails.
     """
     from sca_search.cli.json_output import check_answer
+    from sca_search.cli.tables import check_table, size_table
     from sca_search.export.c.cross import parse_targets
     from sca_search.export.check import check_folder
-    from sca_search.study.progress import check_table, size_table
 
     report = check_folder(folder, parse_targets(target), say)
     results().print(check_table(report))
@@ -142,19 +142,19 @@ def calibrate_command(
     The measurement is cached for this processor, compiler, network and version of the kernels. On another device, the
     emitted program prints a latency table: `./calibrate-aarch64-linux-neon > latency.json`.
     """
+    from sca_search.cli.tables import latency_lines, latency_table
     from sca_search.export.latency.calibrate import (
         How,
         calibration_graph,
         calibration_of,
+        check_options,
         emit_calibration,
-        refuse_mixed,
     )
     from sca_search.export.latency.model import latency_model
     from sca_search.export.latency.table import write_calibration
-    from sca_search.study.progress import latency_lines, latency_table
-    from sca_search.study.run import make_task
+    from sca_search.study.setup import make_task
 
-    refuse_mixed(emit, target, seconds)
+    check_options(emit, target, seconds)
     task = make_task(resolve(study, flags))
     graph = calibration_graph(task)
     if emit is not None and target is not None:

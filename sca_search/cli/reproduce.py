@@ -1,7 +1,6 @@
 """`reproduce`: a table of the paper, trained here, with the paper's results next to ours."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,12 +82,12 @@ def _run(table: str, plan: "Plan") -> None:
     from sca_search.dashboard import PageWriter
     from sca_search.paper.comparison import rows_of
     from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
-    from sca_search.study.watching import Watcher, watched
+    from sca_search.study.progress import StudyDisplay
     from sca_search.training.fit import StopRequestedError
 
-    with stop_on_interrupt() as stop:
+    with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
         try:
-            done = reproduce(plan, Watcher(say, stop, partial(watched, page=PageWriter)))
+            done = reproduce(plan, say, [PageWriter(), display], stop)
         except StopRequestedError:
             done = Reproduced(finished_results(plan), stopped=True)
         except DataError:  # of a later cell: print the results of earlier ones

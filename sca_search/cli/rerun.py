@@ -37,11 +37,10 @@ def rerun_command(
     say("loading torch")
     from sca_search.study.rerun import rerun
     from sca_search.training.fit import StopRequestedError
-    from sca_search.training.task import Progress
 
     with stop_on_interrupt() as stop:
         try:
-            done = rerun(run_folder, trial, refit, say, Progress(stop_requested=stop))
+            done = rerun(run_folder, trial, refit, say, stop)
         except StopRequestedError:
             errors().print("Interrupted. The run folder is unchanged.")
             print_json({"error": "interrupted", "exit_code": stop.exit_code})

@@ -1,15 +1,22 @@
 """`run`, the default command, and `show`."""
 
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Column, Table
 
-from sca_search.cli import searching
+from sca_search.cli.exit_codes import NEGATIVE
 from sca_search.cli.options import RUN_PANEL, RunArgument, StudyFile, option, study_options
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
-from sca_search.system.console import info, print_json, results
+from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.versions import __version__
+
+if TYPE_CHECKING:
+    from sca_search.config.study import StudySpec
+    from sca_search.runs.folder import RunFolder
+    from sca_search.study.run import Finished
 
 
 def _print_version(is_requested: bool) -> None:
@@ -58,9 +65,110 @@ def run_command(
     """
     spec = resolve(study, flags)
     if dry_run:
-        searching.dry_run(spec)
-    else:
-        searching.search(spec, resume, shared_by(storage, artifacts))
+        _print_plan(spec)
+        return
+    shared = shared_by(storage, artifacts)
+    if info().is_terminal:
+        say("loading torch, data and network")
+    from sca_search.dashboard import PageWriter
+    from sca_search.study.progress import StudyDisplay
+    from sca_search.study.session import run_search
+
+    with StudyDisplay(info()) as display:
+        listeners = (PageWriter(), display)
+        finished = run_search(spec, sys.argv[1:], listeners, resume=resume, shared=shared, say=say)
+    _print_finished(finished, spec)
+
+
+def _print_finished(finished: "Finished", spec: "StudySpec") -> None:
+    """Print the results of a search; exits with the code of a stop or of an unmet goal."""
+    from sca_search.cli.json_output import study_answer
+    from sca_search.runs.goal import unmet
+    from sca_search.runs.trials import read_csv
+
+    run = finished.run
+    if finished.is_joined and not finished.stopped:
+        print_json({"run": run.path, "joined": True, "stopped": False})
+        return
+    if finished.summary:
+        _print_results(run, spec)
+    _print_places(run)
+    is_met = bool(finished.summary.get("chosen"))
+    reason = (
+        "stopped" if finished.stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
+    )
+    print_json(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
+    if finished.stopped:
+        errors().print("Stopped. The same command with --resume continues.")
+        raise typer.Exit(finished.exit_code)
+    if reason:
+        errors().print(reason, highlight=False, soft_wrap=True)
+        raise typer.Exit(NEGATIVE)
+
+
+def _print_plan(spec: "StudySpec") -> None:
+    from sca_search.cli.json_output import plan_answer
+    from sca_search.config.recipe import describe_scaling
+    from sca_search.runs.goal import aim_of, planned_sparsities
+    from sca_search.study.setup import make_task, starting_alphas
+
+    task = make_task(spec)
+    for note in task.data.notes:
+        info().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+    task.start_model()  # weights that do not fit are rejected here, too
+    if spec.recipe is not None:
+        info().print(describe_scaling(spec), highlight=False, soft_wrap=True, markup=False)
+    alphas, out = starting_alphas(task, spec), results()
+    out.print(spec.to_toml(), highlight=False, markup=False)
+    longest = max(len(choice.layer.name) for choice in task.choices)  # a truncated name could not be used as a pattern
+    layer_column = Column("layer", min_width=longest)
+    table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
+    for choice in task.choices:
+        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.layer.name in alphas else ""
+        table.add_row(
+            choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
+        )
+    out.print(table)
+    planned = planned_sparsities(spec)
+    shown = " ".join("by earlier trials" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
+    out.print(f"goal: {aim_of(spec, task.metric.name)}; planned sparsities: {shown}", highlight=False)
+    each = spec.train.epochs + spec.train.frozen_epochs
+    total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
+    out.print(
+        f"total epochs: {total} = {spec.train.dense_epochs} dense + ({spec.search.trials} trials + "
+        f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
+        highlight=False,
+    )
+    if spec.recipe is None:
+        note = "α is the prior's on the initial weights; a study computes it from its dense warm start."
+        out.print(note, style="dim")
+    print_json(plan_answer(spec, task, alphas, total))
+
+
+def _print_results(run: "RunFolder", spec: "StudySpec") -> None:
+    """Print the tables of a study; with -q only the chosen model."""
+    from sca_search.runs.candidates import read_json
+    from sca_search.runs.trials import read_csv
+    from sca_search.study.progress import better_lines, front_table, result_lines, rung_lines, sensitivity_table
+
+    frame = read_csv(run.trials_file)
+    summary = read_json(run.summary_file, {})
+    sensitivity = sensitivity_table(summary.get("sensitivity", []))
+    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
+        info().print(table)
+    for line in rung_lines(summary):
+        info().print(line, highlight=False)
+    for line in result_lines(summary):
+        results().print(line, highlight=False)
+    for line in better_lines(frame, spec.goal, run.metric):
+        info().print(line, highlight=False)
+
+
+def _print_places(run: "RunFolder") -> None:
+    from sca_search.study.progress import closing_lines
+
+    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
+        results().print(line, highlight=False, soft_wrap=True)
 
 
 def show_command(run_folder: RunArgument) -> None:
@@ -79,6 +187,6 @@ def show_command(run_folder: RunArgument) -> None:
         else:
             states = read_csv(run.trials_file)["state"].value_counts()
             info().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-            searching.print_results(run, spec)
-            searching.print_places(run)
+            _print_results(run, spec)
+            _print_places(run)
     print_json(document)

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,27 +82,21 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
 
 def _join(spec: "StudySpec", shared: Shared) -> None:
     from sca_search.runs.provenance import note_command
-    from sca_search.study.events import Audience
+    from sca_search.study.events import TrialCounter
     from sca_search.study.progress import StudyDisplay
     from sca_search.study.queue import join
-    from sca_search.study.run import join_study, make_task
+    from sca_search.study.run import join_study
+    from sca_search.study.setup import make_task
     from sca_search.study.workers import threads_of
 
     task = make_task(spec)
     run = join(spec, shared)
     note_command(run, sys.argv[1:], threads_of(spec, task))
-    trained: list[int] = []
-    display = StudyDisplay(spec, info(), task.metric.name)
-    with stop_on_interrupt() as stop, display.shown():
-        audience = display.audience(Audience(stop_requested=stop))
-
-        def on_end(row: dict[str, object]) -> None:
-            trained.append(int(str(row["trial"])))
-            audience.on_trial_end(row)
-
-        finished = join_study(run, spec, task, replace(audience, on_trial_end=on_end))
-    results().print(f"{len(trained)} trials of {run.study_name} were trained on this machine.", highlight=False)
-    print_json({"study": run.study_name, "run": run.path, "trials": trained, "stopped": finished.stopped})
+    counter = TrialCounter()
+    with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
+        finished = join_study(run, spec, task, [counter, display], stop)
+    results().print(f"{len(counter.trials)} trials of {run.study_name} were trained on this machine.", highlight=False)
+    print_json({"study": run.study_name, "run": run.path, "trials": counter.trials, "stopped": finished.stopped})
     if finished.stopped:
         errors().print("Interrupted. The running trial was returned to the queue.")
         raise typer.Exit(stop.exit_code)

@@ -23,6 +23,7 @@ from sca_search.dashboard.document import study_document
 from sca_search.dashboard.read import read_run
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import damage_refused
+from sca_search.study.events import Event, StudyEnded, StudyStarted, TrialEnded
 from sca_search.system.files import write_text_atomic
 from sca_search.system.throttle import Throttle
 from sca_search.system.versions import versions
@@ -70,20 +71,25 @@ def document_of(run: Path) -> dict[str, Any]:
 
 
 class PageWriter:
-    """Writes the page of a running study."""
+    """Writes the page of a running study: at its start, at its end, and after trials if rendering would not slow the
+    study down. A study listener."""
 
-    def __init__(self, run: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run = run
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._throttle = Throttle(_FRACTION_OF_TIME, clock)
+        self._run: RunFolder | None = None
 
-    def write(self) -> None:
-        self._throttle.run(self._write)
-
-    def write_if_due(self) -> None:
-        """Write the page unless the last one took so long that another would slow the study down."""
-        self._throttle.run_if_due(self._write)
+    def on_event(self, event: Event) -> None:
+        match event:
+            case StudyStarted(run=run):
+                self._run = run
+                self._throttle.run(self._write)
+            case TrialEnded():
+                self._throttle.run_if_due(self._write)
+            case StudyEnded():
+                self._throttle.run(self._write)
 
     def _write(self) -> None:
+        assert self._run is not None
         write_page(self._run.dashboard_file, [self._run.path])
 
 

@@ -1,6 +1,7 @@
 """Data sets: by name, from files, or from the user's objects; in normalised splits."""
 
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
+from sca_search.data.input_spec import InputSpec
 from sca_search.data.registry import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
 from sca_search.data.splits import Batch, Batches, LazySplit, Split, TeacherSplit
 from sca_search.data.targets import Kind
@@ -13,6 +14,7 @@ __all__ = [
     "Batch",
     "Batches",
     "DataSet",
+    "InputSpec",
     "Kind",
     "LazySplit",
     "Split",

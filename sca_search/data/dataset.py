@@ -10,6 +10,7 @@ from torch import Tensor
 from sca_search.config.names import Augmentation
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
+from sca_search.data.input_spec import InputSpec
 from sca_search.data.splits import LazySplit, Split
 from sca_search.data.targets import Kind
 from sca_search.errors import DataError
@@ -47,12 +48,7 @@ class DataSet:
     train: AnySplit
     val: AnySplit
     read_test: Callable[[], AnySplit]
-    classes: tuple[str, ...]  # names of the outputs: classes, labels, or the values of a regression
-    mean: tuple[float, ...]  # per channel, of the training split before normalisation
-    std: tuple[float, ...]  # 1 for a channel that is constant
-    kind: Kind = "classes"
-    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised
-    target_std: tuple[float, ...] = ()
+    input: InputSpec
     notes: tuple[str, ...] = ()  # what a user should know about how it was read
     training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
     augmentation: Augmentation = "none"  # applies to `training` only
@@ -62,7 +58,9 @@ class DataSet:
         """The training split with augmentation, for weights and normalisation statistics."""
         if self.augmentation == "crop-flip":
             # Zeros before normalisation, as if the raw image had a black border.
-            return CropFlipSplit(self.train, self.input_shape, -torch.tensor(self.mean) / torch.tensor(self.std))
+            return CropFlipSplit(
+                self.train, self.input_shape, -torch.tensor(self.input.mean) / torch.tensor(self.input.std)
+            )
         if self.augmentation == "scale-aspect":
             assert isinstance(self.train, LazySplit)
             assert isinstance(self.train.reader, ImageReader)
@@ -77,7 +75,7 @@ class DataSet:
     def augmented_by(self, augmentation: Augmentation) -> "DataSet":
         """The same data set with another augmentation; DataError where it is not applicable."""
         rule = ""
-        if augmentation == "crop-flip" and not self.has_images:
+        if augmentation == "crop-flip" and not self.input.is_image:
             rule = f"is for images (channels, height, width), inputs have the shape {self.input_shape}"
         reader = self.train.reader if isinstance(self.train, LazySplit) else None
         if augmentation == "scale-aspect" and not isinstance(reader, ImageReader):
@@ -93,22 +91,21 @@ class DataSet:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Channels first: (channels, height, width) of images."""
-        return self.train.image_shape
+        return self.input.input_shape
 
     @property
-    def has_images(self) -> bool:
-        """Whether inputs have channels, height and width."""
-        return len(self.input_shape) == 3
+    def classes(self) -> tuple[str, ...]:
+        return self.input.classes
 
     @property
-    def has_units(self) -> bool:
-        """Whether targets were standardised, so that outputs must be converted to the user's units."""
-        return bool(self.target_std)
+    def kind(self) -> Kind:
+        return self.input.kind
 
     def in_units(self, values: Tensor) -> Tensor:
         """Targets or outputs in the user's units."""
-        return values * torch.tensor(self.target_std) + torch.tensor(self.target_mean) if self.has_units else values
+        if not self.input.is_standardised:
+            return values
+        return values * torch.tensor(self.input.target_std) + torch.tensor(self.input.target_mean)
 
     def name_of(self, target: Tensor) -> str:
         """One target as text."""
@@ -119,40 +116,26 @@ class DataSet:
         return ", ".join(name for name, value in zip(self.classes, target.tolist(), strict=True) if value) or "none"
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """How inputs are normalised, and the targets of a regression standardised; empty: not at all."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, inputs: Iterable[Tensor], channels: int, targets: Tensor, kind: Kind, normalise: bool) -> "Scaling":
-        """The statistics of a training split."""
-        if not normalise:
-            return cls((0.0,) * channels, (1.0,) * channels)
-        by_channel = channel_statistics(inputs)
-        by_value = channel_statistics(torch.split(targets, _STEP)) if kind == "regression" else ((), ())
-        return cls(*by_channel, *by_value)
-
-    def apply_(self, split: Split) -> Split:
-        """Normalise a split's tensors in place."""
-        normalise_(split.images, self.mean, self.std)
-        if self.target_std:
-            normalise_(split.labels, self.target_mean, self.target_std)
-        return split
-
-    def dataset(self, name: str, classes: tuple[str, ...], splits: "Splits", kind: Kind = "classes") -> DataSet:
-        """A data set of splits that are normalised already."""
-        train, val, read_test = splits
-        return DataSet(
-            name, train, val, read_test, classes, self.mean, self.std, kind, self.target_mean, self.target_std
-        )
+def measured_input(
+    inputs: Iterable[Tensor], shape: tuple[int, ...], classes: tuple[str, ...], targets: Tensor, kind: Kind
+) -> InputSpec:
+    """The spec with the statistics of a training split: of its inputs, and of a regression's targets."""
+    by_channel = channel_statistics(inputs)
+    by_value = channel_statistics(torch.split(targets, _STEP)) if kind == "regression" else ((), ())
+    return InputSpec(shape, classes, *by_channel, kind, *by_value)
 
 
-Splits = tuple[AnySplit, AnySplit, Callable[[], AnySplit]]  # training, validation, and a function that reads the test
+def raw_input(shape: tuple[int, ...], classes: tuple[str, ...], kind: Kind) -> InputSpec:
+    """The spec of inputs and targets that are not normalised."""
+    return InputSpec(shape, classes, (0.0,) * shape[0], (1.0,) * shape[0], kind)
+
+
+def normalise_split_(split: Split, spec: InputSpec) -> Split:
+    """Normalise a split's inputs, and standardise its targets, in place."""
+    normalise_(split.images, spec.mean, spec.std)
+    if spec.is_standardised:
+        normalise_(split.labels, spec.target_mean, spec.target_std)
+    return split
 
 
 def assemble(
@@ -166,9 +149,11 @@ def assemble(
     normalise: bool = True,
 ) -> DataSet:
     """Normalise splits in memory by the training split's statistics, in place."""
-    scaling = Scaling.of(torch.split(train.images, _STEP), train.image_shape[0], train.labels, kind, normalise)
-    splits = scaling.apply_(train), scaling.apply_(val), lambda: scaling.apply_(read_test())
-    return scaling.dataset(name, classes, splits, kind)
+    parts, shape = torch.split(train.images, _STEP), train.image_shape
+    spec = measured_input(parts, shape, classes, train.labels, kind) if normalise else raw_input(shape, classes, kind)
+    for split in (train, val):
+        normalise_split_(split, spec)
+    return DataSet(name, train, val, lambda: normalise_split_(read_test(), spec), spec)
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling, assemble
+from sca_search.data.dataset import (
+    AnySplit,
+    DataRequest,
+    DataSet,
+    assemble,
+    measured_input,
+    normalise_split_,
+    raw_input,
+)
 from sca_search.data.image_reader import ImageReader, is_grey, is_readable
 from sca_search.data.splits import LazySplit, Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
@@ -191,16 +199,19 @@ def data_of_files(
         splits = in_memory(train), in_memory(parts.val), lambda: in_memory(parts.test)
         data = assemble(name, parts.classes, *splits, normalise=request.normalise)
     else:
-        sample = (reader(path).unsqueeze(0) for path in train.sample(SAMPLE_STATISTICS))
-        scaling = Scaling.of(sample, reader.channels, torch.from_numpy(train.labels), "classes", request.normalise)
+        spec = raw_input(reader.image_shape, parts.classes, "classes")
+        if request.normalise:
+            sample = (reader(path).unsqueeze(0) for path in train.sample(SAMPLE_STATISTICS))
+            labels = torch.from_numpy(train.labels)
+            spec = measured_input(sample, reader.image_shape, parts.classes, labels, "classes")
 
         def lazy(files: Files) -> LazySplit:
-            return LazySplit(files.paths, torch.from_numpy(files.labels), reader, scaling.mean, scaling.std)
+            return LazySplit(files.paths, torch.from_numpy(files.labels), reader, spec.mean, spec.std)
 
         def other(files: Files) -> AnySplit:
-            return lazy(files) if is_large else scaling.apply_(in_memory(files))
+            return lazy(files) if is_large else normalise_split_(in_memory(files), spec)
 
-        data = scaling.dataset(name, parts.classes, (lazy(train), other(parts.val), lambda: other(parts.test)))
+        data = DataSet(name, lazy(train), other(parts.val), lambda: other(parts.test), spec)
     return replace(data, notes=_notes(parts.left_out + parts.test_left_out), training_is_whole=not parts.left_out)
 
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, Scaling
+from sca_search.data.dataset import AnySplit, DataRequest, DataSet, measured_input, normalise_split_, raw_input
 from sca_search.data.image_folder import MEMORY_BYTES, SAMPLE_STATISTICS
+from sca_search.data.input_spec import InputSpec
 from sca_search.data.splits import LazySplit, Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
@@ -308,17 +309,17 @@ class _Assembly:
         train = parts[0]
         shape = train.items.input_shape
         in_memory = None if reading.is_large or reading.changes else train.read(shape)
-        scaling = self._scaling(train, in_memory, shape[0])
+        spec = self._input_spec(train, in_memory, names)
 
         def split(part: _Part) -> AnySplit:
             if part is train and in_memory is not None:
-                return scaling.apply_(in_memory)
+                return normalise_split_(in_memory, spec)
             if not reading.is_large and part is not train:
-                return scaling.apply_(part.read(shape))
+                return normalise_split_(part.read(shape), spec)
             targets = torch.from_numpy(part.targets.copy())
-            labels = scaling.apply_(Split(torch.zeros(1, shape[0]), targets)).labels
+            labels = normalise_split_(Split(torch.zeros(1, shape[0]), targets), spec).labels
             reader, changes = ItemReader(part.items, shape), reading.changes and part is train
-            return LazySplit(part.rows.tolist(), labels, reader, scaling.mean, scaling.std, changes=changes)
+            return LazySplit(part.rows.tolist(), labels, reader, spec.mean, spec.std, changes=changes)
 
         def read_test() -> AnySplit:
             if test is None:
@@ -326,14 +327,16 @@ class _Assembly:
             with seeded(self.request.seed):
                 return split(self._whole_like(train, test, len(names), in_memory=not reading.is_large))
 
-        return scaling.dataset(self.name, names, (split(train), split(parts[1]), read_test), train.kind)
+        return DataSet(self.name, split(train), split(parts[1]), read_test, spec)
 
-    def _scaling(self, train: _Part, in_memory: Split | None, channels: int) -> Scaling:
-        """From all of training, or a sample where it is not in memory."""
+    def _input_spec(self, train: _Part, in_memory: Split | None, names: tuple[str, ...]) -> InputSpec:
+        """With the statistics of all of training, or of a sample where it is not in memory."""
+        shape = train.items.input_shape
+        if not self.request.normalise:
+            return raw_input(shape, names, train.kind)
         if in_memory is not None:
             inputs: Any = torch.split(in_memory.images, 1024)
         else:
             rows = train.rows[np.unique(np.linspace(0, len(train.rows) - 1, SAMPLE_STATISTICS).astype(np.int64))]
             inputs = (train.items.pair(int(row))[0][None] for row in rows)
-        targets = torch.from_numpy(train.targets)
-        return Scaling.of(inputs, channels, targets, train.kind, self.request.normalise)
+        return measured_input(inputs, shape, names, torch.from_numpy(train.targets), train.kind)

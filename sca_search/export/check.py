@@ -1,4 +1,4 @@
-"""An export's C source on other machines: its self-test, and its size on a small one."""
+"""An export's C source on other machines: its self-test, and its size on a microcontroller."""
 
 import tempfile
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from sca_search.export.packed.format import read_packed
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What ran, what was only compiled, and how large the model is on a microcontroller."""
+    """What ran, what was only compiled, and the size of the model on a microcontroller."""
 
     checks: tuple[TargetCheck, ...]
     sizes: dict[str, SectionBytes]  # by how the weights are stored
@@ -29,7 +29,7 @@ class CheckReport:
 def check_folder(
     folder: Path, targets: tuple[str, ...], say: Callable[[str], None] = lambda _line: None
 ) -> CheckReport:
-    """Compiles the self-test of an export folder for each target, and runs it where that can be done here."""
+    """Compiles the self-test of an export folder for each target, and runs it if possible."""
     if not folder.is_dir():
         raise ExportError(f"{folder}: there is no such folder")
     read_facts(folder / FACTS_FILE)
@@ -46,7 +46,7 @@ def check_folder(
 
 
 def _stored_both_ways(packed: Path) -> dict[str, SectionBytes]:
-    """What a user may choose between; nothing where the model itself is not at hand."""
+    """Both ways to store weights; none if there is no packed model."""
     if not packed.is_file():
         return {}
     graph, vectors = read_packed(packed)

@@ -1,6 +1,6 @@
-"""Writes a whole export folder: the formats, what they were made of, and a model card; then verifies it.
+"""Writes a whole export folder: the formats, metadata and a model card; then verifies it.
 
-The folder is made under a temporary name and renamed: it is whole or absent.
+The folder is made under a temporary name and renamed: it is complete or absent.
 """
 
 import copy
@@ -31,11 +31,12 @@ from sca_search.export.layout import (
 from sca_search.export.metadata import Facts, read_facts, write_facts
 from sca_search.export.model_card import model_card
 from sca_search.export.onnx import onnx_missing
+from sca_search.export.open import Reference
 from sca_search.export.packed.format import round_to_half, write_packed
 from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.state_dict import save_plain
 from sca_search.export.torch_program import write_program
-from sca_search.export.verify import USUAL_SECONDS, Reference, Verification, references_of, verify, with_integers
+from sca_search.export.verify import USUAL_SECONDS, Verification, references_of, verify, with_integers
 from sca_search.system.files import new_folder, write_text_atomic
 
 FORMATS = ("packed", "c", "onnx", "torch")
@@ -49,10 +50,10 @@ class ExportOptions:
     """What is written, and how."""
 
     formats: tuple[str, ...] = FORMATS
-    half: bool = False  # numbers that are no trits as float16 can hold them
-    int2: bool = False  # ONNX with two bits a ternary weight
-    seconds: float = USUAL_SECONDS  # that each format may spend on the validation split
-    replace: bool = False  # an export that is there already
+    half: bool = False  # all numbers but trits as float16
+    int2: bool = False  # ONNX with two bits per ternary weight
+    seconds: float = USUAL_SECONDS  # time limit per format on the validation split
+    replace: bool = False  # overwrite an existing export
     tune: bool = False  # C with the kernels that are fastest on this machine
     stored: bool = False  # C with its weights stored as the kernels read them
     activations: str = "float"  # of C; one of ACTIVATIONS
@@ -66,7 +67,7 @@ class _Content:
     network: Network
     graph: Graph
     references: References
-    integer: IntegerModel | None  # the graph with integer activations, if C shall have them
+    integer: IntegerModel | None  # the graph with integer activations, if C has them
 
 
 Writer = Callable[[Path, _Content, ExportOptions], None]
@@ -74,7 +75,7 @@ Writer = Callable[[Path, _Content, ExportOptions], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export gave."""
+    """A finished export."""
 
     folder: Path
     files: tuple[str, ...]
@@ -123,23 +124,23 @@ def export_network(folder: Path, network: Network, options: ExportOptions | None
 
 
 def _integer_model(network: Network, graph: Graph, options: ExportOptions) -> IntegerModel | None:
-    """Calibrated on training images, if it is asked for."""
+    """Calibrated on training images, if requested."""
     if options.activations not in ACTIVATIONS:
         raise ExportError(unknown_name("kind of activations", options.activations, ACTIVATIONS))
     if options.activations == "float":
         return None
     if "c" not in options.formats:
-        raise ExportError("--activations int8 is for C: --format must name it")
+        raise ExportError("--activations int8 is for C: --format must include c")
     if options.tune:
-        raise ExportError("--tune times the kernels of float activations: it cannot go with --activations int8")
+        raise ExportError("--tune times the kernels of float activations: it cannot be used with --activations int8")
     if network.training is None:
-        raise ExportError("--activations int8 takes its scales from training images, and there are none")
+        raise ExportError("--activations int8 calibrates its scales on training images, and there are none")
     options.say("calibrating on training images")
     return integer_model(graph, largest_values(graph, network.training.batches()))
 
 
 def check_target(folder: Path, *, replaced: bool) -> None:
-    """Refuses a folder that holds something, unless it is an export that may be replaced."""
+    """Rejects a folder that is not empty, unless it is an export that may be replaced."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -163,7 +164,7 @@ def _possible(options: ExportOptions) -> tuple[tuple[str, ...], tuple[str, ...]]
     missing = onnx_missing() if "onnx" in options.formats else None
     formats = tuple(name for name in options.formats if name != "onnx" or missing is None)
     if not formats:
-        raise ExportError(missing or "no format was asked for")
+        raise ExportError(missing or "no format was requested")
     return formats, () if missing is None else (missing,)
 
 
@@ -192,17 +193,8 @@ def _write_onnx(new: Path, content: _Content, options: ExportOptions) -> None:
 def _write_torch(new: Path, content: _Content, _options: ExportOptions) -> None:
     network = content.network
     module = copy.deepcopy(network.normalised()).eval()
-    write_program(new / PROGRAM, module, network.input_shape)
-    about = {
-        "input_shape": network.input_shape,
-        "classes": network.class_names,
-        "mean": network.mean,
-        "std": network.std,
-        "kind": network.kind,
-        "target_mean": network.target_mean,
-        "target_std": network.target_std,
-    }
-    save_plain(new / STATE, network.model, network.ternary_layers, about)
+    write_program(new / PROGRAM, module, network.input.input_shape)
+    save_plain(new / STATE, network.model, network.ternary_layers, network.input)
 
 
 _WRITERS: dict[str, Writer] = {"packed": _write_packed, "c": _write_c, "onnx": _write_onnx, "torch": _write_torch}

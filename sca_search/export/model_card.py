@@ -1,4 +1,4 @@
-"""The model card, MODEL.md: what the model is, how good, how large, how each file is used, how it is made again."""
+"""The model card, MODEL.md: what the model is, its metric, its size, how to use each file, how to reproduce it."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from sca_search.export.verify import Verification
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of the ternary weights; `others` are the numbers that are float32 in every case."""
+    """Bytes of the ternary weights; `others` are those of the numbers that are always float32."""
 
     weights: int
-    bound: float  # Σ n · (H(s) + 1 - s) / 8 over the layers: where zeros lie, and a sign for each non-zero
+    bound: float  # Σ n · (H(s) + 1 - s) / 8 over the layers: positions of zeros, and a sign per non-zero
     packed: int  # in the packed format's code
     others: int
 
@@ -51,7 +51,7 @@ def sizes(graph: Graph) -> Sizes:
 def bits_per_weight(sparsity: float) -> float:
     """H(s) + (1 - s): the entropy of a weight that is zero with probability s, its signs even."""
     rest = 1.0 - sparsity
-    entropy = -sum(share * math.log2(share) for share in (sparsity, rest) if share > 0)
+    entropy = -sum(fraction * math.log2(fraction) for fraction in (sparsity, rest) if fraction > 0)
     return entropy + rest
 
 
@@ -76,8 +76,8 @@ def model_card(folder: Path, facts: Facts, graph: Graph, verification: Verificat
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
         f"## How to use it\n\n{_input(facts)}\n\n{_usage(folder, facts)}",
-        f"## Verified\n\n{verification_text(verification, has_classes=facts.kind == 'classes')}",
-        f"## How to make it again\n\n{_repeat(about)}" if "study" in about else "",
+        f"## Verified\n\n{verification_text(verification, has_classes=facts.input.kind == 'classes')}",
+        f"## How to reproduce it\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -94,8 +94,8 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
     rows = [[check.file, check.what, check.found, VERDICTS[check.holds]] for check in verification.checks]
     classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
-        f"{verdict}. Compared with {verification.described}. How far answers a are apart from the reference b is "
-        f"max|a-b| / max|b|; it may be {TOLERANCE:g}{classes}.\n\n"
+        f"{verdict}. Compared with {verification.described}. The difference of answers a from the reference b is "
+        f"max|a-b| / max|b|; the limit is {TOLERANCE:g}{classes}.\n\n"
         f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
     )
 
@@ -116,12 +116,12 @@ _ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values
 
 
 def _what(facts: Facts) -> str:
-    is_image = len(facts.input_shape) == 3
-    if facts.kind == "classes":
+    is_image = len(facts.input.input_shape) == 3
+    if facts.input.kind == "classes":
         name = "An image classifier" if is_image else "A classifier"
     else:
         name = "A network for images" if is_image else "A network"
-    return f"{name}, {_spelled(facts.input_shape)} to {len(facts.class_names)} {_ANSWERS[facts.kind]}"
+    return f"{name}, {_spelled(facts.input.input_shape)} to {len(facts.input.classes)} {_ANSWERS[facts.input.kind]}"
 
 
 def _title(about: Any) -> str:
@@ -142,7 +142,7 @@ def _accuracy(about: Any) -> str:
             "(mean and standard deviation; what to expect of another training)"
         )
     else:
-        lines.append("- One seed: no spread is known; best of many trials, the figure flatters itself")
+        lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
     if about.get("test_accuracy") is not None:
         lines.append(f"- Test: {value('test_accuracy')} on {about['test_images']} {examples}, read once")
     if about.get("dense_accuracy") is not None:
@@ -166,9 +166,9 @@ def _sizes(folder: Path, graph: Graph) -> str:
     kinds = [
         ("float32", size.fp32),
         ("int8", size.int8),
-        ("2 bits a weight", size.two_bit),
+        ("2 bits per weight", size.two_bit),
         ("packed", size.packed),
-        ("least possible, H(s) + 1 - s bits a weight", math.ceil(size.bound)),
+        ("lower bound, H(s) + 1 - s bits per weight", math.ceil(size.bound)),
     ]
     rows = [[name, f"{count:,}", f"{count + size.others:,}"] for name, count in kinds]
     table = markdown_table(["stored as", "ternary weights, bytes", "with all other numbers, bytes"], rows)
@@ -178,37 +178,40 @@ def _sizes(folder: Path, graph: Graph) -> str:
 
 
 def _input(facts: Facts) -> str:
-    mean, std = facts.mean or (0.0,) * facts.input_shape[0], facts.std or (1.0,) * facts.input_shape[0]
-    is_image = len(facts.input_shape) == 3
+    mean, std = (
+        facts.input.mean or (0.0,) * facts.input.input_shape[0],
+        facts.input.std or (1.0,) * facts.input.input_shape[0],
+    )
+    is_image = len(facts.input.input_shape) == 3
     what, one, axes = (
         ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
     )
     return (
-        f"{what} are float32, {_spelled(facts.input_shape)} ({axes}), as the data set gives them; "
+        f"{what} are float32, {_spelled(facts.input.input_shape)} ({axes}), as the data set gives them; "
         f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
-        f"{_numbers(std)} by channel. {_answer(facts)}"
+        f"{_numbers(std)} per channel. {_answer(facts)}"
     )
 
 
 def _answer(facts: Facts) -> str:
-    names = f"{', '.join(map(_code, facts.class_names[:12]))}{' …' if len(facts.class_names) > 12 else ''}"
-    if facts.kind == "classes":
+    names = f"{', '.join(map(_code, facts.input.classes[:12]))}{' …' if len(facts.input.classes) > 12 else ''}"
+    if facts.input.kind == "classes":
         return f"The answer is a logit for each of the classes {names}."
-    if facts.kind == "multi-label":
-        return f"The answer is a logit for each of the labels {names}: above 0 where it is there."
+    if facts.input.kind == "multi-label":
+        return f"The answer is a logit for each of the labels {names}: above 0 if the label applies."
     text = f"The answer is a number for each of {names}, in the units of the data set."
-    if not facts.target_std:
+    if not facts.input.target_std:
         return text
-    mean, std = _numbers(facts.target_mean), _numbers(facts.target_std)
+    mean, std = _numbers(facts.input.target_mean), _numbers(facts.input.target_std)
     return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
 
 
 def _usage(folder: Path, facts: Facts) -> str:
-    size = ", ".join(map(str, facts.input_shape))
+    size = ", ".join(map(str, facts.input.input_shape))
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
-        if facts.kind == "classes"
+        if facts.input.kind == "classes"
         else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
         f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
@@ -221,7 +224,7 @@ def _usage(folder: Path, facts: Facts) -> str:
         "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",
         PROGRAM: "A .pt2 may run code when it is loaded: load only one that you wrote or trust.\n\n"
         f'```python\nimport torch\n\nmodel = torch.export.load("{PROGRAM}").module()\n```',
-        STATE: "The state dict of the network's own class, trits as int8; it wants normalised inputs.\n\n"
+        STATE: "The state dict of the network's own class, trits as int8; it takes normalised inputs.\n\n"
         f'```python\nfrom safetensors.torch import load_file\n\nnetwork.load_state_dict(load_file("{STATE}"))\n```',
     }
     return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())

@@ -1,4 +1,4 @@
-"""The formats of an export folder, opened: something to run, and the zeros that its bytes hold."""
+"""Opens the formats of an export folder: something to run, and the zeros counted in the file."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from sca_search.errors import ExportError, ScaError
 from sca_search.export.c.compiler import PORTABLE, find_compiler, require_compiler, run_program
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.graph.agreement import Run
-from sca_search.export.graph.network import Zeros
+from sca_search.export.graph.network import Images, Zeros
 from sca_search.export.graph.records import Floats, TestVectors
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.graph.trace import record_name
-from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, C
+from sca_search.export.layout import FILES, ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.onnx import onnxruntime_missing
 from sca_search.export.packed.format import read_packed
 from sca_search.export.state_dict import count_zeros
@@ -27,10 +27,10 @@ from sca_search.export.torch_program import load_program
 
 
 class CProgram:
-    """The compiled example and self-test, in a folder that nobody else needs.
+    """The compiled example and self-test, in a temporary folder.
 
-    The example is built for this machine and the self-test for any, as `make check` builds it: so that both what is
-    fast here and what is the same everywhere are seen to be right.
+    The example is built for this machine and the self-test for any, as `make check` builds it, so that both the fast
+    and the portable code are tested.
     """
 
     def __init__(self, source: Path, scratch: Path, classes: int) -> None:
@@ -42,10 +42,10 @@ class CProgram:
             compiler.run([*flags, "-o", str(program), str(source / example), str(source / "model.c"), "-lm"])
 
     def __call__(self, images: Floats) -> Floats:
-        answered = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
-        logits = np.frombuffer(answered, dtype=np.float32)
+        output = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
+        logits = np.frombuffer(output, dtype=np.float32)
         if logits.size != len(images) * self._classes:
-            raise ExportError(f"the C program answered {logits.size} logits for {len(images)} images")
+            raise ExportError(f"the C program printed {logits.size} logits for {len(images)} images")
         return logits.reshape(len(images), self._classes)
 
     def self_test(self) -> None:
@@ -55,7 +55,7 @@ class CProgram:
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table; `holds` is None where something could not be checked, which is no failure."""
+    """One line of the table; `holds` is None if something could not be checked, which is not a failure."""
 
     file: str
     what: str
@@ -65,8 +65,10 @@ class Check:
 
 @dataclass
 class Opened:
-    """What could be opened, and what is to be said about the rest."""
+    """What could be opened, and checks that report the rest."""
 
+    scratch: Path  # for compiled programs
+    written_here: bool  # a .pt2 is loaded only by the process that wrote it
     runs: dict[str, Run] = field(default_factory=dict)
     zeros: dict[str, Zeros] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
@@ -83,31 +85,40 @@ class Opened:
             self.checks.append(Check(file, "opened", str(error), False))
 
 
-@dataclass(frozen=True)
-class HowToOpen:
-    """What opening needs besides the files."""
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What the files of an export are compared with."""
 
-    classes: int
-    files: Collection[str]  # the only ones to open
-    ternary_layers: Collection[str]  # by the names that records have
-    scratch: Path  # for compiled programs
-    written_here: bool  # a .pt2 is loaded only by the process that wrote it
-    state_network: Callable[[], nn.Module] | None  # the original architecture behind its normalisation, with the state
+    vectors: TestVectors
+    claim: Zeros
+    network: nn.Module | None  # takes images before normalisation; None: there are only test vectors
+    described: str
+    images: Images | None = None
+    no_images: str = "there is none"
+    state_network: Callable[[], nn.Module] | None = None  # the original architecture with normalisation and state
+    files: tuple[str, ...] = FILES  # the only ones to open
+    exact: bool = False  # whether logits must be equal bit for bit
+    original: nn.Module | None = None  # another network, whose classes and accuracy are reported as well
+    kind: str = "classes"  # of the outputs
+
+    @property
+    def has_classes(self) -> bool:
+        return self.kind == "classes"
 
 
-def open_folder(folder: Path, how: HowToOpen) -> Opened:
-    """Opens every format that is there."""
-    opened = Opened()
+def open_folder(folder: Path, reference: Reference, scratch: Path, *, written_here: bool) -> Opened:
+    """Opens every format in the folder that is compared with the reference."""
+    opened = Opened(scratch, written_here)
     openers = {PACKED: _open_packed, C: _open_c, ONNX: _open_onnx, PROGRAM: _open_program, STATE: _open_state}
     for file, opener in openers.items():
-        if file in how.files and (folder / file).exists():
+        if file in reference.files and (folder / file).exists():
             with opened.failures_of(file):
-                opener(folder / file, how, opened)
+                opener(folder / file, reference, opened)
     return opened
 
 
 def torch_run(network: nn.Module, dtype: torch.dtype = torch.float32) -> Run:
-    """A module as something that takes and gives arrays."""
+    """A module as a function of numpy arrays."""
 
     def run(images: Floats) -> NDArray[Any]:
         with torch.inference_mode():
@@ -117,24 +128,24 @@ def torch_run(network: nn.Module, dtype: torch.dtype = torch.float32) -> Run:
     return run
 
 
-def _open_packed(path: Path, _how: HowToOpen, opened: Opened) -> None:
+def _open_packed(path: Path, _reference: Reference, opened: Opened) -> None:
     graph, _ = read_packed(path)
     opened.zeros[PACKED] = {layer.name: (layer.zeros, layer.weight.size) for layer in graph.ternary_layers}
     opened.runs[PACKED] = torch_run(RecordNetwork(graph))
 
 
-def _open_c(path: Path, how: HowToOpen, opened: Opened) -> None:
+def _open_c(path: Path, reference: Reference, opened: Opened) -> None:
     opened.zeros[C] = count_zeros_c(path.parent)
     if find_compiler() is None:
         opened.not_run(C, "there is no C compiler on this machine")
         return
-    program = CProgram(path.parent, how.scratch, how.classes)
+    program = CProgram(path.parent, opened.scratch, reference.vectors.logits.shape[1])
     program.self_test()
     opened.checks.append(Check(C, "make check", "its self-test passes", True))
     opened.runs[C] = program
 
 
-def _open_onnx(path: Path, _how: HowToOpen, opened: Opened) -> None:
+def _open_onnx(path: Path, _reference: Reference, opened: Opened) -> None:
     missing = onnxruntime_missing()
     if missing:
         opened.not_run(ONNX, missing)
@@ -146,21 +157,18 @@ def _open_onnx(path: Path, _how: HowToOpen, opened: Opened) -> None:
     opened.runs[ONNX] = open_onnx(path)
 
 
-def _open_program(path: Path, how: HowToOpen, opened: Opened) -> None:
-    if not how.written_here:
+def _open_program(path: Path, reference: Reference, opened: Opened) -> None:
+    if not opened.written_here:
         opened.not_run(PROGRAM, "a .pt2 is loaded only by the process that wrote it")
         return
     program = load_program(path)
-    opened.zeros[PROGRAM] = _zeros_in(program.state_dict(), how.ternary_layers)
+    opened.zeros[PROGRAM] = _zeros_in(program.state_dict(), reference.claim)
     opened.runs[PROGRAM] = torch_run(program)
 
 
 def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
-    """Zeros of the named layers; a layer with a weight that is no trit is left out."""
-    named = {
-        record_name(key.removeprefix("normalised.").removeprefix("network.").removesuffix(".weight")): value
-        for key, value in state.items()
-    }
+    """Zeros of the named layers; a layer with weights other than trits is left out."""
+    named = {record_name(key.removeprefix("network.").removesuffix(".weight")): value for key, value in state.items()}
     weights = {layer: named[layer] for layer in layers if layer in named}
     trits = torch.tensor([-1.0, 0.0, 1.0])
     return {
@@ -170,24 +178,24 @@ def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
     }
 
 
-def _open_state(path: Path, how: HowToOpen, opened: Opened) -> None:
+def _open_state(path: Path, reference: Reference, opened: Opened) -> None:
     opened.zeros[STATE] = {record_name(name): (each.zeros, each.weights) for name, each in count_zeros(path).items()}
-    if how.state_network is None:
-        opened.not_run(STATE, "the network's own code is not at hand")
+    if reference.state_network is None:
+        opened.not_run(STATE, "the network's own code is not available")
         return
-    opened.runs[STATE] = torch_run(how.state_network())
+    opened.runs[STATE] = torch_run(reference.state_network())
 
 
-# What a file's own test vectors must be answered with, relative to the largest logit: float32 sums in another order
-# stay below 1e-5, a wrong model does not come near.
+# Allowed difference from a file's own test vectors, relative to the largest logit: float32 sums in another order stay
+# below 1e-5, a wrong model is far above.
 _TOLERANCE = 1e-4
 
 
 def load(path: str | Path) -> RecordNetwork:
     """A packed model as a torch module in evaluation mode.
 
-    It takes images as they are (float32, a batch first), normalises them itself, and gives logits; `class_names`
-    says what they stand for. A file is refused with ExportError unless it is whole and answers its own test vectors.
+    It takes batches of images before normalisation (float32) and returns logits; `class_names` has the names of its
+    outputs. ExportError unless the file is complete and the network reproduces its test vectors.
     """
     graph, vectors = read_packed(Path(path))
     network = RecordNetwork(graph)
@@ -200,5 +208,5 @@ def _require_answers(path: Path, network: nn.Module, vectors: TestVectors) -> No
         answers = network(torch.from_numpy(vectors.images)).numpy()
     largest = float(np.abs(vectors.logits).max())
     difference = float(np.abs(answers - vectors.logits).max())
-    if not difference <= _TOLERANCE * largest:  # so that NaN is refused, too
-        raise ExportError(f"{path} does not answer its own test vectors: the logits differ by {difference:.3g}")
+    if not difference <= _TOLERANCE * largest:  # rejects NaN as well
+        raise ExportError(f"{path} does not reproduce its own test vectors: the logits differ by {difference:.3g}")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sca_search.config.study import StudySpec
-from sca_search.data import AnySplit, DataSet
+from sca_search.data import AnySplit, DataSet, InputSpec
 from sca_search.errors import DataError, RunError
 from sca_search.export.folder import Exported, ExportOptions, check_target, export_network
 from sca_search.export.graph.network import Images, Network
-from sca_search.export.graph.records import Floats, Shape
+from sca_search.export.graph.records import Floats
 from sca_search.export.integer.reference import CALIBRATION_IMAGES
 from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
@@ -29,7 +29,7 @@ from sca_search.runs.integrity import damage_refused
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
-from sca_search.training.source import BY_NAME, Source
+from sca_search.training.task import BY_NAME, Source
 
 
 def export_run(
@@ -50,7 +50,7 @@ def export_run(
 
 
 def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | None, Images | None, str]:
-    """A study's validation split and some of its training split before normalisation, or why they are not there."""
+    """A study's validation split and some of its training split before normalisation, or why there are none."""
     try:
         found = source.load(spec)
     except DataError as error:
@@ -66,7 +66,7 @@ def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | No
 
 def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
     shape = (-1, *[1] * (len(data.input_shape) - 1))
-    mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.mean, data.std))
+    mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.input.mean, data.input.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
         yield images.numpy() * std + mean
 
@@ -84,23 +84,23 @@ def _labels(split: AnySplit) -> NDArray[np.int64]:
 
 
 def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be exported") -> dict[str, Any]:
-    """The trial's line in the table of trials; a sentence if there is none, or none to be taken."""
+    """The trial's line in the table of trials; RunError if there is none, or it cannot be used."""
     if not run.trials_file.is_file():
         raise RunError(f"{run.path}: no trial has finished yet, there is none to {to}")
     frame = read_csv(run.trials_file)
-    wanted = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
-    if wanted is None:
+    number = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
+    if number is None:
         raise RunError(f"{run.path}: {unmet(frame, spec.goal, run.metric)} Name a trial with --trial.")
-    rows = frame[frame["trial"] == wanted].to_dict("records")
+    rows = frame[frame["trial"] == number].to_dict("records")
     if not rows:
-        raise RunError(f"{run.path}: there is no trial {wanted}; there are {_listed(frame)}")
+        raise RunError(f"{run.path}: there is no trial {number}; there are {_listed(frame)}")
     row: dict[str, Any] = {str(key): value for key, value in rows[0].items()}
     if row["state"] != "complete":
         reason = f" ({row['reason']})" if row["reason"] else ""
-        raise RunError(f"{run.path}: trial {wanted} must be complete to {to}, it is {row['state']}{reason}")
+        raise RunError(f"{run.path}: trial {number} must be complete to {to}, it is {row['state']}{reason}")
     candidate = row.get("candidate")
     if not isinstance(candidate, int | float) or not 0 <= candidate < 1e9 or candidate % 1:
-        raise RunError(f"{run.trials_file}: trial {wanted} must name its candidate, a whole number from 0")
+        raise RunError(f"{run.trials_file}: trial {number} must name its candidate, an integer from 0")
     return row
 
 
@@ -110,88 +110,52 @@ def _listed(frame: pd.DataFrame) -> str:
 
 
 def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
-    """The best on validation of a trial and its refits, as a study's summary chooses it."""
+    """The best of a trial and its refits on validation, as a study's summary chooses it."""
     records = records_of(run, int(row["candidate"]))
     with damage_refused(run.path, "exported"):
         best = best_of(records, limits_of(spec.goal))
     state_file = best["folder"] / "model.safetensors"
-    state, layers, about = load_plain(state_file)
-    given = _PlainFacts.of(best["folder"], about)
+    state, layers, inputs = load_plain(state_file)
     return Network(
-        model=built(spec, given.input_shape, len(given.classes), state, best["folder"], source),
-        input_shape=given.input_shape,
-        class_names=given.classes,
+        model=built(spec, inputs, state, best["folder"], source),
+        input=inputs,
         ternary_layers=layers,
-        mean=given.mean,
-        std=given.std,
         claim={name: (count["zeros"], count["weights"]) for name, count in best["layers"].items()},
         about=_about(run, spec, row, records, best),
         study_toml=spec.to_toml(),
         state_file=state_file,
-        kind=given.kind,
-        target_mean=given.target_mean,
-        target_std=given.target_std,
     )
-
-
-@dataclass(frozen=True)
-class _PlainFacts:
-    """What a candidate's file says about its input."""
-
-    input_shape: Shape
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    kind: str
-    target_mean: tuple[float, ...]
-    target_std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, folder: Path, about: dict[str, Any]) -> "_PlainFacts":
-        try:
-            return cls(
-                tuple(map(int, about["input_shape"])),
-                tuple(map(str, about["classes"])),
-                tuple(map(float, about["mean"])),
-                tuple(map(float, about["std"])),
-                str(about.get("kind", "classes")),
-                tuple(map(float, about.get("target_mean", ()))),
-                tuple(map(float, about.get("target_std", ()))),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunError(f"{folder}/model.safetensors does not say what its input is: {error}") from error
 
 
 def built(
     spec: StudySpec,
-    shape: Shape,
-    classes: int,
+    inputs: InputSpec,
     state: dict[str, Any],
     where: Path,
     source: Source = BY_NAME,
 ) -> nn.Module:
-    """The study's network with a state; `where` it lies is for the sentence if it does not fit."""
-    make = source.maker(spec, classes, shape)
+    """The study's network with a state; `where` it lies is for the error message."""
+    make = source.maker(spec, len(inputs.classes), inputs.input_shape)
     try:
         if source.model is None and spec.model.name in MODELS:
-            _refuse_larger(make, state)
+            _reject_larger(make, state)
         return rebuilt(make, state)
     except (RuntimeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise RunError(f"{where}: the state is not that of a {spec.model.label}: {reason}") from error
 
 
-def _refuse_larger(make: Maker, state: dict[str, Any]) -> None:
-    """The shape of a network's input comes from a file: one that makes it much larger than its state would fill the
-    memory before the two are compared. RuntimeError."""
+def _reject_larger(make: Maker, state: dict[str, Any]) -> None:
+    """RuntimeError if the network would be much larger than its state. The shape of its input comes from a file: a huge
+    one would fill the memory before the two are compared."""
     try:
         with torch.device("meta"):
-            wanted = sum(parameter.numel() for parameter in make().parameters())
-    except TypeError as error:  # of sizes beyond 64 bits, with a page of addresses
+            required = sum(parameter.numel() for parameter in make().parameters())
+    except TypeError as error:  # for sizes beyond 64 bits, with a long stack of addresses
         raise RuntimeError("its input has a size that no tensor can have") from error
-    given = sum(value.numel() for value in state.values())
-    if wanted > 2 * given:
-        raise RuntimeError(f"for its input it would have {wanted:,} parameters, the state has {given:,}")
+    stored = sum(value.numel() for value in state.values())
+    if required > 2 * stored:
+        raise RuntimeError(f"for its input it would have {required:,} parameters, the state has {stored:,}")
 
 
 def _about(
@@ -205,7 +169,7 @@ def _about(
         "seed_of_the_study": spec.seed,
         "goal": aim_of(spec, run.metric),
         "metric": run.metric,
-        # a folder of the user's is nobody's business
+        # without the folders of the user
         "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,
         "network": spec.model.label,
         "form": spec.search.form,
@@ -219,7 +183,7 @@ def _about(
 
 
 def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
-    """What only the end of a study knows: the dense network's accuracy, and the chosen trial's on the test split."""
+    """What is known at the end of a study: the dense network's metric, and the chosen trial's on the test split."""
     try:
         summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
         chosen, dense = summary["chosen"], summary["dense"]

@@ -1,16 +1,19 @@
-"""The plain export: a safetensors file, ternary weights as int8 trits, everything else as it was trained.
+"""The plain export: a safetensors file with ternary weights as int8 trits and everything else as trained.
 
-What is claimed about a model is counted on this file, not on the network in memory.
+Zeros are counted in this file, not in the network in memory.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import RunError
 from sca_search.models.scales import merged_trits
 from sca_search.system.files import save_tensors
@@ -19,9 +22,11 @@ from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 FORMAT = "sca-search/plain"
 VERSION = "1"
 
+_SPEC = TypeAdapter(InputSpec)
 
-def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], about: Mapping[str, object]) -> None:
-    """Writes a baked network; `about` goes into the file's metadata as JSON."""
+
+def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], spec: InputSpec) -> None:
+    """Writes a baked network; `spec` goes into the file's metadata as JSON."""
     ternary = {f"{name}.weight" for name in ternary_layers}
     state = model.state_dict()
     for name in ternary:
@@ -32,13 +37,13 @@ def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], ab
         "format": FORMAT,
         "version": VERSION,
         "ternary_layers": json.dumps(ternary_layers),
-        "about": json.dumps(about),
+        "about": json.dumps(asdict(spec)),
     }
     save_tensors(path, tensors, metadata)
 
 
-def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, object]]:
-    """State dict with float weights, names of the ternary layers, and what the file says about itself."""
+def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], InputSpec]:
+    """State dict with float weights, names of the ternary layers, and the input of the network."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -46,22 +51,22 @@ def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str
                 raise RunError(f"{path} is not a {FORMAT} file of version {VERSION}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             layers = _names(json.loads(metadata["ternary_layers"]))
-            about = json.loads(metadata["about"])
+            spec = _SPEC.validate_json(metadata["about"])
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read as a model: {error}") from error
     _check_trits(path, tensors, layers)
     state = {name: value.float() if value.dtype == torch.int8 else value for name, value in tensors.items()}
-    return state, layers, about
+    return state, layers, spec
 
 
 def count_zeros(path: Path) -> dict[str, ZeroCount]:
-    """Zeros a layer, counted in the file."""
+    """Zeros per layer, counted in the file."""
     state, layers, _ = load_plain(path)
     return zero_counts({name: state[f"{name}.weight"] for name in layers})
 
 
 def counted_sparsity(path: Path) -> float:
-    """The share of zeros, counted in the file; two layers that were one count as that."""
+    """The fraction of zeros, counted in the file; two layers that were split from one count as one."""
     state, layers, _ = load_plain(path)
     return total(zero_counts(merged_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
@@ -78,7 +83,7 @@ def _all_trits(weight: Tensor) -> bool:
     return bool(((weight == 0) | (weight == 1) | (weight == -1)).all())
 
 
-def _names(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"ternary_layers must be a list of names, got {given}")
-    return tuple(given)
+def _names(layers: object) -> tuple[str, ...]:
+    if not isinstance(layers, list) or not all(isinstance(name, str) for name in layers):
+        raise ValueError(f"ternary_layers must be a list of names, got {layers}")
+    return tuple(layers)

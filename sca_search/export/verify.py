@@ -1,12 +1,12 @@
 """Runs every exported format and compares it with torch holding the same stored values.
 
-The reference is torch in float64, so that what differs is a format's own rounding. Compared are the test vectors and
-the validation split; zeros are counted in the exported bytes and compared with what the study claims.
+The reference is torch in float64, so that any difference is the rounding of the format. Test vectors and the validation
+split are compared; zeros are counted in the exported bytes and compared with what the study claims.
 """
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,35 +30,14 @@ from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import IntegerModel
 from sca_search.export.integer.reference import IntegerNetwork, evaluate_integer
 from sca_search.export.layout import FILES, PACKED, C
-from sca_search.export.open import Check, HowToOpen, Opened, open_folder, torch_run
+from sca_search.export.open import Check, Opened, Reference, open_folder, torch_run
 from sca_search.export.packed.format import round_to_half
 from sca_search.export.packed.test_vectors import on_grid, vector_count
 
-# Seconds that each format may spend on the validation split; plain C takes long over a large network.
+# Time limit per format on the validation split; plain C is slow for a large network.
 USUAL_SECONDS = 15.0
-# Images at a time: few, so that a slow format stops soon after its time is up.
+# Batch size: small, so that a slow format stops soon after its time limit.
 _PORTION = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """What files of an export are compared with."""
-
-    vectors: TestVectors
-    claim: Zeros
-    network: nn.Module | None  # takes images as they are; None: the test vectors are all there is
-    described: str
-    images: Images | None = None
-    no_images: str = "there is none"
-    state_network: Callable[[], nn.Module] | None = None
-    files: tuple[str, ...] = FILES
-    exact: bool = False  # whether logits must be equal bit for bit
-    original: nn.Module | None = None  # another network, whose classes and accuracy are told beside
-    kind: str = "classes"  # what the answers are
-
-    @property
-    def has_classes(self) -> bool:
-        return self.kind == "classes"
 
 
 @dataclass(frozen=True)
@@ -88,11 +67,7 @@ def verify(
 
 def _checks(folder: Path, reference: Reference, written_here: bool, seconds: float) -> list[Check]:
     with tempfile.TemporaryDirectory() as scratch:
-        classes = reference.vectors.logits.shape[1]
-        how = HowToOpen(
-            classes, reference.files, tuple(reference.claim), Path(scratch), written_here, reference.state_network
-        )
-        opened = open_folder(folder, how)
+        opened = open_folder(folder, reference, Path(scratch), written_here=written_here)
         expected = _reference_run(reference)
         checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
         checks += _vector_checks(opened, expected, reference)
@@ -116,7 +91,7 @@ def _zero_check(file: str, found_zeros: Zeros, claim: Zeros) -> Check:
 
 
 def _is_second_call(layer: str, counted: Zeros, claim: Zeros) -> bool:
-    """A layer that the network calls twice has two records with the same trits, and is claimed once."""
+    """A layer that the network calls twice has two records with the same trits, but one claim."""
     first, _, number = layer.rpartition("_")
     return layer not in claim and number.isdigit() and first in claim and counted[layer] == counted.get(first)
 
@@ -128,12 +103,12 @@ def _agreement_check(file: str, what: str, found: Agreement, *, exact: bool) -> 
 
 
 def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -> list[Check]:
-    """The stored answers are themselves compared with the reference, and then every format with them."""
+    """The stored logits are compared with the reference, and every format with the stored logits."""
     vectors = reference.vectors
     runs = {"torch": expected, **opened.runs} if expected is not None else dict(opened.runs)
     checks = []
     for file, run in runs.items():
-        opened.runs.pop(file, None)  # what fails on these is not asked again
+        opened.runs.pop(file, None)  # a format that fails here is not run again
         with opened.failures_of(file):
             found = agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
             checks.append(_agreement_check(file, f"{found.images} test vectors", found, exact=reference.exact))
@@ -150,7 +125,7 @@ def _image_checks(opened: Opened, expected: Run | None, reference: Reference, se
     checks = []
     examples = "images" if reference.vectors.images.ndim == 4 else "examples"
     for file, each in found.items():
-        what = f"{_share(each.images, reference.images.count)} validation {examples}"
+        what = f"{_compared(each.images, reference.images.count)} validation {examples}"
         checks.append(_agreement_check(file, what, each, exact=reference.exact))
     if reference.original is not None:
         original = torch_run(reference.original.double(), torch.float64)
@@ -159,19 +134,19 @@ def _image_checks(opened: Opened, expected: Run | None, reference: Reference, se
 
 
 def _beside(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
-    """No rule says how far integer activations may be from others: it is told."""
+    """The difference of integer activations has no limit; it is reported."""
     images = reference.images
     assert images is not None
     if not reference.has_classes:
-        told = values_beside(runs, portions(images.batches(), _PORTION), seconds)
-        return Check(file, "beside float activations", told, True)
+        found = values_beside(runs, portions(images.batches(), _PORTION), seconds)
+        return Check(file, "compared with float activations", found, True)
     labels = None if images.labels is None else images.labels()
-    found = classes_beside(runs, portions(images.batches(), _PORTION), labels, seconds)
-    return Check(file, "beside float activations", str(found), True)
+    classes = classes_beside(runs, portions(images.batches(), _PORTION), labels, seconds)
+    return Check(file, "compared with float activations", str(classes), True)
 
 
-def _share(seen: int, count: int) -> str:
-    return f"all {count}" if seen == count else f"{seen} of {count}"
+def _compared(images: int, count: int) -> str:
+    return f"all {count}" if images == count else f"{images} of {count}"
 
 
 TRAINED = "the trained network in torch, in float64"
@@ -181,22 +156,22 @@ ALL_BUT_PACKED = tuple(file for file in FILES if file != PACKED)
 
 
 def choose_vectors(graph: Graph, images: Images | None) -> Floats:
-    """Test images: some of the validation split, spread over it; noise like the input's where there is none."""
+    """Test images: some of the validation split, spread over it; noise with the input's statistics if there is none."""
     count = vector_count(graph)
     if images is None or images.count < count:
         noise = np.random.default_rng(0).standard_normal((count, *graph.input_shape))
         shape = (-1, *[1] * (len(graph.input_shape) - 1))
         return on_grid((noise * graph.std.reshape(shape) + graph.mean.reshape(shape)).astype(np.float32))
-    wanted = {index * images.count // count for index in range(count)}
-    chosen, seen = [], 0
+    indices = {index * images.count // count for index in range(count)}
+    chosen, read = [], 0
     for batch in images.batches():
-        chosen += [batch[index - seen] for index in sorted(wanted) if seen <= index < seen + len(batch)]
-        seen += len(batch)
+        chosen += [batch[index - read] for index in sorted(indices) if read <= index < read + len(batch)]
+        read += len(batch)
     return on_grid(np.stack(chosen))
 
 
 def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Reference, ...]:
-    """torch with the values that the files hold; a packed file in float16 holds others than the rest, and is last."""
+    """torch with the values in the files; a packed file in float16 has others than the rest, and is last."""
     images = choose_vectors(graph, network.images)
     rest = _reference(network, network.normalised(), images, TRAINED)
     if not half:
@@ -207,7 +182,7 @@ def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Refere
 
 
 def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
-    """The references, but for C, which is compared with the model in integers: that is the last."""
+    """The references, except for C, which is compared with the model in integers: that is the last."""
     others = tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
     integers = IntegerNetwork(model)
     images = references[0].vectors.images
@@ -224,7 +199,7 @@ def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple
 
 
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:
-    exact = copy.deepcopy(module).eval().double()  # the network that was given keeps its type and mode
+    exact = copy.deepcopy(module).eval().double()  # the caller's network is not changed
     logits = torch_run(exact, torch.float64)(images).astype(np.float32)
     return Reference(
         vectors=TestVectors(images, logits),
@@ -232,6 +207,6 @@ def _reference(network: Network, module: nn.Module, images: Floats, described: s
         network=exact,
         described=described,
         images=network.images,
-        kind=network.kind,
+        kind=network.input.kind,
         state_network=lambda: copy.deepcopy(network.normalised()).eval(),
     )

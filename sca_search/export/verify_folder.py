@@ -1,4 +1,4 @@
-"""An export folder verified once more, from what it holds: its files, its facts, its study."""
+"""Verifies an export folder again, from its files, metadata and study."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import integer_model
 from sca_search.export.layout import FACTS_FILE, INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
 from sca_search.export.metadata import Facts, read_facts
-from sca_search.export.open import Check
+from sca_search.export.open import Check, Reference
 from sca_search.export.packed.format import read_packed, round_to_half
 from sca_search.export.packed.test_vectors import read_vectors
 from sca_search.export.run import built, study_images
@@ -20,7 +20,6 @@ from sca_search.export.state_dict import load_plain
 from sca_search.export.verify import (
     ALL_BUT_PACKED,
     ROUNDED,
-    Reference,
     Verification,
     references_of,
     verify,
@@ -32,7 +31,7 @@ _Packed = tuple[Graph, TestVectors]
 
 
 def verify_folder(folder: Path, seconds: float) -> Verification:
-    """Compares the formats with the trained network, or where its state is not there with the packed model."""
+    """Compares the formats with the trained network, or if its state is missing with the packed model."""
     if not folder.is_dir():
         raise ExportError(f"{folder}: there is no such folder")
     facts = read_facts(folder / FACTS_FILE)
@@ -51,12 +50,12 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, facts, trained, packed)
     if facts.largest_values is not None:
         references = _integer_references(folder, facts, references, trained, packed)
-    shown = [replace(each, images=images, no_images=problem, kind=facts.kind) for each in references]
+    shown = [replace(each, images=images, no_images=problem, kind=facts.input.kind) for each in references]
     return verify(folder, shown, seconds=seconds)
 
 
 def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images | None) -> Network | None:
-    """The study's own network with the folder's state, or with the run's where the folder has none."""
+    """The study's network with the folder's state, or with the run's if the folder has none."""
     places = [folder / STATE, *([folder / facts.state_file] if facts.state_file else [])]
     place = next((place for place in places if place.is_file()), None)
     if spec is None or place is None:
@@ -64,24 +63,12 @@ def _trained(folder: Path, facts: Facts, spec: StudySpec | None, images: Images 
     try:
         state, layers, _ = load_plain(place)
     except RunError:
-        return None  # the table will say so, where that file is checked
+        return None  # reported where that file is checked
     try:
-        model = built(spec, facts.input_shape, len(facts.class_names), state, place)
+        model = built(spec, facts.input, state, place)
     except ModelError:
-        return None  # of a network that can only be made elsewhere, the packed records are what is known
-    return Network(
-        model=model,
-        input_shape=facts.input_shape,
-        class_names=facts.class_names,
-        ternary_layers=layers,
-        mean=facts.mean,
-        std=facts.std,
-        claim=facts.zeros,
-        images=images,
-        kind=facts.kind,
-        target_mean=facts.target_mean,
-        target_std=facts.target_std,
-    )
+        return None  # the network's code is not here; the packed records are used instead
+    return Network(model, facts.input, layers, claim=facts.zeros, images=images)
 
 
 def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Packed | None) -> list[Reference]:
@@ -90,7 +77,7 @@ def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Pa
         return [rest]
     rest = replace(rest, files=ALL_BUT_PACKED)
     if packed is None:
-        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is named
+        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is reported
     network = None if trained is None else RecordNetwork(round_to_half(trained.graph()))
     described = f"for {PACKED} its own test vectors" if network is None else ROUNDED
     return [rest, Reference(packed[1], facts.zeros, network, described, files=(PACKED,))]
@@ -99,7 +86,7 @@ def _references(folder: Path, facts: Facts, trained: Network | None, packed: _Pa
 def _integer_references(
     folder: Path, facts: Facts, references: list[Reference], trained: Network | None, packed: _Packed | None
 ) -> list[Reference]:
-    """C with integer activations is compared with their model, or where that cannot be made again with its vectors."""
+    """C with integer activations is compared with the integer model, or if that cannot be built with its vectors."""
     graph = trained.graph() if trained is not None else None if packed is None or facts.half else packed[0]
     if graph is not None and facts.largest_values is not None:
         return [*with_integers(references, integer_model(graph, facts.largest_values))]
@@ -122,11 +109,11 @@ def _reference_of_rest(folder: Path, facts: Facts, trained: Network | None, pack
 
 
 def _vectors(folder: Path, facts: Facts, packed: _Packed | None) -> TestVectors | None:
-    """Those that were written with the files; none if the packed file is damaged that held them."""
+    """Those written with the files; none if they were in a packed file that is damaged."""
     if (folder / VECTORS_FILE).is_file():
         vectors = read_vectors(folder / VECTORS_FILE)
         shapes = (vectors.images.shape[1:], vectors.logits.shape)
-        if shapes != (facts.input_shape, (len(vectors.images), len(facts.class_names))):
-            raise ExportError(f"{folder / VECTORS_FILE} holds test vectors of another model")
+        if shapes != (facts.input.input_shape, (len(vectors.images), len(facts.input.classes))):
+            raise ExportError(f"{folder / VECTORS_FILE} contains test vectors of another model")
         return vectors
     return packed[1] if packed is not None and not facts.half else None

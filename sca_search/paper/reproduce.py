@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, spec_of
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.provenance import note_command
-from sca_search.study.pace import RESERVE, Pace, StudySize, measure_pace
-from sca_search.study.run import make_task, run_study
-from sca_search.study.watching import Say, Watcher
+from sca_search.study.events import StudyListener
+from sca_search.study.pace import RESERVE, Pace, Say, StudySize, measure_pace
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task
 from sca_search.study.workers import threads_of
-from sca_search.training.source import OnceRead
+from sca_search.system.signals import NEVER, StopToken
+from sca_search.training.task import CachedSource
 
-Measure = Callable[[StudySpec, Say, Callable[[], bool]], Pace]
+Measure = Callable[[StudySpec, Say, StopToken], Pace]
 
 
 @dataclass(frozen=True)
@@ -56,28 +58,33 @@ def finished_results(plan: Plan) -> dict[Cell, CellResult]:
     return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
 
 
-def reproduce(plan: Plan, watcher: Watcher, measure: Measure = measure_pace) -> Reproduced:
+def reproduce(
+    plan: Plan,
+    say: Say = lambda _line: None,
+    listeners: Sequence[StudyListener] = (),
+    stop: StopToken = NEVER,
+    measure: Measure = measure_pace,
+) -> Reproduced:
     """Train the missing cells of a table; StopRequestedError only while epochs are timed."""
     results = finished_results(plan)
     if plan.hours is None:
         _check_lengths(plan, results)
     _check_starts(plan, results)
     missing = [cell for cell in plan.cells if cell not in results]
-    specs = _specs(plan, missing, watcher, measure)
-    source = OnceRead()
+    specs = _specs(plan, missing, lambda spec: measure(spec, say, stop), say)
+    source = CachedSource()
     for number, cell in enumerate(missing, start=len(results) + 1):
         spec = specs[cell]
-        watcher.say(f"cell {number} of {len(plan.cells)}: {cell}, {spec.train.epochs} epochs")
+        say(f"cell {number} of {len(plan.cells)}: {cell}, {spec.train.epochs} epochs")
         task = make_task(spec, source)
         task.start_model()  # rejects weights that do not fit before anything is written
         run = _run_of(spec)
         if plan.command:
             note_command(run, plan.command, threads_of(spec, task))
-        with watcher.audience(spec, task) as audience:
-            finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
-        if finished.stopped or watcher.stop_requested():  # a stop between two seeds does not raise
+        finished = run_study(run, spec, task, listeners, stop)
+        if finished.stopped or stop.is_set():  # a stop between two seeds does not raise
             return Reproduced(results, stopped=True)
-        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), watcher.stop_requested)
+        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), stop)
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
 
 
@@ -107,7 +114,7 @@ def _run_of(spec: StudySpec) -> RunFolder:
     return run if run.spec_file.is_file() else new_run(spec)
 
 
-def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) -> dict[Cell, StudySpec]:
+def _specs(plan: Plan, cells: list[Cell], measure: Callable[[StudySpec], Pace], say: Say) -> dict[Cell, StudySpec]:
     """The studies of the cells to train; if hours set the epochs, a cell that was started keeps its number."""
     specs = {cell: _spec(plan, cell, plan.extent) for cell in cells}
     started = {cell: spec for cell in cells if (spec := _started(specs[cell])) is not None}
@@ -120,7 +127,7 @@ def _specs(plan: Plan, cells: list[Cell], watcher: Watcher, measure: Measure) ->
     if plan.hours is None:
         return specs
     if len(epochs) < len(cells):
-        epochs = _epochs_for_hours(plan, plan.hours, specs, epochs, watcher, measure)
+        epochs = _epochs_for_hours(plan, plan.hours, specs, epochs, measure, say)
     return {cell: _of_length(plan, cell, epochs[cell]) for cell in cells}
 
 
@@ -163,16 +170,16 @@ def _epochs_for_hours(
     hours: float,
     specs: dict[Cell, StudySpec],
     started: dict[Cell, int],
-    watcher: Watcher,
-    measure: Measure,
+    measure: Callable[[StudySpec], Pace],
+    say: Say,
 ) -> dict[Cell, int]:
     began = time.monotonic()
     paces: dict[tuple[str, str], Pace] = {}
     times = []
     for cell, spec in specs.items():
         if (network := (cell.dataset, cell.network)) not in paces:
-            watcher.say(f"timing {cell.network} on {cell.dataset}")
-            paces[network] = measure(spec, watcher.say, watcher.stop_requested)
+            say(f"timing {cell.network} on {cell.dataset}")
+            paces[network] = measure(spec)
         has_dense = spec.train.dense_epochs > 0
         times.append(CellTime(cell, paces[network], full_epochs(cell), plan.seeds, has_dense, started.get(cell)))
     return epochs_that_fit(hours, time.monotonic() - began, times)

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import measured, read_csv
 from sca_search.study.setup import warm_start
 from sca_search.system.files import write_json_atomic
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH, answers
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from sca_search.training.train import until_stopped
 
 
@@ -61,9 +62,7 @@ def read_result(path: Path) -> CellResult | None:
         raise RunError(f"{path}: is not the result of a cell; remove it to train the cell again") from error
 
 
-def measure_cell(
-    run: RunFolder, spec: StudySpec, task: Task, path: Path, stop_requested: Callable[[], bool] = lambda: False
-) -> CellResult:
+def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path, stop: StopToken = NEVER) -> CellResult:
     """Score every seed on the test split. Nothing was chosen by validation, so there is no selection bias."""
     frame = read_csv(run.trials_file)
     trained = measured(frame)
@@ -73,11 +72,11 @@ def measure_cell(
         task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
         for number in trained["candidate"]
     ]
-    scores = [top_accuracies(network, test, stop_requested) for network in networks]
+    scores = [top_accuracies(network, test, stop) for network in networks]
     dense: dict[str, float] = {}
     if spec.train.dense_epochs or spec.model.weights is not None:
-        start = warm_start(run, spec, task, Progress())
-        top1, top5 = top_accuracies(task.model_with(start.state), test, stop_requested)
+        start = warm_start(run, spec, task)
+        top1, top5 = top_accuracies(task.model_with(start.state), test, stop)
         dense = {"dense_top1": top1, "dense_top5": top5}
     result = CellResult(
         epochs=spec.train.epochs,
@@ -107,11 +106,9 @@ def _diverged(run: RunFolder, frame: pd.DataFrame) -> int:
     return len(failed)
 
 
-def top_accuracies(
-    network: nn.Module, split: AnySplit, stop_requested: Callable[[], bool] = lambda: False
-) -> tuple[float, float]:
+def top_accuracies(network: nn.Module, split: AnySplit, stop: StopToken = NEVER) -> tuple[float, float]:
     """Top-1 and top-5 accuracy."""
-    outputs = answers(network, until_stopped(split.batches(EVALUATION_BATCH), stop_requested))
+    outputs = answers(network, until_stopped(split.batches(EVALUATION_BATCH), stop))
     labels = torch.cat([targets for _, targets, *_ in split.batches(EVALUATION_BATCH)])
     best = outputs.topk(min(5, outputs.shape[1])).indices == labels.unsqueeze(1)
     return float(best[:, 0].float().mean()), float(best.any(dim=1).float().mean())

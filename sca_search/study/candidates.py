@@ -62,16 +62,7 @@ def keep(
     write_text_atomic(folder / HISTORY, history_csv(settled.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
     model_file = folder / "model.safetensors"
-    about = {
-        "input_shape": task.data.input_shape,
-        "classes": task.data.classes,
-        "mean": task.data.mean,
-        "std": task.data.std,
-        "kind": task.data.kind,
-        "target_mean": task.data.target_mean,
-        "target_std": task.data.target_std,
-    }
-    save_plain(model_file, settled.model, settled.baked_layers, about)
+    save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
     counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),

@@ -1,12 +1,13 @@
-"""Methods under equal conditions: the same data, warm start, trials and epochs for each, one study a method and seed.
+"""Compares methods under equal conditions: the same data, warm start, trials and epochs.
 
-A method that plans its sparsity trains for the one asked for; the others end where they land. Of each study's trials
-the best on validation counts, and is read on the test split once. A finished study is a file and is not run again.
+Each method and seed has its own study. Methods that plan their sparsity train for the target; the sparsity of others
+follows from their training. The best trial of each study on validation is evaluated on the test split once. A finished
+study is a file and is not run again.
 """
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,31 +27,32 @@ from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import choose, most_accurate, read_csv
 from sca_search.study.budgets import rest_bytes
-from sca_search.study.run import make_task, run_study
-from sca_search.study.setup import warm_start
-from sca_search.study.watching import Watcher
+from sca_search.study.events import StudyListener
+from sca_search.study.pace import Say
+from sca_search.study.run import run_study
+from sca_search.study.setup import make_task, warm_start
 from sca_search.study.workers import threads_of
 from sca_search.system.files import write_json_atomic
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.source import OnceRead
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import CachedSource, Task
 
-SECONDS_A_METHOD = 1.0
+SECONDS_PER_METHOD = 1.0
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Who takes part, for which study, and where it is kept."""
+class Comparison:
+    """The methods, the study that they share, and the folder of the results."""
 
     base: StudySpec  # its goal is the target sparsity
     methods: tuple[str, ...]
     seeds: int
     folder: Path
-    command: tuple[str, ...] = ()  # as it was given, to be noted in each study's folder
+    command: tuple[str, ...] = ()  # recorded in each study's folder
 
     def spec_of(self, method: str, seed: int) -> StudySpec:
-        """A method's study: the common one, but for its goal and what only SCA has."""
+        """A method's study: the common one, except for its goal and what only SCA has."""
         values = self.base.model_dump()
         target = self.base.goal.target_sparsity
         plans = METHODS[method].plans_sparsity
@@ -63,15 +65,15 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What a method gave with one seed; bytes are None where the network cannot be exported."""
+class MethodResult:
+    """The result of a method with one seed; bytes are None where the network cannot be exported."""
 
     method: str
     seed: int
     trials: int
     failed: int
     epochs: int  # of all trials
-    trial: int | None = None  # the one that counts; None where all failed
+    trial: int | None = None  # the best one; None where all failed
     metric: float | None = None
     test_metric: float | None = None
     sparsity: float | None = None
@@ -79,86 +81,92 @@ class Entry:
     file_bytes: int | None = None
 
 
-_ENTRY = TypeAdapter(Entry)
+_RESULT = TypeAdapter(MethodResult)
 
 
-def chosen_methods(given: str) -> tuple[str, ...]:
-    """'all', or names with commas between them; SpecError for one that is not there."""
-    if given.strip() == "all":
+def chosen_methods(text: str) -> tuple[str, ...]:
+    """'all', or names separated by commas; SpecError for an unknown name."""
+    if text.strip() == "all":
         return tuple(METHODS)
-    names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise SpecError("--methods must be all, or names with commas between them, got none")
+        raise SpecError("--methods must be all, or names separated by commas, got none")
     for name in names:
         if name in NOT_IMPLEMENTED:
-            raise SpecError(f"--methods: {name} is not done, since {NOT_IMPLEMENTED[name]}")
+            raise SpecError(f"--methods: {name} is not implemented, since {NOT_IMPLEMENTED[name]}")
         if name not in METHODS:
             raise SpecError(f"--methods: {unknown_name('method', name, METHODS)}")
     return names
 
 
-def run_contest(contest: Contest, watcher: Watcher) -> tuple[list[Entry], bool]:
-    """Trains what is missing, seed by seed; the entries there are, and whether it was stopped."""
-    source = OnceRead()
-    entries: list[Entry] = []
-    cells = [(method, seed) for seed in range(contest.seeds) for method in contest.methods]
+def run_comparison(
+    comparison: Comparison,
+    say: Say = lambda _line: None,
+    listeners: Sequence[StudyListener] = (),
+    stop: StopToken = NEVER,
+) -> tuple[list[MethodResult], bool]:
+    """Train what is missing, seed by seed; returns the results so far, and whether it was stopped."""
+    source = CachedSource()
+    results: list[MethodResult] = []
+    cells = [(method, seed) for seed in range(comparison.seeds) for method in comparison.methods]
     for number, (method, seed) in enumerate(cells, start=1):
-        spec = contest.spec_of(method, seed)
-        known = _read_entry(contest, method, seed)
+        spec = comparison.spec_of(method, seed)
+        known = _read_finished(comparison, method, seed)
         if known is None:
-            watcher.say(f"{number} of {len(cells)}: {method}, seed {seed}")
+            say(f"{number} of {len(cells)}: {method}, seed {seed}")
             task = make_task(spec, source)
-            run = _run_of(contest, spec, task, seed, watcher)
+            run = _run_of(comparison, spec, task, seed, say, stop)
             if run is None:
-                return entries, True
-            note_command(run, contest.command, threads_of(spec, task))
-            with watcher.audience(spec, task) as audience:
-                finished = run_study(run, spec, task, replace(audience, stop_requested=watcher.stop_requested))
-            if finished.stopped or watcher.stop_requested():
-                return entries, True
+                return results, True
+            note_command(run, comparison.command, threads_of(spec, task))
+            finished = run_study(run, spec, task, listeners, stop)
+            if finished.stopped or stop.is_set():
+                return results, True
             known = _measured(run, spec, task, method, seed)
-            write_json_atomic(_entry_file(contest, method, seed), asdict(known))
-        entries.append(known)
-    return entries, False
+            write_json_atomic(_result_file(comparison, method, seed), asdict(known))
+        results.append(known)
+    return results, False
 
 
-def _entry_file(contest: Contest, method: str, seed: int) -> Path:
-    return contest.folder / f"{method}-{seed}.json"
+def _result_file(comparison: Comparison, method: str, seed: int) -> Path:
+    return comparison.folder / f"{method}-{seed}.json"
 
 
-def _read_entry(contest: Contest, method: str, seed: int) -> Entry | None:
-    path = _entry_file(contest, method, seed)
+def _read_finished(comparison: Comparison, method: str, seed: int) -> MethodResult | None:
+    path = _result_file(comparison, method, seed)
     if not path.exists():
         return None
-    _refuse_other(contest.spec_of(method, seed))
-    return read_entry(path)
+    _reject_other(comparison.spec_of(method, seed))
+    return read_result(path)
 
 
-def read_entry(path: Path) -> Entry:
-    """What a method gave, as an earlier command wrote it."""
+def read_result(path: Path) -> MethodResult:
+    """The result of a method that an earlier command wrote."""
     try:
-        return _ENTRY.validate_python(json.loads(path.read_text(encoding="utf-8")))
+        return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
         raise RunError(f"{path}: is not the result of a method; remove it to train it again") from error
 
 
-def _refuse_other(spec: StudySpec) -> None:
-    """A folder of another comparison is not mixed with this one."""
+def _reject_other(spec: StudySpec) -> None:
+    """The folder of another comparison must not be mixed with this one."""
     run = RunFolder(spec.out / str(spec.name))
     if run.spec_file.is_file() and (changed := differences(spec, run.spec())):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --out")
 
 
-def _run_of(contest: Contest, spec: StudySpec, task: Task, seed: int, watcher: Watcher) -> RunFolder | None:
+def _run_of(
+    comparison: Comparison, spec: StudySpec, task: Task, seed: int, say: Say, stop: StopToken
+) -> RunFolder | None:
     """The study's folder with the seed's common warm start in it; None where its training was stopped."""
-    _refuse_other(spec)
+    _reject_other(spec)
     run = RunFolder(spec.out / str(spec.name))
-    common = RunFolder(contest.folder / f"dense-{seed}")
+    common = RunFolder(comparison.folder / f"dense-{seed}")
     if not common.dense_scores_file.exists():
-        watcher.say(f"the dense network of seed {seed}")
+        say(f"the dense network of seed {seed}")
         common.path.mkdir(parents=True, exist_ok=True)
         try:
-            warm_start(common, spec, task, Progress(stop_requested=watcher.stop_requested))
+            warm_start(common, spec, task, stop=stop)
         except StopRequestedError:
             return None
     if not run.spec_file.is_file():
@@ -169,11 +177,11 @@ def _run_of(contest: Contest, spec: StudySpec, task: Task, seed: int, watcher: W
     return run
 
 
-def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: int) -> Entry:
+def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: int) -> MethodResult:
     frame = read_csv(run.trials_file)
     target = spec.goal.target_sparsity
     trial = most_accurate(frame, 0.0) if target is None else choose(frame, target)
-    entry = Entry(
+    result = MethodResult(
         method,
         seed,
         trials=int((frame["state"] == "complete").sum()),
@@ -181,13 +189,13 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
         epochs=int(frame["epochs"].sum()),
     )
     if trial is None:
-        return entry
+        return result
     row = frame[frame["trial"] == trial].iloc[0]
     model = task.model_with(load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")[0])
     tested = task.score(model, task.data.read_test().batches(EVALUATION_BATCH))
     packed, whole = _bytes(task, method, model)
     return replace(
-        entry,
+        result,
         trial=trial,
         metric=float(row["metric"]),
         test_metric=tested.accuracy,
@@ -212,20 +220,20 @@ def exported_graph(task: Task, method: str, model: Any) -> Graph:
     return graph_of(task, model.eval(), layers)
 
 
-def times_ms(contest: Contest, entries: Iterable[Entry], watcher: Watcher) -> dict[str, float]:
-    """Milliseconds of each method's exported C on one thread, one image, taken in turns: of the first seed."""
-    source, samplers = OnceRead(), {}
-    for entry in (each for each in entries if each.seed == 0 and each.file_bytes is not None):
-        spec = contest.spec_of(entry.method, 0)
+def times_ms(comparison: Comparison, results: Iterable[MethodResult], say: Say) -> dict[str, float]:
+    """Milliseconds per image of each method's exported C on one thread, measured in turns, for the first seed."""
+    source, samplers = CachedSource(), {}
+    for result in (each for each in results if each.seed == 0 and each.file_bytes is not None):
+        spec = comparison.spec_of(result.method, 0)
         task = make_task(spec, source)
         run = RunFolder(spec.out / str(spec.name))
         frame = read_csv(run.trials_file)
-        number = int(frame.loc[frame["trial"] == entry.trial, "candidate"].iloc[0])
+        number = int(frame.loc[frame["trial"] == result.trial, "candidate"].iloc[0])
         model = task.model_with(load_plain(run.candidate(number) / "model.safetensors")[0])
-        watcher.say(f"compiling {entry.method}")
-        samplers[entry.method] = sampler_of(exported_graph(task, entry.method, model))
+        say(f"compiling {result.method}")
+        samplers[result.method] = sampler_of(exported_graph(task, result.method, model))
     if not samplers:
         return {}
-    watcher.say("timing")
-    timed = time_in_turns(samplers, SECONDS_A_METHOD * len(samplers))
+    say("timing")
+    timed = time_in_turns(samplers, SECONDS_PER_METHOD * len(samplers))
     return {name: 1e3 * timing.low for name, timing in timed.each.items()}

@@ -1,102 +1,183 @@
-"""Who watches a study: a screen, a file and the log."""
+"""The events of a study, and the listeners that record them. Does not import torch."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
+from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import log_end, log_epoch, logger
 from sca_search.runs.progress import ProgressFile
-from sca_search.training.task import Epoch
 
-
-class ResultsPage(Protocol):
-    """A page of a study's results, rendered from its run folder."""
-
-    def write(self) -> None: ...
-
-    def write_if_due(self) -> None:
-        """Skips the update if rendering would slow the study down."""
-
-
-class NoPage:
-    """No page is written."""
-
-    def __init__(self, _run: RunFolder) -> None:
-        pass
-
-    def write(self) -> None:
-        pass
-
-    def write_if_due(self) -> None:
-        pass
+if TYPE_CHECKING:
+    from sca_search.training.task import Epoch
 
 
 @dataclass(frozen=True)
-class Audience:
-    """Who watches a study: told of every step, asked whether to stop."""
+class StudyStarted:
+    """The run folder exists; nothing is trained yet."""
 
-    on_dense_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
-    on_sensitivity: Callable[[int, int], None] = field(default=lambda _layer, _layers: None)
-    on_queue: Callable[[int, int], None] = field(default=lambda _waiting, _finished: None)
-    on_trial_start: Callable[[int, float], None] = field(default=lambda _trial, _sparsity: None)
-    on_trial_epoch: Callable[[int, Epoch], None] = field(default=lambda _trial, _epoch: None)
-    on_trial_end: Callable[[dict[str, object]], None] = field(default=lambda _row: None)
-    on_refit_epoch: Callable[[int, Epoch], None] = field(default=lambda _index, _epoch: None)
-    on_note: Callable[[str], None] = field(default=lambda _sentence: None)
-    stop_requested: Callable[[], bool] = field(default=lambda: False)
-    page: Callable[[RunFolder], ResultsPage] = NoPage
+    run: RunFolder
+    spec: StudySpec
+    metric: str
+    notes: tuple[str, ...] = ()  # about data, recipe and budgets, for the user
 
 
-def with_progress(audience: Audience, progress: ProgressFile) -> Audience:
-    """The audience, and beside it a file and the log for those who watch from elsewhere."""
+@dataclass(frozen=True)
+class DenseEpoch:
+    """An epoch of the dense warm start."""
 
-    def dense(epoch: Epoch) -> None:
-        progress.note("dense warm start", epoch.epoch, epoch.epochs)
-        log_epoch("dense warm start", epoch)
-        audience.on_dense_epoch(epoch)
+    epoch: "Epoch"
 
-    def sensitivity(layer: int, layers: int) -> None:
-        progress.note("what rounding costs", layer, layers)
-        logger.debug("what rounding costs: layer %d of %d", layer, layers)
-        audience.on_sensitivity(layer, layers)
 
-    def queued(waiting: int, finished: int) -> None:
-        logger.info("%d trials to run, %d finished before", waiting, finished)
-        audience.on_queue(waiting, finished)
+@dataclass(frozen=True)
+class SensitivityStep:
+    """The sensitivity of one layer was measured."""
 
-    def started(number: int, sparsity: float) -> None:
-        planned = "" if math.isnan(sparsity) else f", planned sparsity {sparsity:.3%}"
-        logger.info("trial %d starts%s", number, planned)
-        audience.on_trial_start(number, sparsity)
+    layer: int  # from 1
+    layers: int
 
-    def ended(row: dict[str, object]) -> None:
-        log_end(row)
-        audience.on_trial_end(row)
 
-    def trial(number: int, epoch: Epoch) -> None:
-        progress.note(f"trial {number}", epoch.epoch, epoch.epochs)
-        log_epoch(f"trial {number}", epoch)
-        audience.on_trial_epoch(number, epoch)
+@dataclass(frozen=True)
+class TrialsQueued:
+    """The numbers of trials that wait and that finished before."""
 
-    def refitted(index: int, epoch: Epoch) -> None:
-        progress.note(f"refit {index} of the chosen one", epoch.epoch, epoch.epochs)
-        log_epoch(f"refit {index}", epoch)
-        audience.on_refit_epoch(index, epoch)
+    waiting: int
+    finished: int
 
-    def noted(sentence: str) -> None:
-        logger.warning(sentence)
-        audience.on_note(sentence)
 
-    return replace(
-        audience,
-        on_note=noted,
-        on_dense_epoch=dense,
-        on_sensitivity=sensitivity,
-        on_queue=queued,
-        on_trial_start=started,
-        on_trial_epoch=trial,
-        on_trial_end=ended,
-        on_refit_epoch=refitted,
-    )
+@dataclass(frozen=True)
+class TrialStarted:
+    """A trial was sampled; its planned sparsity is NaN where the method does not plan one."""
+
+    trial: int
+    sparsity: float
+
+
+@dataclass(frozen=True)
+class TrialEpoch:
+    """An epoch of a trial."""
+
+    trial: int
+    epoch: "Epoch"
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    """A trial completed, failed or was paused; no row where its candidate is queued again already."""
+
+    trial: int
+    row: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RefitEpoch:
+    """An epoch of a refit."""
+
+    refit: int
+    epoch: "Epoch"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the user should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StudyEnded:
+    """All files are written, or the study was stopped."""
+
+
+Event = (
+    StudyStarted
+    | DenseEpoch
+    | SensitivityStep
+    | TrialsQueued
+    | TrialStarted
+    | TrialEpoch
+    | TrialEnded
+    | RefitEpoch
+    | Note
+    | StudyEnded
+)
+Emit = Callable[[Event], None]
+
+
+class StudyListener(Protocol):
+    """Receives the events of a study, in the process and thread that runs it."""
+
+    def on_event(self, event: Event) -> None: ...
+
+
+def emitter(listeners: Sequence[StudyListener]) -> Emit:
+    """A function that passes an event to all listeners in order."""
+
+    def emit(event: Event) -> None:
+        for listener in listeners:
+            listener.on_event(event)
+
+    return emit
+
+
+def ignore(_event: Event) -> None:
+    """No listener."""
+
+
+class ProgressListener:
+    """Writes the current phase and epoch to the progress file; removes it at the end of the study."""
+
+    def __init__(self, file: ProgressFile) -> None:
+        self._file = file
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case StudyStarted(spec=spec):
+                self._file.note("dense warm start", 0, spec.train.dense_epochs)
+            case DenseEpoch(epoch):
+                self._file.note("dense warm start", epoch.epoch, epoch.epochs)
+            case SensitivityStep(layer, layers):
+                self._file.note("layer sensitivity", layer, layers)
+            case TrialEpoch(trial, epoch):
+                self._file.note(f"trial {trial}", epoch.epoch, epoch.epochs)
+            case RefitEpoch(refit, epoch):
+                self._file.note(f"refit {refit} of the chosen trial", epoch.epoch, epoch.epochs)
+            case StudyEnded():
+                self._file.close()
+
+
+class LogListener:
+    """Writes events to the run's log."""
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case DenseEpoch(epoch):
+                log_epoch("dense warm start", epoch)
+            case SensitivityStep(layer, layers):
+                logger.debug("layer sensitivity: layer %d of %d", layer, layers)
+            case TrialsQueued(waiting, finished):
+                logger.info("%d trials to run, %d finished before", waiting, finished)
+            case TrialStarted(trial, sparsity):
+                planned = "" if math.isnan(sparsity) else f", planned sparsity {sparsity:.3%}"
+                logger.info("trial %d starts%s", trial, planned)
+            case TrialEpoch(trial, epoch):
+                log_epoch(f"trial {trial}", epoch)
+            case TrialEnded(row=row) if row is not None:
+                log_end(row)
+            case RefitEpoch(refit, epoch):
+                log_epoch(f"refit {refit}", epoch)
+            case Note(text):
+                logger.warning(text)
+
+
+class TrialCounter:
+    """Collects the numbers of the trials that ended."""
+
+    def __init__(self) -> None:
+        self.trials: list[int] = []
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, TrialEnded) and event.row is not None:
+            self.trials.append(event.trial)

@@ -33,41 +33,47 @@ class OnceTasks:
     stop_requested: Callable[[], bool] = field(default=lambda: False)
     on_wait: Callable[[str], None] = field(default=lambda _task: None)
 
-    def once(self, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]) -> None:
-        """Do a task, or wait until another machine has done it. Its files are then in the run folder."""
+    def once(self, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]) -> bool:
+        """Do a task, or wait until another machine has done it. Its files are then in the run folder.
+
+        Returns whether they are the files that `do` wrote.
+        """
         if self.run.shared is None:  # the process holds the lock of the run folder
             do()
-            return
+            return True
         storage = open_storage(self.run, self.stop_requested)
         assert isinstance(storage, PostgresStorage)
         try:
-            result = self._result(storage, name, do, files)
+            result, is_own = self._result(storage, name, do, files)
         finally:
             storage.close()
         if (store := artifact_store(self.run)) is not None:
             store.download(result)
+        return is_own
 
     def _result(
         self, storage: PostgresStorage, name: str, do: Callable[[], None], files: Callable[[], Iterable[Path]]
-    ) -> dict[str, Any]:
-        study, waits = create_study(self.run, storage), False
+    ) -> tuple[dict[str, Any], bool]:
+        study, waits, is_own = create_study(self.run, storage), False, False
         while (result := study.user_attrs.get(_RESULT + name)) is None:
             if self.stop_requested():
                 raise StopRequestedError
             with storage.try_locked(name) as is_held:
                 if is_held and _RESULT + name not in study.user_attrs:
                     do()
-                    self._record(study, name, files)
+                    is_own = self._record(study, name, files)
                     continue
             if not (is_held or waits):
                 self.on_wait(name)
                 waits = True
             time.sleep(_POLL_SECONDS)
-        return dict(result)
+        return dict(result), is_own
 
-    def _record(self, study: optuna.Study, name: str, files: Callable[[], Iterable[Path]]) -> None:
+    def _record(self, study: optuna.Study, name: str, files: Callable[[], Iterable[Path]]) -> bool:
         store = artifact_store(self.run)
         uploaded = store.upload(path for path in files() if path.exists()) if store else {}
         with queue_locked(study):  # the other lock may have been lost
-            if _RESULT + name not in study.user_attrs:
+            is_first = _RESULT + name not in study.user_attrs
+            if is_first:
                 study.set_user_attr(_RESULT + name, uploaded)
+        return is_first

@@ -1,10 +1,10 @@
-"""The end of a study: tables, choice, refit of the chosen candidate, the test split, features and summary."""
+"""The results of a study: tables, refits of the chosen candidate, the test split, features and summary."""
 
 import contextlib
 import json
 import shutil
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,76 +18,61 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.integrity import damage_refused
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
-from sca_search.study.budgets import CostMeter, Costs
+from sca_search.study.budgets import Costs
 from sca_search.study.candidates import keep
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
+from sca_search.study.setup import StudyContext
 from sca_search.system.files import atomic_path, write_json_atomic
-from sca_search.system.memory import oom_as_limit_error
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Progress, Task, WarmStart
-from sca_search.training.train import train_candidate, until_stopped
+from sca_search.training.train import OnEpoch, train_candidate, until_stopped
 
-# A refit's seeds must not meet those of candidates, which derive from (study seed, candidate).
+# Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
 
 
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
-    """trials.csv and front.csv, as far as the study has come."""
+    """Write trials.csv and front.csv with the trials so far."""
     chosen = chosen_trial(frame, spec.goal, run.metric)
     front = pareto_front(frame)
     write_csv(frame, run.trials_file)
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
 
 
-def refit(
-    run: RunFolder,
-    number: int,
-    task: Task,
-    start: WarmStart,
-    index: int,
-    progress: Progress,
-    cost_meter: CostMeter | None = None,
-) -> None:
-    """Trains a candidate again with another seed; what is there already is not done again."""
+def refit(context: StudyContext, number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
+    """Train a candidate again with another seed, unless an earlier command has done so."""
+    run, task = context.run, context.task
     if (run.candidate(number, index) / "candidate.json").exists():
         return
     with damage_refused(run.candidate(number), "trained again"):
-        known = Candidate.model_validate(records_of(run, number)[0]["candidate"])
-    again = known.model_copy(update={"seed": derived_seed(known.seed, _REFIT + index)})
-    with oom_as_limit_error():
-        settled = train_candidate(again, task, start, progress)
-    costs = cost_meter(settled.model, task) if cost_meter else Costs()
+        first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
+    again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
+    settled = train_candidate(again, task, context.warm_start, on_epoch, stop)
+    costs = context.cost_meter(settled.model, task) if context.cost_meter else Costs()
     keep(run, number, again, settled, task, costs, refit=index)
 
 
-def summarize(
-    run: RunFolder,
-    spec: StudySpec,
-    frame: pd.DataFrame,
-    task: Task,
-    start: WarmStart,
-    seconds: float,
-    stop_requested: Callable[[], bool] = lambda: False,
-) -> dict[str, object]:
-    """Exports the chosen model, reads the test split once, and writes summary.json.
+def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
+    """Copy the chosen model, evaluate it on the test split once, and write summary.json.
 
-    A study that was stopped has no test figures yet: it may go on, and whoever stopped it does not want to wait.
+    A study that was stopped is not tested yet: it may be resumed, and the user does not want to wait.
 
-    The model exported is the best on validation among the chosen candidate and its refits; their mean is what a user
-    may expect of the candidate, since the best of many on a small validation set flatters itself.
+    The chosen model is the best on validation among the chosen candidate and its refits. Their mean estimates the
+    candidate's score without bias: the best of many on a small validation set is too high.
     """
+    run, spec, task, start = context.run, context.spec, context.task, context.warm_start
     metric = task.metric.name
     trial = chosen_trial(frame, spec.goal, metric)
-    summary: dict[str, object] = {
+    summary: dict[str, Any] = {
         "study": run.path.name,
         "goal": aim_of(spec, metric),
         "metric_name": metric,
         "task": task.data.kind,
-        "examples": "images" if task.data.has_images else "examples",
+        "examples": "images" if task.data.input.is_image else "examples",
         "target_sparsity": spec.goal.target_sparsity,
         "form": spec.search.form,
         "trials": int((frame["state"] == "complete").sum()),
@@ -104,19 +89,19 @@ def summarize(
     if trial is not None:
         summary |= {"chosen": _chosen(run, frame, trial, limits_of(spec.goal))}
         with contextlib.suppress(StopRequestedError):
-            summary = _with_test(run, summary, task, start, stop_requested)
+            summary = _with_test(context, summary, stop)
     write_json_atomic(run.summary_file, summary)
     return summary
 
 
 def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """How well each rung foretold the end."""
+    """How well the loss at each rung predicted the final loss."""
     finished = [
         {str(name): value for name, value in row.items() if pd.notna(value)}
         for row in measured(frame).to_dict("records")
     ]
-    told = {epoch: rung_correlation(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
-    return {str(epoch): {"rank_correlation": found[0], "trials": found[1]} for epoch, found in told.items() if found}
+    found = {epoch: rung_correlation(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
+    return {str(epoch): {"rank_correlation": each[0], "trials": each[1]} for epoch, each in found.items() if each}
 
 
 def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str, float]) -> dict[str, object]:
@@ -149,21 +134,17 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     }
 
 
-def _with_test(
-    run: RunFolder, summary: dict[str, Any], task: Task, start: WarmStart, stop_requested: Callable[[], bool]
-) -> dict[str, object]:
-    """The summary with what both networks are worth on the test split, and how like each other their features are."""
-    if stop_requested():
+def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
+    """The summary with both networks' scores on the test split; also writes the comparison of their features."""
+    if stop.is_set():
         raise StopRequestedError
-    chosen = summary["chosen"]
-    networks = task.model_with(start.state), task.model_with(load_plain(run.chosen_file)[0])
-    if task.data.has_images:
+    run, task, chosen = context.run, context.task, summary["chosen"]
+    networks = task.model_with(context.warm_start.state), task.model_with(load_plain(run.chosen_file)[0])
+    if task.data.input.is_image:
         validation = task.data.val.batches(EVALUATION_BATCH)
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
         write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
     test = task.data.read_test()
-    dense, ours = (
-        task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop_requested)) for network in networks
-    )
+    dense, ours = (task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop)) for network in networks)
     tested = {"test_metric": ours.accuracy, "test_images": len(test)}
     return summary | {"dense": summary["dense"] | {"test_metric": dense.accuracy}, "chosen": chosen | tested}

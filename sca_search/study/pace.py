@@ -17,10 +17,11 @@ from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import SpecError
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.setup import make_task, prepare_budgets
+from sca_search.study.setup import make_task, prepare_costs
 from sca_search.study.space import Space
 from sca_search.study.workers import threads_of
-from sca_search.training.task import Epoch, Progress, Task, WarmStart
+from sca_search.system.signals import StopToken
+from sca_search.training.task import Epoch, Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
 RESERVE = 0.9  # of the time is planned; the rest is for the test split, the page, and a machine that is busier later
@@ -36,7 +37,6 @@ _EPOCHS, _FROZEN, _EPOCH_SECONDS, _FEW_BATCHES = 3, 2, 1.0, 4
 _TRIAL_SECONDS = 0.5
 
 Say = Callable[[str], None]
-Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Pace:
         return sum(self.parts(size).values())
 
 
-def measure_pace(spec: StudySpec, say: Say, stop_requested: Stop, began: float | None = None) -> Pace:
+def measure_pace(spec: StudySpec, say: Say, stop: StopToken, began: float | None = None) -> Pace:
     """Time epochs of the dense warm start and of one trial; raises everything that the study would reject.
 
     Of large data, a fraction of both splits is used, and all times are divided by it. Constant parts are scaled as
@@ -96,21 +96,21 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Stop, began: float |
     began = time.monotonic() if began is None else began
     task = make_task(spec)
     start = time.monotonic() - began
-    prepare_budgets(spec, task, None, say)  # its calibration is cached for the study
+    prepare_costs(spec, task, None, say)  # its calibration is cached for the study
     torch.set_num_threads(threads_of(spec, task))
-    rough, _ = _time_dense(_part_of(task, _FEW_BATCHES), spec, stop_requested)
+    rough, _ = _time_dense(_part_of(task, _FEW_BATCHES), spec, stop)
     batches = max(_FEW_BATCHES, round(_FEW_BATCHES * _EPOCH_SECONDS / rough))
     part = _part_of(task, batches)
     fraction = len(part.data.train) / len(task.data.train)
     say("timing an epoch" + (f" on {len(part.data.train):,} training images" if fraction < 1 else ""))
-    dense_epoch, warm_start = _time_dense(part, spec, stop_requested)
+    dense_epoch, warm_start = _time_dense(part, spec, stop)
     ends: dict[str, list[float]] = {"ternary": [], "frozen": []}
 
     def on_epoch(epoch: Epoch) -> None:
         ends[epoch.phase].append(time.monotonic())
 
     began = time.monotonic()
-    train_candidate(_candidate(spec, task), part, warm_start, Progress(on_epoch, stop_requested))
+    train_candidate(_candidate(spec, task), part, warm_start, on_epoch, stop)
     total = time.monotonic() - began
     epoch, frozen = _mean_gap(ends["ternary"]), _mean_gap(ends["frozen"])
     rest = max(0.0, total - _EPOCHS * epoch - _FROZEN * frozen)
@@ -124,7 +124,7 @@ def measure_pace(spec: StudySpec, say: Say, stop_requested: Stop, began: float |
     )
 
 
-def _time_dense(task: Task, spec: StudySpec, stop_requested: Stop) -> tuple[float, WarmStart]:
+def _time_dense(task: Task, spec: StudySpec, stop: StopToken) -> tuple[float, WarmStart]:
     """Seconds per epoch, and the dense network."""
     ends: list[float] = []
     warm_start = train_dense(
@@ -132,8 +132,9 @@ def _time_dense(task: Task, spec: StudySpec, stop_requested: Stop) -> tuple[floa
         epochs=_EPOCHS,
         learning_rate=spec.train.dense_learning_rate,
         seed=spec.seed,
-        progress=Progress(lambda _epoch: ends.append(time.monotonic()), stop_requested),
-        with_answers=spec.train.distillation > 0,
+        on_epoch=lambda _epoch: ends.append(time.monotonic()),
+        stop=stop,
+        with_teacher=spec.train.distillation > 0,
     )
     return _mean_gap(ends), warm_start
 

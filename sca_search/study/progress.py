@@ -1,11 +1,9 @@
-"""What a user sees of a study: live progress, then the front. The one room that draws on the terminal."""
+"""The terminal output of a study: live progress, then tables and lines of results. Does not import torch."""
 
 import math
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,116 +14,145 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.config.costs import COST_METRICS, KB, TERNARY_SIZE, CostMetric
+from sca_search.config.costs import COST_METRICS, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
-from sca_search.config.study import GoalSpec, StudySpec
+from sca_search.config.study import GoalSpec
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
+from sca_search.study.events import (
+    DenseEpoch,
+    Event,
+    Note,
+    RefitEpoch,
+    SensitivityStep,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialEpoch,
+    TrialsQueued,
+    TrialStarted,
+)
 
-if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
-    from sca_search.export.check import CheckReport
-    from sca_search.export.latency.bench import Bench, Measured
-    from sca_search.export.latency.model import Calibration, LatencyModel
-    from sca_search.study.run import Audience
+if TYPE_CHECKING:  # these modules import torch
     from sca_search.training.task import Epoch
 
 
 _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
-_LARGE_SPREAD = 0.02
 
 
 class StudyDisplay:
-    """Keeps what the study has told and draws it: a line a trial under way, the best so far, the time left."""
+    """Shows the progress of a study: one line per running trial, the best one so far, the time left.
 
-    def __init__(self, spec: StudySpec, console: Console, metric: str = ACCURACY) -> None:
-        self.spec = spec
-        self.metric = metric
+    On a terminal the lines are redrawn until the study ends, or until the context is left; one display can follow
+    several studies in a row.
+    """
+
+    def __init__(self, console: Console) -> None:
         self.console = console
         self._live: Live | None = None
+
+    def __enter__(self) -> "StudyDisplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case StudyStarted():
+                self._on_start(event)
+            case SensitivityStep(layer, layers):
+                self._on_sensitivity(layer, layers)
+            case TrialsQueued(waiting, finished):
+                self._on_queue(waiting, finished)
+            case TrialStarted(trial, sparsity):
+                self._running[f"trial {trial}"] = (sparsity, None)
+            case DenseEpoch() | TrialEpoch() | RefitEpoch():
+                self._on_epoch(event)
+            case TrialEnded(trial, row):
+                self._on_end(trial, row)
+            case Note(text):
+                self._print(Text(text, style="yellow", overflow="fold"))
+            case StudyEnded():
+                self._stop()
+
+    def _on_start(self, event: StudyStarted) -> None:
+        self.spec, self.metric = event.spec, event.metric
+        for note in event.notes:
+            self.console.print(note, highlight=False, soft_wrap=True, markup=False)
         self._began = time.monotonic()
         self._phase = "dense warm start"
         self._running: dict[str, tuple[float, Epoch | None]] = {}
         self._finished = self._total = 0
         self._epochs_done = 0
-        self._rows: list[dict[str, Any]] = []
-        self._best: dict[str, Any] | None = None
-        self._epochs_left = spec.train.dense_epochs + spec.search.trials * self._epochs_a_trial
+        self._rows: list[Mapping[str, Any]] = []
+        self._best: Mapping[str, Any] | None = None
+        self._epochs_left = self.spec.train.dense_epochs + self.spec.search.trials * self._epochs_per_trial
+        if self.console.is_terminal:
+            self._live = Live(get_renderable=self._draw, console=self.console, refresh_per_second=4, transient=True)
+            self._live.start()
 
     @property
-    def _epochs_a_trial(self) -> int:
+    def _epochs_per_trial(self) -> int:
         return self.spec.train.epochs + self.spec.train.frozen_epochs
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(get_renderable=self._draw, console=self.console, refresh_per_second=4, transient=True) as self._live:
-            yield
-
-    def audience(self, base: "Audience") -> "Audience":
-        """An audience that draws; whether to stop is the given one's business."""
-        return replace(
-            base,
-            on_dense_epoch=lambda epoch: self._epoch("dense", 0.0, epoch),
-            on_sensitivity=self._on_sensitivity,
-            on_queue=self._on_queue,
-            on_trial_start=self._on_start,
-            on_trial_epoch=lambda trial, epoch: self._epoch(f"trial {trial}", None, epoch),
-            on_trial_end=self._on_end,
-            on_refit_epoch=lambda index, epoch: self._epoch(f"refit {index}", epoch.sparsity, epoch),
-            on_note=lambda sentence: self._print(Text(sentence, style="yellow", overflow="fold")),
-        )
-
     def _print(self, line: Text) -> None:
-        """Above what is drawn, where something is."""
+        """Above the redrawn lines, if there are any."""
         (self.console if self._live is None else self._live.console).print(line)
 
     def _on_sensitivity(self, layer: int, layers: int) -> None:
-        self._phase = f"what rounding costs: layer {layer} of {layers}"
+        self._phase = f"layer sensitivity: layer {layer} of {layers}"
         self._running.pop("dense", None)
         if layer == 1 and not self.console.is_terminal:
-            self.console.print(f"measuring what rounding costs, {layers} layers")
+            self.console.print(f"measuring layer sensitivity, {layers} layers")
 
     def _on_queue(self, waiting: int, finished: int) -> None:
         self._phase = "trials"
         self._running.pop("dense", None)
         self._finished, self._total = finished, finished + waiting
-        self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_a_trial
+        self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_per_trial
         if not self.console.is_terminal:
             self.console.print(f"{waiting} trial{'s' * (waiting != 1)} to run, {finished} finished before")
 
-    def _on_start(self, trial: int, sparsity: float) -> None:
-        self._running[f"trial {trial}"] = (sparsity, None)
-
-    def _epoch(self, who: str, sparsity: float | None, epoch: "Epoch") -> None:
-        planned = self._running.get(who, (sparsity or 0.0, None))[0]
-        if who.startswith("refit"):
-            self._phase = "refit of the chosen one"
-            self._running = {who: (planned, epoch)}
-        self._running[who] = (planned, epoch)
+    def _on_epoch(self, event: DenseEpoch | TrialEpoch | RefitEpoch) -> None:
+        epoch = event.epoch
+        match event:
+            case DenseEpoch():
+                self._running["dense"] = (0.0, epoch)
+            case TrialEpoch(trial):
+                planned, _ = self._running.get(f"trial {trial}", (0.0, None))
+                self._running[f"trial {trial}"] = (planned, epoch)
+            case RefitEpoch(refit):
+                self._phase = "refit of the chosen trial"
+                self._running = {f"refit {refit}": (epoch.sparsity, epoch)}
         self._epochs_done += 1
         self._epochs_left -= 1
-        if who == "dense" and epoch.epoch == epoch.epochs and not self.console.is_terminal:
+        if isinstance(event, DenseEpoch) and epoch.epoch == epoch.epochs and not self.console.is_terminal:
             self.console.print(
                 f"dense warm start: {format_metric(self.metric, epoch.soft_metric)} validation {self.metric}"
             )
 
-    def _on_end(self, row: dict[str, Any]) -> None:
-        self._running.pop(f"trial {row['trial']}", None)
+    def _on_end(self, trial: int, row: Mapping[str, Any] | None) -> None:
+        self._running.pop(f"trial {trial}", None)
+        if row is None:
+            return
         self._finished += 1
         self._rows.append(row)
         chosen = chosen_trial(trial_frame(self._rows), self.spec.goal, self.metric)
         self._best = next((each for each in self._rows if each["trial"] == chosen), None)
-        line = _trial_line(row, self._finished, self._total, self.metric)
-        self._print(line)
+        self._print(_trial_line(row, self._finished, self._total, self.metric))
 
     def _draw(self) -> Group:
         done = self._epochs_done / max(1, self._epochs_done + max(0, self._epochs_left))
         grid = Table.grid(padding=(0, 1))
         grid.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(self._headline(), style="bold"))
-        lines = [_running_line(who, planned, epoch, self.metric) for who, (planned, epoch) in self._running.items()]
+        lines = [_running_line(name, planned, epoch, self.metric) for name, (planned, epoch) in self._running.items()]
         return Group(grid, *lines)
 
     def _headline(self) -> str:
@@ -147,12 +174,12 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _running_line(who: str, planned: float, epoch: "Epoch | None", metric: str = ACCURACY) -> Text:
+def _running_line(name: str, planned: float, epoch: "Epoch | None", metric: str = ACCURACY) -> Text:
     if epoch is None:
         plan = "" if math.isnan(planned) else f" · planned sparsity {planned:.1%}"
-        return Text(f"  {who}{plan} · starting", style="dim")
+        return Text(f"  {name}{plan} · starting", style="dim")
     soft, rounded = format_metric(metric, epoch.soft_metric), format_metric(metric, epoch.rounded_metric)
-    text = f"  {who} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
+    text = f"  {name} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
     if epoch.phase == "ternary":
         text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%}"
         text += "" if math.isnan(planned) else f" of {planned:.1%}"
@@ -161,22 +188,22 @@ def _running_line(who: str, planned: float, epoch: "Epoch | None", metric: str =
     return Text(text)
 
 
-def _trial_line(row: dict[str, Any], finished: int, total: int, metric: str = ACCURACY) -> Text:
+def _trial_line(row: Mapping[str, Any], finished: int, total: int, metric: str = ACCURACY) -> Text:
     head = f"[{finished}/{total}] trial {row['trial']}: "
     if row["state"] == "paused":
-        return Text(head + f"paused after {row['epochs']:.0f} epochs, others of its sparsity are better", style="dim")
+        return Text(head + f"paused after {row['epochs']:.0f} epochs, others at its sparsity are better", style="dim")
     if row["state"] != "complete":
         return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
-    took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was moved meanwhile
+    took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was changed meanwhile
     return Text(
         head + f"{metric} {format_metric(metric, row['metric'])} at sparsity {row['sparsity']:.3%} "
-        f"(moved {row['moved_share']:.3%}){flag}{took}"
+        f"(adjusted {row['moved_share']:.3%}){flag}{took}"
     )
 
 
 def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> Table:
-    """The Pareto front, the chosen trial marked; it is listed even where another trial dominates it."""
+    """The Pareto front, the chosen trial marked. It is listed even if another trial dominates it."""
     chosen = chosen_trial(frame, goal, metric)
     front = pareto_front(frame)
     if chosen is not None and chosen not in set(front["trial"]):
@@ -185,7 +212,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
     costs = [metric for metric in COST_METRICS if metric.key in front and front[metric.key].notna().any()]
     costs = [] if costs == [TERNARY_SIZE] else costs  # the ternary size is always counted
     # Costs replace the training columns: together they do not fit on a line.
-    how = () if costs else ("before the frozen phase", "moved", "seconds")
+    how = () if costs else ("before the frozen phase", "adjusted", "seconds")
     for heading in ("", "trial", "sparsity", metric, *how, *(f"{cost.label}, {cost.unit}" for cost in costs)):
         table.add_column(heading, justify="right" if heading else "left")
     for row in front.to_dict("records"):
@@ -211,7 +238,7 @@ def _seconds(took: float) -> str:
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
-    """The chosen model in words."""
+    """Sentences about the chosen model."""
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if not chosen or not dense:
         return []
@@ -249,7 +276,7 @@ def _cost_text(cost: CostMetric, chosen: dict[str, Any]) -> str:
 
 
 def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> list[str]:
-    """Says so where a trial beats the chosen one in both: a user may want more zeros than were asked for."""
+    """A hint where another trial has both more zeros and at least the score of the chosen one."""
     chosen = chosen_trial(frame, goal, metric)
     mine = frame[frame["trial"] == chosen]
     if mine.empty:
@@ -261,126 +288,43 @@ def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
         return []
     best = better.iloc[-1]
     return [
-        f"Trial {best['trial']} is no less accurate with more zeros: {format_metric(metric, best['metric'])} "
+        f"Trial {best['trial']} scores no lower with more zeros: {format_metric(metric, best['metric'])} "
         f"at {best['sparsity']:.1%}. "
         "A higher target may cost nothing."
     ]
 
 
 def rung_lines(summary: dict[str, Any]) -> list[str]:
-    """How well the looks on the way foretold the end."""
-    told = [
+    """How well the loss at each rung predicted the final loss."""
+    shown = [
         f"{rung['rank_correlation']:.2f} after {epoch} epochs ({rung['trials']} trials)"
         for epoch, rung in summary.get("rungs", {}).items()
     ]
-    return [f"Rank correlation of the loss on the way with the loss at the end: {', '.join(told)}"] if told else []
+    return [f"Spearman correlation of rung loss with final loss: {', '.join(shown)}"] if shown else []
 
 
 def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
-    """What rounding one layer costs, the most sensitive first; None where it was not measured."""
+    """Sensitivity per layer, the most sensitive first; None where it was not measured."""
     if not costs:
         return None
     losses = {(cost["layer"], round(cost["sparsity"], 3)): cost["loss"] for cost in costs}
     layers = list(dict.fromkeys(cost["layer"] for cost in costs))
-    told = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
-    table = Table(title="Validation loss added by rounding one layer alone, untrained", title_justify="left")
-    for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in told)):
-        # A name cut short could not be used as a pattern.
+    shown = [sparsity for sparsity in _SHOWN_SPARSITIES if all((layer, sparsity) in losses for layer in layers)]
+    table = Table(title="Layer sensitivity: loss increase when only this layer is ternarized", title_justify="left")
+    for heading in ("layer", *(f"sparsity {sparsity:g}" for sparsity in shown)):
+        # A truncated name could not be used as a pattern.
         table.add_column(heading, justify="left" if heading == "layer" else "right", overflow="fold")
-    ranked = sorted(layers, key=lambda layer: -losses[layer, told[-1]]) if told else layers
+    ranked = sorted(layers, key=lambda layer: -losses[layer, shown[-1]]) if shown else layers
     for layer in ranked[:_SHOWN_LAYERS]:
-        table.add_row(str(layer), *(f"{losses[layer, sparsity]:+.4f}" for sparsity in told))
+        table.add_row(str(layer), *(f"{losses[layer, sparsity]:+.4f}" for sparsity in shown))
     if len(ranked) > _SHOWN_LAYERS:
         table.add_row(f"… {len(ranked) - _SHOWN_LAYERS} more in sensitivity.json")
     return table
 
 
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
-    """Where everything is."""
+    """Paths of the results."""
     lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]
     if not model.exists():
         return lines
     return [*lines, f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
-
-
-def bench_table(bench: "Bench") -> Table:
-    """Engines beside each other; times in microseconds."""
-    title = f"One image at a time on one thread, at {bench.clock_hz / 1e9:.2f} GHz"
-    # Narrow, so that ten columns fit into eighty characters with no name cut.
-    table = Table(title=title, title_justify="left", padding=0, pad_edge=False)
-    times = ("median µs", "IQR µs", "10th % µs", "times fp32", "adds a cycle", "noisy")
-    table.add_column("engine", no_wrap=True)
-    for heading in (*times, "disk KB", "scratch KB", "tables KB"):
-        table.add_column(heading, justify="right")
-    for measured in bench.measured:
-        table.add_row(measured.engine.name, *_bench_cells(bench, measured))
-    return table
-
-
-def _bench_cells(bench: "Bench", measured: "Measured") -> list[str]:
-    engine, timing = measured.engine, measured.timing
-    times = [f"{1e6 * seconds:,.1f}" for seconds in (timing.median, timing.spread, timing.low)]
-    ratios = [
-        "" if ratio is None else f"{ratio:.2f}" for ratio in (bench.ratio(measured), bench.adds_a_cycle(measured))
-    ]
-    sizes = [
-        "" if size is None else f"{size / KB:,.1f}"
-        for size in (engine.disk_bytes, engine.scratch_bytes, engine.table_bytes)
-    ]
-    return [*times, *ratios, f"{timing.noisy_share:.0%}", *sizes]
-
-
-def bench_lines(bench: "Bench") -> list[str]:
-    """What has to be said about the figures."""
-    lines = [*bench.left_out]
-    loud = [measured.engine.name for measured in bench.measured if not measured.timing.has_quiet]
-    if loud:
-        lines.append(f"No quiet phase was seen for {', '.join(loud)}: figures are over all samples, so mistrust them.")
-    elif any(measured.timing.noisy_share > 0 for measured in bench.measured):
-        lines.append("Noisy samples, beside which a calibration loop was slow, are left out of all figures.")
-    return [*lines, f"C built by {bench.built_by}"]
-
-
-def check_table(report: "CheckReport") -> Table:
-    """What became of the self-test on each target."""
-    words = {"ran": Text("ran, agrees", "green"), "compiled": Text("only compiled"), "failed": Text("FAILED", "red")}
-    table = Table("target", "instructions", "self-test", "said", title="Other machines", title_justify="left")
-    for check in report.checks:
-        table.add_row(check.target, check.instructions, words[check.outcome], Text(check.said))
-    return table
-
-
-def size_table(report: "CheckReport") -> Table:
-    """Bytes of the object file on a microcontroller."""
-    table = Table(title="On a Cortex-M4, bytes of model.c's object file", title_justify="left")
-    table.add_column("weights")
-    for heading in ("code", "constants", "flash in all", "RAM: tables and scratch"):
-        table.add_column(heading, justify="right")
-    for stored, size in report.sizes.items():
-        table.add_row(stored, *(f"{count:,}" for count in (size.code, size.constants, size.flash, size.ram)))
-    return table
-
-
-def latency_table(latency: "LatencyModel") -> Table:
-    """Microseconds of each ternary layer by its sparsity."""
-    table = Table(title="Microseconds by sparsity, one image on one thread", title_justify="left")
-    for heading in ("layer", "weights", *(f"{sparsity:g}" for sparsity in _SHOWN_SPARSITIES)):
-        # A name cut short could not be used as a pattern.
-        table.add_column(heading, justify="left" if heading == "layer" else "right", overflow="fold")
-    for layer in latency.layers.values():
-        times = [layer.at((1 - sparsity) * layer.weights) for sparsity in _SHOWN_SPARSITIES]
-        table.add_row(layer.layer, f"{layer.weights:,}", *(f"{time:.1f}" for time in times))
-    table.add_row("all else", "", *(f"{latency.fixed_us:.1f}" for _ in _SHOWN_SPARSITIES))
-    return table
-
-
-def latency_lines(latency: "LatencyModel", calibration: "Calibration", least_nonzeros: Mapping[str, int]) -> list[str]:
-    """What the network as a whole can reach, and how far it is to be trusted."""
-    fastest, slowest = latency.range_us(least_nonzeros)
-    large = ": large, so calibrate again on a quieter machine" if latency.spread > _LARGE_SPREAD else ""
-    return [
-        f"Whole network: {slowest / 1e3:.4g} ms without zeros, {fastest / 1e3:.4g} ms with as few weights as may be",
-        f"Spread: {latency.spread:.1%}{large}",
-        f"{calibration.noisy_samples} of {calibration.samples} samples were noisy: left out wherever there were others",
-        f"Timed on {latency.about['cpu']}, C built by {latency.about['compiler']}",
-    ]

@@ -1,7 +1,7 @@
-"""A trial trained again from what its run folder holds, and compared with what it gave then, bit for bit.
+"""Trains a trial again from its run folder and compares the result with the original, bit for bit.
 
-Nothing in the run folder is changed. The same bits can be expected of the same versions on the same machine with as
-many threads; elsewhere sums are added in another order, and a training enlarges the last digit's difference.
+Nothing in the run folder is changed. Identical bits can be expected of the same versions on the same machine with the
+same number of threads. Elsewhere sums are computed in another order, and training amplifies rounding differences.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,16 +25,17 @@ from sca_search.runs.provenance import machine
 from sca_search.study.halving import rung_epochs
 from sca_search.study.setup import make_task, read_warm_start
 from sca_search.study.workers import threads_of
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
-from sca_search.training.task import Progress, Rungs, Settled, Task
+from sca_search.training.task import Rungs, Settled, Task
 from sca_search.training.train import train_candidate
 
-_MOST_THREADS = 1024  # more are a damaged file's
+_MOST_THREADS = 1024  # a larger number means a damaged file
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A tensor that came out otherwise; `values` of its numbers differ, all of them where its shape does."""
+    """A tensor that differs in `values` of its numbers; in all of them if the shape differs."""
 
     tensor: str
     values: int
@@ -43,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rerun:
-    """Then and now."""
+    """The original training compared with the new one."""
 
     trial: int
     refit: int  # 0: the trial itself
@@ -53,7 +54,7 @@ class Rerun:
     metric: str
     accuracy_then: float
     accuracy_now: float
-    changed: Mapping[str, tuple[str, str]]  # threads, machine and versions that are not those of the run
+    changed: Mapping[str, tuple[str, str]]  # threads, machine and versions that differ from the run's
 
     @property
     def same(self) -> bool:
@@ -64,8 +65,8 @@ class Rerun:
         return sum(each.values for each in self.differences if each.is_ternary)
 
 
-def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None], progress: Progress) -> Rerun:
-    """Trains a trial, by default the chosen one, or one of its refits once more."""
+def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None], stop: StopToken = NEVER) -> Rerun:
+    """Train a trial, by default the chosen one, or one of its refits again."""
     run = RunFolder(path)
     spec = run.spec()
     row = trial_row(run, spec, trial, to="be trained again")
@@ -80,9 +81,9 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
     torch.set_num_threads(made.get("threads") or threads_of(spec, task))
     changed = changed_since(made)
     say(f"training trial {row['trial']}{f', refit {refit}' if refit else ''} again")
-    # A look at a rung ends a leg of the training, so that a trial is looked at where it was; refits never are.
+    # The evaluation at a rung splits the training, so a trial needs the same rungs again; refits have none.
     rungs = Rungs(() if refit else rung_epochs(spec.search.rungs, spec.train.epochs))
-    settled = train_candidate(candidate, task, start, progress, rungs)
+    settled = train_candidate(candidate, task, start, stop=stop, rungs=rungs)
     now = _as_written(settled, task)
     return Rerun(
         trial=int(row["trial"]),
@@ -98,7 +99,7 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
 
 
 def compared(then: Mapping[str, Tensor], now: Mapping[str, Tensor], ternary: set[str]) -> tuple[Difference, ...]:
-    """The tensors that are not the same to the last bit."""
+    """The tensors that are not bit-identical."""
     counts = {name: _differing(then.get(name), now.get(name)) for name in sorted(then.keys() | now.keys())}
     return tuple(Difference(name, count, name in ternary) for name, count in counts.items() if count)
 
@@ -106,18 +107,18 @@ def compared(then: Mapping[str, Tensor], now: Mapping[str, Tensor], ternary: set
 def _differing(then: Tensor | None, now: Tensor | None) -> int:
     if then is None or now is None or then.shape != now.shape or then.dtype != now.dtype:
         return max(1, *(each.numel() for each in (then, now) if each is not None))
-    # As bytes: a NaN is unlike itself, and -0 like 0.
+    # As bytes: NaN != NaN, and -0 == 0.
     one, other = (each.contiguous().reshape(-1, 1).view(torch.uint8) for each in (then, now))
     return int((one != other).any(dim=1).sum())
 
 
 def _record(run: RunFolder, number: int, refit: int) -> dict[str, Any]:
     records = records_of(run, number)
-    wanted = run.candidate(number, refit)
-    found = next((each for each in records if each["folder"] == wanted), None)
+    folder = run.candidate(number, refit)
+    found = next((each for each in records if each["folder"] == folder), None)
     if found is None:
         known = [each["folder"].name.removeprefix("refit-") for each in records[1:]]
-        raise RunError(f"{wanted}: there is no such refit; the trial has {', '.join(known) or 'none'}")
+        raise RunError(f"{folder}: there is no such refit; the trial has {', '.join(known) or 'none'}")
     return found
 
 
@@ -132,7 +133,7 @@ def _candidate(record: Mapping[str, Any]) -> Candidate:
 
 
 def _without_prior(spec: StudySpec) -> StudySpec:
-    """What the prior was asked for is in the candidate; its file may be gone."""
+    """The candidate holds the sparsity requested of the prior, so the prior file may be missing."""
     return spec.model_copy(update={"search": spec.search.model_copy(update={"prior": None})})
 
 
@@ -140,16 +141,15 @@ def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:
     """The tensors as the trial's file would hold them."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
-        save_plain(path, settled.model, settled.baked_layers, {"kind": task.data.kind})
+        save_plain(path, settled.model, settled.baked_layers, task.data.input)
         return load_plain(path)[0]
 
 
 def made_with(run: RunFolder, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Threads, machine and versions of a trial; those of the run's newest command where its record has none of them."""
-    told = record.get("made_with")
-    where, made = (
-        (record["folder"] / RECORD, told) if isinstance(told, dict) else (run.about_file, read_table(run.about_file))
-    )
+    """Threads, machine and versions of a trial; those of the run's newest command where its record has none."""
+    where, made = record["folder"] / RECORD, record.get("made_with")
+    if not isinstance(made, dict):
+        where, made = run.about_file, read_table(run.about_file)
     threads = made.get("threads")
     if threads is not None and (type(threads) is not int or not 1 <= threads <= _MOST_THREADS):
         raise RunError(f"{where}: threads must be from 1 to {_MOST_THREADS}, got {str(threads)[:80]}")
@@ -157,10 +157,10 @@ def made_with(run: RunFolder, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed_since(made: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What is said of a training and is not so now; of what is not said, nothing is known."""
+    """What is recorded of a training and differs now."""
     then: dict[str, Any] = {"threads": made.get("threads")}
     for part in ("machine", "versions"):
-        then |= told if isinstance(told := made.get(part), dict) else {}
+        then |= values if isinstance(values := made.get(part), dict) else {}
     now = {"threads": torch.get_num_threads()} | machine() | versions()
     known = {name: (str(then[name]), str(value)) for name, value in now.items() if then.get(name) is not None}
     return {name: both for name, both in known.items() if both[0] != both[1]}

@@ -1,160 +1,315 @@
-"""A whole study, from its spec to the summary: warm start, trials, tables, refits, test."""
+"""Runs a study in its run folder: warm start, trials, tables, refits, test, summary."""
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import optuna
 import pandas as pd
 import torch
 
 from sca_search.config.names import format_metric
 from sca_search.config.recipe import describe_scaling
 from sca_search.config.study import StudySpec
-from sca_search.errors import StorageError, TakenError
-from sca_search.export.latency.model import Calibration
+from sca_search.errors import LimitError, StorageError, TakenError
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import described
+from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import logged, logger
 from sca_search.runs.progress import ProgressFile
 from sca_search.runs.trials import trial_frame
-from sca_search.study.events import Audience, with_progress
+from sca_search.study.artifacts import FILES, artifact_store, files_in
+from sca_search.study.events import (
+    Emit,
+    Event,
+    LogListener,
+    Note,
+    ProgressListener,
+    RefitEpoch,
+    StudyEnded,
+    StudyListener,
+    StudyStarted,
+    TrialEnded,
+    TrialsQueued,
+    emitter,
+)
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.outcome import summarize, write_tables
-from sca_search.study.queue import observations, open_study, rows
-from sca_search.study.rounds import fetch_candidates, prepare, run_refits, run_trials
-from sca_search.study.setup import make_task, prepare_budgets
+from sca_search.study.objective import FAILURES, Clock, Objective, work
+from sca_search.study.once import OnceTasks
+from sca_search.study.outcome import refit, summarize, write_tables
+from sca_search.study.queue import complete_trials, fill_queue, observations, open_study, queue_another, rows
+from sca_search.study.setup import CostSetup, StudyContext, build_context, context_files, read_context
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import threads_of
+from sca_search.study.workers import LocalWorkers, needs_processes, threads_of
 from sca_search.system.files import write_text_atomic
+from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
 from sca_search.ternary.prior_file import write_prior
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Task
+from sca_search.training.train import OnEpoch
 
-# Of ten thousand trials, tables and prior take seconds to write: they may lag behind the trials a little.
-_SHARE_OF_TABLES = 0.05
+# Tables and prior of ten thousand trials take seconds to write, so they may lag behind the trials.
+_FRACTION_FOR_TABLES = 0.05
+# Trials beyond the requested number, if none of these was measured to be within the budgets.
+_MOST_EXTRA_TRIALS = 3
 
 
 @dataclass(frozen=True)
 class Finished:
     """How a study ended."""
 
-    summary: dict[str, object]
-    stopped: bool
-    is_joined: bool = False  # tables and summary are another command's business
+    run: RunFolder
+    summary: dict[str, Any] = field(default_factory=dict)
+    stopped: bool = False
+    is_joined: bool = False  # another command writes tables and summary
+    exit_code: int = 0  # of the command, if it was stopped
 
 
 def run_study(
-    run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibration: Calibration | None = None
+    run: RunFolder,
+    spec: StudySpec,
+    task: Task,
+    listeners: Sequence[StudyListener] = (),
+    stop: StopToken = NEVER,
+    costs: CostSetup | None = None,
 ) -> Finished:
-    """Runs what is missing of a study. A stop leaves the front so far, written down.
+    """Run what is missing of a study. After a stop, the tables hold the trials so far.
 
-    A shared study whose run folder somebody else here works in is joined instead.
+    A shared study whose run folder is in use by another process is joined instead.
     """
     try:
         with run.locked(), storage_errors(run):
-            return _led(run, spec, task, audience, calibration)
+            return _lead(run, spec, task, listeners, stop, costs)
     except StorageError as error:
-        return _stopped_by(error, audience)
+        return _stopped_by(error, run, emitter(listeners), stop)
     except TakenError:
         if run.shared is None:
             raise
-    audience.on_note(f"{run.path}: another sca-search works in this folder and writes its tables; this one only trains")
-    return join_study(run, spec, task, audience)
+    emitter(listeners)(Note(f"{run.path}: run folder is in use by another process; joining as a worker"))
+    return join_study(run, spec, task, listeners, stop)
 
 
-def _stopped_by(error: StorageError, audience: Audience) -> Finished:
-    """Who was told to stop does not wait for a database or a disk; raises where nobody was."""
-    if not audience.stop_requested():
+def _stopped_by(error: StorageError, run: RunFolder, emit: Emit, stop: StopToken) -> Finished:
+    """A user who stops a study does not wait for a database or a disk; otherwise the error is raised."""
+    if not stop.is_set():
         raise error
-    audience.on_note(str(error))
-    return Finished({}, stopped=True)
+    emit(Note(str(error)))
+    return Finished(run, stopped=True)
 
 
-def _led(run: RunFolder, spec: StudySpec, task: Task, audience: Audience, calibration: Calibration | None) -> Finished:
+def _lead(
+    run: RunFolder,
+    spec: StudySpec,
+    task: Task,
+    listeners: Sequence[StudyListener],
+    stop: StopToken,
+    costs: CostSetup | None,
+) -> Finished:
     began = time.monotonic()
     torch.set_num_threads(threads_of(spec, task))
-    progress = ProgressFile(run.progress_file)
-    with logged(run), contextlib.closing(progress):
-        aim = described(spec.goal) if spec.recipe is None else describe_scaling(spec)
-        logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), aim)
-        audience = with_progress(audience, progress)
-        write_text_atomic(run.spec_file, spec.to_toml())  # a study that goes on may have been given more trials
-        pages = audience.page(run)
-        progress.note("dense warm start", 0, spec.train.dense_epochs)
-        pages.write()
+    with logged(run), contextlib.closing(ProgressFile(run.progress_file)) as progress:
+        goal = described(spec.goal) if spec.recipe is None else describe_scaling(spec)
+        logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), goal)
+        write_text_atomic(run.spec_file, spec.to_toml())  # a resumed study may have more trials
+        active: list[StudyListener] = [LogListener(), ProgressListener(progress), *listeners]
+        emit = emitter(active)
+        emit(StudyStarted(run, spec, task.metric.name, _notes(spec, task, costs)))
+        summary: dict[str, Any] = {}
+        tables, stopped = None, False
         try:
-            start, space = prepare(run, spec, task, audience, calibration)
-        except StopRequestedError:
-            logger.info("stopped as asked")
-            progress.close()
-            pages.write()
-            return Finished({}, stopped=True)
-        study = open_study(run, space, audience.stop_requested)
-
-        tables = Throttle(_SHARE_OF_TABLES)
-
-        def write_trials() -> pd.DataFrame:
-            fetch_candidates(run, study)
-            frame = trial_frame(rows(study))
-            write_tables(run, spec, frame)
-            write_prior(run.prior_file, spec.search.form, task.layer_shapes, observations(study))
-            return frame
-
-        def on_row() -> None:
-            tables.run_if_due(write_trials)
-            pages.write_if_due()
-
-        stopped = False
-        try:
-            run_trials(run, space, task, start, study, audience, on_row)
-            run_refits(run, spec, task, start, study, audience)
+            build = build_context if run.shared is None else _shared_context
+            context = build(run, spec, task, costs, emit, stop)
+            study = open_study(run, context.space, stop.is_set)
+            tables = _Tables(context, study)
+            active.insert(0, tables)  # before the page, which reads them
+            for run_trials in _rounds(context, study, emit, stop):
+                run_trials()
+            run_refits(context, study, emit, stop)
         except StopRequestedError:
             stopped = True
-        seconds, frame = time.monotonic() - began, write_trials()
-        summary = summarize(run, spec, frame, task, start, seconds, lambda: stopped or audience.stop_requested())
-        stopped = stopped or not _is_tested(summary)
-        progress.close()
-        pages.write()
-        logger.info(_last_word(summary, stopped))
-        return Finished(summary, stopped)
+        if tables is not None:
+            seconds, frame = time.monotonic() - began, tables.write()
+            summary = summarize(tables.context, frame, seconds, StopWhen(lambda: stopped or stop.is_set()))
+            stopped = stopped or not _is_tested(summary)
+        emit(StudyEnded())
+        logger.info(_last_line(summary, stopped))
+        return Finished(run, summary, stopped)
 
 
-def join_study(run: RunFolder, spec: StudySpec, task: Task, audience: Audience) -> Finished:
-    """Trains trials of a shared study as long as there are any, and leaves tables and the choice to others."""
+def join_study(
+    run: RunFolder, spec: StudySpec, task: Task, listeners: Sequence[StudyListener] = (), stop: StopToken = NEVER
+) -> Finished:
+    """Train trials of a shared study until none is left; another command writes the tables and the summary."""
     torch.set_num_threads(threads_of(spec, task))
+    emit = emitter([LogListener(), *listeners])
     stopped = False
     try:
         with storage_errors(run), logged(run, f"{owner_name()}: "):
             logger.info("sca-search %s joins %s", __version__, run.study_name)
+            emit(StudyStarted(run, spec, task.metric.name))
             try:
-                start, space = prepare(run, spec, task, audience)
-                study = open_study(run, space, audience.stop_requested)
-                run_trials(run, space, task, start, study, audience, lambda: None)
+                context = _shared_context(run, spec, task, None, emit, stop)
+                study = open_study(run, context.space, stop.is_set)
+                for run_trials in _rounds(context, study, emit, stop):
+                    run_trials()
             except StopRequestedError:
-                logger.info("stopped as asked")
+                logger.info("stopped by the user")
                 stopped = True
     except StorageError as error:
-        stopped = _stopped_by(error, audience).stopped
-    return Finished({}, stopped=stopped, is_joined=True)
+        stopped = _stopped_by(error, run, emit, stop).stopped
+    emit(StudyEnded())
+    return Finished(run, stopped=stopped, is_joined=True)
+
+
+def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, ...]:
+    """What the user should know about data, recipe and budgets before the study runs."""
+    data = [f"{task.data.name}: {note}" for note in task.data.notes]
+    recipe = [] if spec.recipe is None else [describe_scaling(spec)]
+    met = costs.met_without_zeros if costs else ()
+    return (*data, *recipe, *(f"Even without zeros the network meets its budget: {budget}." for budget in met))
+
+
+def _once(run: RunFolder, emit: Emit, stop: StopToken) -> OnceTasks:
+    def on_wait(name: str) -> None:
+        emit(Note(f"waiting for another machine to finish: {name}"))
+
+    return OnceTasks(run, stop.is_set, on_wait)
+
+
+def _shared_context(
+    run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: Emit, stop: StopToken
+) -> StudyContext:
+    """Of the machines that share a study, one builds the context and the others wait for its files."""
+    built: list[StudyContext] = []
+
+    def build() -> None:
+        built.append(build_context(run, spec, task, costs, emit, stop))
+
+    is_own = _once(run, emit, stop).once("dense warm start", build, partial(context_files, run))
+    return built[0] if is_own else read_context(run, spec, task)
+
+
+class _Tables:
+    """Keeps the tables of trials and the prior file up to date while the study runs."""
+
+    def __init__(self, context: StudyContext, study: optuna.Study) -> None:
+        self.context, self._study = context, study
+        self._throttle = Throttle(_FRACTION_FOR_TABLES)
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            self._throttle.run_if_due(self.write)
+
+    def write(self) -> pd.DataFrame:
+        run, spec = self.context.run, self.context.spec
+        fetch_candidates(run, self._study)
+        frame = trial_frame(rows(self._study))
+        write_tables(run, spec, frame)
+        write_prior(run.prior_file, spec.search.form, self.context.task.layer_shapes, observations(self._study))
+        return frame
+
+
+def _rounds(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> Iterator[Callable[[], None]]:
+    """Functions that run the queued trials: one for the requested trials, then one per extra trial."""
+    run, spec = context.run, context.spec
+    is_alone = run.shared is None
+    with storage_errors(run):
+        waiting = fill_queue(study, context.space, is_alone=is_alone)
+    emit(TrialsQueued(waiting, len(rows(study)) - waiting))
+    clock = Clock(spec.search.time_budget, spec.search.refits)
+
+    def timed(event: Event) -> None:
+        clock.on_event(event)
+        emit(event)
+
+    def run_queued(may_begin: Callable[[], bool]) -> Callable[[], None]:
+        if needs_processes(spec):
+            return LocalWorkers(run, spec, study, timed, stop, may_begin).work
+        return partial(work, study, Objective(context, timed, stop), may_begin, is_alone=is_alone)
+
+    if waiting or not is_alone:
+        yield run_queued(clock.trial_fits)
+    for _ in range(_MOST_EXTRA_TRIALS if spec.goal.budgets else 0):
+        frame = trial_frame(rows(study))
+        if chosen_trial(frame, spec.goal, context.task.metric.name) is not None or not clock.trial_fits():
+            return
+        # The cost prediction may be off: queue another trial, planned with the measured ratio.
+        with storage_errors(run):
+            queue_another(study, context.space)
+        emit(TrialsQueued(1, len(rows(study)) - 1))
+        yield run_queued(lambda: True)
+
+
+def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> None:
+    """Train the chosen candidate again with other seeds. A refit that fails is reported and left out."""
+    run, spec = context.run, context.spec
+    frame = trial_frame(rows(study))
+    chosen = chosen_trial(frame, spec.goal, context.task.metric.name)
+    if chosen is None:
+        return
+    fetch_candidates(run, study)
+    number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
+    for index in range(1, spec.search.refits + 1):
+        name = f"refit {index} of candidate {number}"
+        limited = _within(spec.search.trial_time, stop)
+        # The decorator is a context manager of the standard library.
+        train = _failures_noted(name, emit)(partial(refit, context, number, index, _reporter(index, emit), limited))
+        if run.shared is None:
+            train()
+        else:
+            _once(run, emit, stop).once(name, train, partial(files_in, run.candidate(number, index)))
+
+
+def _reporter(index: int, emit: Emit) -> OnEpoch:
+    return lambda epoch: emit(RefitEpoch(index, epoch))
+
+
+def _within(seconds: float | None, stop: StopToken) -> StopToken:
+    """A stop token that also ends a training that takes longer than a trial may."""
+    if seconds is None:
+        return stop
+    began = time.monotonic()
+
+    def condition() -> bool:
+        if time.monotonic() - began > seconds:
+            raise LimitError(f"took longer than its {seconds:g} s")
+        return stop.is_set()
+
+    return StopWhen(condition)
+
+
+@contextlib.contextmanager
+def _failures_noted(name: str, emit: Emit) -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        logger.warning("%s failed", name, exc_info=True)
+        emit(Note(f"{name} failed and is left out: {error}"))
+
+
+def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
+    """Download what other machines have trained, if they do not share the run folder."""
+    store = artifact_store(run)
+    for trial in complete_trials(study) if store is not None else ():
+        assert store is not None
+        store.download(trial.user_attrs.get(FILES, {}))
 
 
 def _is_tested(summary: dict[str, Any]) -> bool:
-    """Whether there is nothing left to do: a stop in the midst of the test images leaves them out."""
+    """Whether nothing is left to do: after a stop the chosen network is not tested."""
     chosen = summary["chosen"]
     return chosen is None or "test_metric" in chosen
 
 
-def _last_word(summary: dict[str, Any], stopped: bool) -> str:
+def _last_line(summary: dict[str, Any], stopped: bool) -> str:
     if stopped:
-        return "stopped as asked"
+        return "stopped by the user"
     chosen = summary["chosen"]
     if not chosen:
         return "ended: no trial meets the goal"
     name = summary["metric_name"]
     return f"ended: trial {chosen['trial']} is chosen, test {name} {format_metric(name, chosen['test_metric'])}"
-
-
-__all__ = ["Audience", "Finished", "join_study", "make_task", "prepare_budgets", "run_study"]

@@ -1,11 +1,14 @@
-"""Makes what a study trains with: the task from its spec, and the dense warm start from the run folder or anew."""
+"""Builds what a study trains with, once and in memory: the task, the dense warm start, the search space, the costs.
+
+Files in the run folder are the record. They are read on resume, by workers and by other commands.
+"""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from pydantic import TypeAdapter
@@ -17,14 +20,16 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, RunError
 from sca_search.export.latency.calibrate import Say, calibration_graph, calibration_of
 from sca_search.export.latency.model import Calibration, latency_model
-from sca_search.export.latency.table import read_calibration, read_latency_table
+from sca_search.export.latency.table import read_calibration, write_calibration
 from sca_search.models.prepare import prepared
 from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
 from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
+from sca_search.study.events import DenseEpoch, Emit, Note, SensitivityStep, ignore
 from sca_search.study.space import Space
 from sca_search.system.files import save_tensors, write_json_atomic
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, ternarize
@@ -32,31 +37,22 @@ from sca_search.ternary.prior import alpha_for_sparsity
 from sca_search.ternary.prior_correction import Observation
 from sca_search.ternary.prior_file import read_prior, write_prior
 from sca_search.training.evaluate import Score
-from sca_search.training.fit import make_trainer
+from sca_search.training.fit import StopRequestedError, make_trainer
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of, try_metric
 from sca_search.training.sensitivity import measure_sensitivity
-from sca_search.training.source import BY_NAME, Source
-from sca_search.training.task import Keeping, Progress, Task, WarmStart
+from sca_search.training.task import BY_NAME, Source, Task, WarmStart
 from sca_search.training.train import train_dense
 
-# Where the closed form is written down: close where α changes most.
+# Sparsities at which the closed form is written to a file: dense where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
-# Of a study's passes through the network, those that may tell the layers' sensitivity.
-_SENSITIVITY_SHARE = 0.05
-_COSTS = TypeAdapter(list[LayerCost])
-
-_T = TypeVar("_T")
-Told = Callable[[int, int], None]
-"""How far something has come, and of how many parts."""
-
-
-def _to_nobody(_done: int, _parts: int) -> None:
-    pass
+# The fraction of a study's passes through the network that may be spent on the layers' sensitivity.
+_SENSITIVITY_FRACTION = 0.05
+_SENSITIVITY = TypeAdapter(list[LayerCost])
 
 
 def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = True) -> Task:
-    """Data, network and the choice of layers; raises for everything that a user can get wrong."""
+    """Load data and network and choose the layers; raises for every mistake of a user."""
     data = source.load(spec, check_test=check_test)
     make = source.maker(spec, data.num_classes, data.input_shape)
     network = prepared(make, data.input_shape, data.num_classes, spec.model)
@@ -77,157 +73,200 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
         trainer=spec.trainer or {},
     )
     if spec.trainer:
-        make_trainer(spec.trainer)  # what Lightning refuses is refused before anything is written
-    _refuse_impossible(spec, task)
+        make_trainer(spec.trainer)  # settings that Lightning rejects are rejected before anything is written
+    _reject_impossible(spec, task)
     return task
 
 
-def _refuse_impossible(spec: StudySpec, task: Task) -> None:
-    """What only shows once the network's layers are known: a target below the floors, a prior of another network."""
+def _reject_impossible(spec: StudySpec, task: Task) -> None:
+    """Reject what depends on the network's layers: a target beyond their floors, a prior of another network."""
     if spec.goal.target_sparsity is not None:
         allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
     if spec.search.prior is not None:
         read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
 
 
-def warm_start(run: RunFolder, spec: StudySpec, task: Task, progress: Progress) -> WarmStart:
-    """The dense network of this run: trained once, read back ever after."""
-    scores = run.dense_scores_file
-    if not scores.exists():
+@dataclass(frozen=True)
+class CostSetup:
+    """Predicted and measured costs of a study with budgets; nothing for other studies."""
 
-        def train() -> WarmStart:
-            return train_dense(
-                task,
-                epochs=spec.train.dense_epochs,
-                learning_rate=spec.train.dense_learning_rate,
-                seed=spec.seed,
-                progress=progress,
-                with_answers=spec.train.distillation > 0,
-                keeping=Keeping(run.dense_checkpoint, spec.search.checkpoint_every),
-            )
-
-        start = or_again(train, run.dense_checkpoint, progress.on_note)
-        save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.answers})
-        # The scores come last: where they are, the weights are whole.
-        told = {"metric": start.score.accuracy, "loss": start.score.loss, "metric_name": task.metric.name}
-        write_json_atomic(scores, told)
-        run.dense_checkpoint.unlink(missing_ok=True)
-    return read_warm_start(run)
+    calibration: Calibration | None = None
+    budgets: Budgets | None = None
+    meter: CostMeter | None = None
+    met_without_zeros: tuple[str, ...] = ()  # budgets that a network without zeros meets
 
 
-def or_again(train: Callable[[], _T], checkpoint: Path, note: Callable[[str], None]) -> _T:
-    """A training that goes on from its checkpoint; where that is damaged, it is said and the training starts again."""
+def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = lambda _line: None) -> CostSetup:
+    """Calibrate if the goal involves latency and no table is known, and reject budgets that cannot be met."""
+    if not columns_of(spec.goal):
+        return CostSetup()
+    graph, calibration, meter = calibration_graph(task), None, CostMeter()
+    if needs_calibration(spec.goal):
+        table = known if known and known.exists() else spec.search.latency_table
+        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
+        # A table of another device predicts latency; it cannot be timed here.
+        meter = CostMeter(latency_model(calibration), is_timed=spec.search.latency_table is None)
+    budgets = budgets_of(task, graph, meter.latency)
+    budgets.refuse_impossible(spec.goal)
+    return CostSetup(calibration, budgets, meter, tuple(budgets.met_without_zeros(spec.goal)))
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """Everything that trials of a study need, in memory; the run folder holds the record of it."""
+
+    run: RunFolder
+    task: Task
+    warm_start: WarmStart
+    space: Space  # with the predicted costs
+    cost_meter: CostMeter | None = None
+    prior: tuple[Observation, ...] = ()  # of another study, from its prior file
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.space.spec
+
+
+def build_context(
+    run: RunFolder,
+    spec: StudySpec,
+    task: Task,
+    costs: CostSetup | None = None,
+    emit: Emit = ignore,
+    stop: StopToken = NEVER,
+) -> StudyContext:
+    """Train and measure what a study needs before its trials, or read what an earlier command has written.
+
+    Raises StopRequestedError.
+    """
+    costs = costs or prepare_costs(spec, task, run.latency_file)
+    if costs.calibration is not None:
+        write_calibration(run.latency_file, costs.calibration)
+    start = warm_start(run, spec, task, emit, stop)
+    prior = _copy_prior(run, spec, task)
+    write_closed_form(run, spec, task, start)
+    sensitivity = layer_sensitivity(run, spec, task, start, emit, stop)
+    space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
+    return StudyContext(run, task, start, space, costs.meter, prior)
+
+
+def context_files(run: RunFolder) -> list[Path]:
+    """The files that `build_context` writes and `read_context` reads; some studies do not have all of them."""
+    dense = [run.dense_file, run.dense_scores_file]
+    return [*dense, run.given_prior_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
+
+
+def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
+    """The context of a study that another process prepared, from its run folder."""
+    costs = prepare_costs(spec, task, run.latency_file)
+    sensitivity = read_sensitivity(run.sensitivity_file) if needs_sensitivity(spec, task) else []
+    space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
+    return StudyContext(run, task, read_warm_start(run), space, costs.meter, _read_prior(run, spec, task))
+
+
+def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore, stop: StopToken = NEVER) -> WarmStart:
+    """The dense network of this run: trained now, or read if an earlier command has trained it."""
+    if run.dense_scores_file.exists():
+        return read_warm_start(run)
+    train = partial(
+        train_dense,
+        task,
+        epochs=spec.train.dense_epochs,
+        learning_rate=spec.train.dense_learning_rate,
+        seed=spec.seed,
+        on_epoch=lambda epoch: emit(DenseEpoch(epoch)),
+        stop=stop,
+        with_teacher=spec.train.distillation > 0,
+        checkpoint=run.dense_checkpoint,
+        checkpoint_every=spec.search.checkpoint_every,
+    )
     try:
-        return train()
+        start = train()
     except CheckpointError as error:
-        note(f"{error}; the training starts again")
-        checkpoint.unlink(missing_ok=True)
-        return train()
+        discard_checkpoint(run.dense_checkpoint, error, emit)
+        start = train()
+    save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.teacher_logits})
+    # The scores come last: if they exist, the weights are complete.
+    scores = {"metric": start.score.accuracy, "loss": start.score.loss, "metric_name": task.metric.name}
+    write_json_atomic(run.dense_scores_file, scores)
+    run.dense_checkpoint.unlink(missing_ok=True)
+    return start
+
+
+def discard_checkpoint(checkpoint: Path, error: CheckpointError, emit: Emit) -> None:
+    """Remove a damaged checkpoint, so that training starts from the beginning."""
+    emit(Note(f"{error}; training starts from the beginning"))
+    checkpoint.unlink(missing_ok=True)
 
 
 def read_warm_start(run: RunFolder) -> WarmStart:
-    """The dense network as an earlier command left it; RunError where it cannot be read."""
+    """The dense network that an earlier command trained; RunError where it cannot be read."""
     try:
-        known = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
+        scores = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
         state = load_file(run.dense_file)
-        answers = state.pop(TEACHER_LOGITS)
-        return WarmStart(state, Score(float(known["metric"]), float(known["loss"])), answers)
+        logits = state.pop(TEACHER_LOGITS)
+        return WarmStart(state, Score(float(scores["metric"]), float(scores["loss"])), logits)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
 
 
-def take_prior(run: RunFolder, spec: StudySpec, task: Task) -> None:
-    """Copies the prior that a study is to start from into its run folder; raises where it is not of this network."""
+def _copy_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
+    """The prior of another study, copied into the run folder once; raises where it is not of this network."""
     if spec.search.prior is not None and not run.given_prior_file.exists():
-        given = read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
-        write_prior(run.given_prior_file, spec.search.form, task.layer_shapes, given)
+        observations = read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
+        write_prior(run.given_prior_file, spec.search.form, task.layer_shapes, observations)
+        return tuple(observations)
+    return _read_prior(run, spec, task)
 
 
-def given_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
-    """What the prior that a study started from tells."""
+def _read_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
     if not run.given_prior_file.exists():
         return ()
     return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
 
 
-def layer_costs(
-    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody
+def layer_sensitivity(
+    run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, emit: Emit = ignore, stop: StopToken = NEVER
 ) -> list[LayerCost]:
-    """The layers' sensitivity: measured once a run, read back ever after."""
-    if not run.sensitivity_file.exists():
-        epochs = spec.search.trials * (spec.train.epochs + spec.train.frozen_epochs)
-        # A step back takes about twice as long as one ahead.
-        passes = 3 * epochs * len(task.data.train)
-        costs = measure_sensitivity(task, start, _SENSITIVITY_SHARE * passes, told)
-        write_json_atomic(run.sensitivity_file, [dataclasses.asdict(cost) for cost in costs])
-    return read_costs(run.sensitivity_file)
+    """The layers' sensitivity, if the study needs it: measured now, or read if an earlier command has measured it."""
+    if not needs_sensitivity(spec, task):
+        return []
+    if run.sensitivity_file.exists():
+        return read_sensitivity(run.sensitivity_file)
+
+    def on_layer(layer: int, layers: int) -> None:
+        if stop.is_set():
+            raise StopRequestedError
+        emit(SensitivityStep(layer, layers))
+
+    epochs = spec.search.trials * (spec.train.epochs + spec.train.frozen_epochs)
+    # A backward pass takes about twice as long as a forward pass.
+    passes = 3 * epochs * len(task.data.train)
+    sensitivity = measure_sensitivity(task, start, _SENSITIVITY_FRACTION * passes, on_layer)
+    write_json_atomic(run.sensitivity_file, [dataclasses.asdict(layer) for layer in sensitivity])
+    return sensitivity
 
 
-def read_costs(path: Path) -> list[LayerCost]:
-    """The layers' sensitivity as an earlier command left it."""
+def read_sensitivity(path: Path) -> list[LayerCost]:
+    """The layers' sensitivity that an earlier command measured."""
     try:
-        costs = _COSTS.validate_python(json.loads(path.read_text(encoding="utf-8")))
+        layers = _SENSITIVITY.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:  # pydantic's are ValueErrors
         first = str(error).splitlines()[0]
         raise RunError(f"{path}: the layers' sensitivity cannot be read: {first}") from error
-    if not all(0.0 <= cost.sparsity <= 1.0 and math.isfinite(cost.loss + cost.accuracy) for cost in costs):
+    if not all(0.0 <= layer.sparsity <= 1.0 and math.isfinite(layer.loss + layer.accuracy) for layer in layers):
         raise RunError(f"{path}: a layer's sensitivity must be a finite loss at a sparsity from 0 to 1")
-    return costs
+    return layers
 
 
-def needs_costs(spec: StudySpec, task: Task) -> bool:
-    """Whether the split of the zeros is searched, which the layers' sensitivity guides."""
+def needs_sensitivity(spec: StudySpec, task: Task) -> bool:
+    """Whether the allocation is searched, which the layers' sensitivity guides."""
     is_searched = spec.recipe is None and spec.search.method == SCA
     return is_searched and bool(spec.search.space.split) and len(task.layer_shapes) > 1
 
 
-def make_space(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart, told: Told = _to_nobody) -> Space:
-    """What the study searches; the layers' sensitivity is only asked where it matters."""
-    costs = layer_costs(run, spec, task, start, told) if needs_costs(spec, task) else []
-    return Space(spec, task.layer_shapes, tuple(costs), run_budgets(run, spec, task))
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """What a study with budgets needs before it begins, and which of them hold with no zeros at all."""
-
-    calibration: Calibration | None = None
-    met_without_zeros: tuple[str, ...] = ()
-
-
-def prepare_budgets(spec: StudySpec, task: Task, known: Path | None, say: Say) -> Prepared:
-    """Calibrates where the goal is in milliseconds, unless it is known, and refuses what cannot be met."""
-    if not columns_of(spec.goal):
-        return Prepared()
-    graph, calibration = calibration_graph(task), None
-    if needs_calibration(spec.goal):
-        table = known if known and known.exists() else spec.search.latency_table
-        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
-    budgets = budgets_of(task, graph, latency_model(calibration) if calibration else None)
-    budgets.refuse_impossible(spec.goal)
-    return Prepared(calibration, tuple(budgets.met_without_zeros(spec.goal)))
-
-
-def run_budgets(run: RunFolder, spec: StudySpec, task: Task) -> Budgets | None:
-    """What is foretold of splits, where the goal limits it."""
-    if not columns_of(spec.goal):
-        return None
-    graph = calibration_graph(task)
-    return budgets_of(task, graph, read_latency_table(run.latency_file, graph) if run.latency_file.exists() else None)
-
-
-def build_cost_meter(run: RunFolder, spec: StudySpec, task: Task) -> CostMeter | None:
-    """What measures the study's networks, where the goal limits something; another device has no clock here."""
-    if not columns_of(spec.goal):
-        return None
-    if not needs_calibration(spec.goal):
-        return CostMeter()
-    latency = read_latency_table(run.latency_file, calibration_graph(task))
-    return CostMeter(latency, is_timed=spec.search.latency_table is None)
-
-
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:
-    """The prior's α a layer on the warm start, for the spread that the study tries first: written once a run."""
+    """Write the prior's α per layer on the warm start, for the spread of the first trial; once per run."""
     if run.closed_form_file.exists() or spec.search.method != SCA:
         return
     model = task.model_with(start.state)
@@ -241,8 +280,7 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
-    """The prior's α a layer on the network as it is initialised, for the target; a recipe has its own, and other
-    methods have none."""
+    """The prior's α per layer on the initial network, for the target; a recipe has its own, other methods have none."""
     if spec.search.method != SCA:
         return {}
     if spec.recipe is not None:

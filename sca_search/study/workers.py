@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,15 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import ScaError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
+from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialStarted
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.objective import Listener, make_objective, work
+from sca_search.study.objective import Objective, trial_ended, work
 from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
-from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.setup import make_task, read_context
 from sca_search.system.machine import usable_cores
+from sca_search.system.signals import StopToken, StopWhen
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 
 # Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
@@ -71,6 +72,19 @@ def needs_processes(spec: StudySpec) -> bool:
     return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A worker has read the study and starts trials."""
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A worker has no more trials, or was stopped."""
+
+
+_Message = _Ready | _Done | Exception | Event
+
+
 @dataclass
 class _Worker:
     """A worker process in the view of its supervisor."""
@@ -95,7 +109,8 @@ class LocalWorkers:
     run: RunFolder
     spec: StudySpec
     study: optuna.Study
-    listener: Listener
+    emit: Emit
+    stop: StopToken
     trial_fits: Callable[[], bool]
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _failed_starts: int = 0
@@ -111,7 +126,7 @@ class LocalWorkers:
             for number in range(1, 1 + self.spec.search.workers):
                 self._start(number)
             while any(not worker.is_done for worker in self._workers.values()):
-                if self.listener.stop_requested():
+                if self.stop.is_set():
                     self._state.value, stopped = _STOP, min(stopped, time.monotonic())
                 if time.monotonic() > stopped + _STOP_SECONDS:  # a worker hangs
                     break
@@ -121,7 +136,7 @@ class LocalWorkers:
         finally:
             self._state.value = _STOP
             self._end_all(min(stopped, time.monotonic()) + _STOP_SECONDS)
-        if self.listener.stop_requested():
+        if self.stop.is_set():
             raise StopRequestedError
 
     def _start(self, number: int) -> None:
@@ -145,25 +160,28 @@ class LocalWorkers:
         for events in wait(list(pipes), timeout=seconds):
             assert isinstance(events, Connection)
             try:
-                self._on_message(pipes[events], *events.recv())
+                self._on_message(pipes[events], events.recv())
             except (EOFError, OSError, pickle.UnpicklingError):  # the worker has ended, perhaps within a message
                 events.close()
 
-    def _on_message(self, worker: _Worker, kind: str, *values: Any) -> None:
-        if kind == "ready":
-            worker.is_ready = True
-        elif kind == "done":
-            worker.is_done = True
-        elif kind == "failed":
-            raise values[0]
-        else:
-            if kind == "on_start":
+    def _on_message(self, worker: _Worker, message: _Message) -> None:
+        match message:
+            case _Ready():
+                worker.is_ready = True
+            case _Done():
+                worker.is_done = True
+            case Exception():
+                raise message
+            case TrialStarted():
                 worker.trial_started, worker.has_trained, self._failed_starts = time.monotonic(), True, 0
-            elif kind == "on_end":
+                self.emit(message)
+            case TrialEnded():
                 worker.trial_started = None
                 if not self.trial_fits():
                     self._state.value = max(_FINISH, self._state.value)
-            getattr(self.listener, kind)(*values)
+                self.emit(message)
+            case _:
+                self.emit(message)
 
     def _supervise(self, number: int, worker: _Worker) -> None:
         if worker.is_done:
@@ -173,7 +191,7 @@ class LocalWorkers:
             for trial in trials_of(self.study, owner_name(worker.process.pid)):
                 fail(self.study, trial, reason)
                 logger.warning("trial %d was killed: it %s", trial.number, reason)
-                self.listener.on_end(trial.number)
+                self.emit(trial_ended(self.study, trial.number))
             self._restart(number)
         elif self._hangs_at_start(worker):
             worker.kill()
@@ -212,7 +230,7 @@ class LocalWorkers:
                 f"{_MAX_FAILED_STARTS} workers in a row {what} before their first trial (out of memory?)"
             )
         logger.warning("worker %d %s (exit code %s)", number, what, worker.process.exitcode)
-        self.listener.on_note(f"worker {number} {what}; starting another")
+        self.emit(Note(f"worker {number} {what}; starting another"))
         self._restart(number)
 
     def _restart(self, number: int) -> None:
@@ -244,20 +262,23 @@ def _worker(run: RunFolder, spec: StudySpec, events: Connection, state: Any, num
         os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is initialized
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor decides
     parent = multiprocessing.parent_process()
+    stop = StopWhen(lambda: state.value == _STOP or (parent is not None and not parent.is_alive()))
 
-    def stop_requested() -> bool:
-        return state.value == _STOP or (parent is not None and not parent.is_alive())
-
-    def send(kind: str, *values: Any) -> None:
-        with contextlib.suppress(OSError):  # the supervisor has ended, so a stop is requested too
-            events.send((kind, *values))
+    def send(message: _Message) -> None:
+        with contextlib.suppress(OSError):  # the supervisor has ended, so `stop` is set too
+            events.send(message)
 
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            _join(run, spec, send, stop_requested, lambda: state.value == _RUN, number)
+            task = make_task(spec, check_test=False)  # the supervisor has checked the test split
+            torch.set_num_threads(threads_of(spec, task))
+            context = read_context(run, spec, task)
+            study = open_study(run, context.space, stop.is_set)
+            send(_Ready())
+            work(study, Objective(context, send, stop, number), lambda: state.value == _RUN, is_alone=False)
     except Exception as error:
-        send("failed", _picklable(error))
-    send("done")
+        send(_picklable(error))
+    send(_Done())
 
 
 def _picklable(error: Exception) -> Exception:
@@ -267,24 +288,3 @@ def _picklable(error: Exception) -> Exception:
     sent = error if type(error).__module__ == "builtins" else RuntimeError(f"{type(error).__name__}: {error}")
     sent.add_note(f"In a worker:\n{''.join(traceback.format_exception(error))}")
     return sent
-
-
-def _join(
-    run: RunFolder,
-    spec: StudySpec,
-    send: Callable[..., None],
-    stop_requested: Callable[[], bool],
-    may_begin: Callable[[], bool],
-    number: int,
-) -> None:
-    """Train trials of the study until none is left."""
-    names = ("on_start", "on_epoch", "on_end", "on_note")
-    listener = Listener(stop_requested=stop_requested, **{name: partial(send, name) for name in names})
-    task = make_task(spec, check_test=False)  # the supervisor has checked the test split
-    torch.set_num_threads(threads_of(spec, task))
-    start = warm_start(run, spec, task, Progress())
-    space = make_space(run, spec, task, start)
-    objective = make_objective(run, space, task, start, listener, number)
-    study = open_study(run, space, stop_requested)
-    send("ready")
-    work(study, objective, may_begin, is_alone=False)

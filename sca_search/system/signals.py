@@ -1,18 +1,41 @@
-"""Ctrl-C and SIGTERM as requests, so that what is under way can be put back."""
+"""Requests to stop: Ctrl-C and SIGTERM as a token that running work polls, so that a running trial can be requeued."""
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol
+
+
+class StopToken(Protocol):
+    """Polled by running work; a `threading.Event` is one."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+@dataclass(frozen=True)
+class StopWhen:
+    """A stop token that evaluates a condition."""
+
+    condition: Callable[[], bool] = lambda: False
+
+    def is_set(self) -> bool:
+        return self.condition()
+
+
+NEVER = StopWhen()
 
 
 class StopRequest:
-    """Whether a stop was asked for; calling it tells."""
+    """A stop token that is set by a signal."""
 
     def __init__(self) -> None:
         self._by: int | None = None
 
-    def __call__(self) -> bool:
+    def is_set(self) -> bool:
         return self._by is not None
 
     @property
@@ -29,8 +52,11 @@ class StopRequest:
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[StopRequest]:
-    """Turns the first Ctrl-C or SIGTERM into a request, so that the trial under way can be put back."""
+    """Turn the first Ctrl-C or SIGTERM into a request. Only the main thread can handle signals."""
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
 
     def note(by: int, _frame: FrameType | None) -> None:
         request.note(by)

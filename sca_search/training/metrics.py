@@ -87,7 +87,9 @@ def metric_of(metric: str | Measure | None, data: DataSet) -> Metric:
             f"the metric {metric} is not for targets that are {data.kind}, as those of {data.name}: "
             f"known are {', '.join(known)}"
         )
-    return Metric(short_name(name or known[0]), partial(_in_units, measure, data) if data.has_units else measure)
+    return Metric(
+        short_name(name or known[0]), partial(_in_units, measure, data) if data.input.is_standardised else measure
+    )
 
 
 def _in_units(measure: Measure, data: DataSet, outputs: Tensor, targets: Tensor) -> float:

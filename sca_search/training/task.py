@@ -1,15 +1,18 @@
-"""What all trainings of a study share, and the records that they give."""
+"""What all trainings of a study share: data and network, their source, and the results of training."""
 
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from sca_search.data import Batch, DataSet
+from sca_search.config.study import DataSpec, StudySpec
+from sca_search.config.types import PYTHON_OBJECT
+from sca_search.data import Batch, DataSet, from_objects, load_study_data
+from sca_search.errors import DataError, ModelError
+from sca_search.models import Maker, find_maker, maker_of
 from sca_search.models.layers import LayerChoice
 from sca_search.models.scales import baked_layers, shaped_like_state
 from sca_search.ternary.allocation import LayerShape
@@ -21,6 +24,8 @@ from sca_search.training.losses import PlainLoss, cross_entropy
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 State = dict[str, Tensor]
+# Parts of a study that may be Python objects instead of names.
+OBJECTS = ("model", "data", "loss", "metric")
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,61 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a study's data and network come from: Python objects, or None for the names in its spec."""
+
+    model: Any = None
+    data: Any = None
+    loss: Any = None  # functions of (outputs, targets), as is the metric
+    metric: Any = None
+
+    @property
+    def has_objects(self) -> bool:
+        return any(getattr(self, name) is not None for name in OBJECTS)
+
+    def load(self, spec: StudySpec, *, check_test: bool = True) -> DataSet:
+        """The data set."""
+        data, seed = spec.data, spec.seed
+        if self.data is not None:
+            if data.skip_unreadable:
+                raise DataError(f"data set {data.name!r}: skip_unreadable needs data that is read from files")
+            made = from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
+            return made.augmented_by(data.augment)
+        if data.name.startswith(PYTHON_OBJECT):
+            raise DataError(f"data set {data.name!r} is a Python object, which cannot be loaded by name")
+        return load_study_data(data, seed, check_test=check_test)
+
+    def maker(self, spec: StudySpec, outputs: int, input_shape: Sequence[int]) -> Maker:
+        """A function that makes the network."""
+        name, shape = spec.model.name, tuple(input_shape)
+        if self.model is not None:
+            return maker_of(self.model, outputs, shape, name)
+        if name.startswith(PYTHON_OBJECT):
+            raise ModelError(
+                f"model {name!r} is a Python object, which cannot be loaded by name: export it in Python "
+                "(result.chosen.export), or name a function as file.py:function"
+            )
+        return find_maker(name, num_classes=outputs, input_shape=shape, dropout=spec.model.dropout)
+
+
+@dataclass(frozen=True)
+class CachedSource(Source):
+    """For several studies on the same data, which is read once."""
+
+    _cache: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
+
+    def load(self, spec: StudySpec, *, check_test: bool = True) -> DataSet:
+        key = (spec.data, spec.seed)
+        if key not in self._cache:
+            self._cache.clear()  # another data set takes its place in memory
+            self._cache[key] = super().load(spec, check_test=check_test)
+        return self._cache[key]
+
+
+BY_NAME = Source()
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One line of a training's history."""
 
@@ -105,62 +165,22 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How a training talks to the outside."""
-
-    on_epoch: Callable[[Epoch], None] = field(default=lambda _epoch: None)
-    stop_requested: Callable[[], bool] = field(default=lambda: False)
-    on_note: Callable[[str], None] = field(default=lambda _sentence: None)
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Where a training is kept while it lasts, and how often: it is killed, and another goes on from there."""
-
-    checkpoint: Path | None = None
-    every: float = math.inf  # seconds, counted from epoch to epoch
-    on_kept: Callable[[], None] = field(default=lambda: None)
-
-    def due(self) -> Callable[[], bool]:
-        """A clock of its own for one training: whether it is time to keep it."""
-        last = time.monotonic()
-
-        def is_due() -> bool:
-            nonlocal last
-            now = time.monotonic()
-            if self.checkpoint is None or now - last < self.every:
-                return False
-            last = now
-            return True
-
-        return is_due
-
-
-NOT_KEPT = Keeping()
-
-
-@dataclass(frozen=True)
 class Rungs:
-    """Where a training is looked at on its way, and whether it goes on from there.
+    """Where a training writes checkpoints, and the epochs at which `passes` decides whether it continues.
 
-    `passes` is told the epoch and the score that the network would have if training ended there. The training is kept
-    at each rung, and begins from what was kept where there is something.
+    `passes` gets the epoch and the score that the network would have if training ended there. A checkpoint is written
+    at each rung and every so often between them; training resumes from it if it exists.
     """
 
     epochs: tuple[int, ...] = ()
     passes: Callable[[int, Score], bool] = field(default=lambda _epoch, _score: True)
     checkpoint: Path | None = None
-    every: float = math.inf
-    on_kept: Callable[[], None] = field(default=lambda: None)
-
-    @property
-    def keeping(self) -> Keeping:
-        """Between rungs the training is kept as well, from time to time."""
-        return Keeping(self.checkpoint, self.every, self.on_kept)
+    every: float = math.inf  # seconds between two checkpoints
+    on_checkpoint: Callable[[], None] = field(default=lambda: None)
 
 
 class PausedError(Exception):
-    """A training did not pass a rung; its checkpoint is written."""
+    """A training did not pass a rung. Its checkpoint is written."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +189,7 @@ class WarmStart:
 
     state: State
     score: Score
-    answers: Tensor  # its outputs on the training split, for candidates that distil; none where inputs change
+    teacher_logits: Tensor  # its outputs on the training split, for distillation; empty where inputs change
 
 
 @dataclass(frozen=True)

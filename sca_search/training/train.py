@@ -1,11 +1,12 @@
-"""Trains: the dense warm start once a study, then candidates from it; every candidate ends by settling.
+"""Training: the dense warm start once per study, then candidates that start from it.
 
-**Settle**, in this order: the count of zeros is made exact; rounding makes the trits final; what is still float
-(normalisation, first and last layer, biases) trains on with the trits frozen; BatchNorm statistics are
-re-estimated; the network is measured.
+A candidate's training ends in this order: the number of zeros is made exact; rounding makes the trits final; the
+parameters that are still float (normalization, first and last layer, biases) are trained with the trits frozen;
+BatchNorm statistics are re-estimated; the network is evaluated.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.scales import put_trits
 from sca_search.system.memory import oom_as_limit_error, trim_heap
+from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.histogram import Snapshot, is_kept, snapshot
 from sca_search.ternary.methods import Method, method_class
 from sca_search.ternary.parametrize import total
@@ -33,90 +35,111 @@ from sca_search.training.evaluate import (
     reestimate_normalisation,
     remembers_its_beginning,
 )
-from sca_search.training.fit import WHOLE, FitPlan, Leg, StopRequestedError, Watch, fit
+from sca_search.training.fit import FitPlan, OptimizerState, StopRequestedError, fit
 from sca_search.training.losses import TaskLoss, distillation, mismatch_of
-from sca_search.training.task import NOT_KEPT, Epoch, Keeping, PausedError, Progress, Rungs, Settled, Task, WarmStart
+from sca_search.training.task import Epoch, PausedError, Rungs, Settled, Task, WarmStart
 
 NO_RUNGS = Rungs()
-# Enough for normalisation statistics to compare candidates by; the end uses the whole split.
+# Enough batches to compare candidates by their normalization statistics; the end of training uses the whole split.
 RUNG_BATCHES = 8
+OnEpoch = Callable[[Epoch], None]
 
 
-def until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) -> Iterator[Batch]:
-    """Batches of a whole split, which may take minutes: StopRequestedError before the next one where that is asked for.
+def _ignore(_epoch: Epoch) -> None:
+    pass
 
-    Not for a validation split, which is small: an epoch that is trained is looked at and kept.
+
+def until_stopped(batches: Iterable[Batch], stop: StopToken) -> Iterator[Batch]:
+    """Batches of a whole split, which may take minutes; StopRequestedError before the next one after a stop.
+
+    Not for a validation split, which is small: a trained epoch is always evaluated and recorded.
     """
     for batch in batches:
-        if stop_requested():
+        if stop.is_set():
             raise StopRequestedError
         yield batch
 
 
+class _Interval:
+    """Whether a number of seconds has passed since the last time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
 @user_code_errors("the network")
 @oom_as_limit_error()
-def train_dense(
+def train_dense(  # noqa: PLR0913 - settings are keywords
     task: Task,
     *,
     epochs: int,
     learning_rate: float,
     seed: int,
-    progress: Progress,
-    with_answers: bool = True,
-    keeping: Keeping = NOT_KEPT,
+    on_epoch: OnEpoch = _ignore,
+    stop: StopToken = NEVER,
+    with_teacher: bool = True,
+    checkpoint: Path | None = None,
+    checkpoint_every: float = math.inf,
 ) -> WarmStart:
-    """The dense network, trained from its initialisation or from the weights that it was given.
+    """The dense network, trained from its initialization or from weights that the user provided.
 
-    Its answers on the training split are for candidates that distil: those of ImageNet take gigabytes.
+    The teacher's logits on the training split are for candidates that use distillation: those of ImageNet take
+    gigabytes.
     """
     torch.manual_seed(seed)
     model = task.start_model()
-    leg = _go_on_dense(model, keeping.checkpoint, epochs)
-    is_due = keeping.due()
+    plan = _resumed_dense(model, checkpoint, _plan(task, epochs, learning_rate))
+    interval = _Interval(checkpoint_every)
     batches = task.data.training.batches(task.batch, seed=seed)
 
-    def after_epoch(epoch: int) -> None:
+    def evaluate(epoch: int) -> None:
         if 0 < epoch == epochs and task.make_start is None and remembers_its_beginning(model, epochs * len(batches)):
             statistics = task.data.training.batches(EVALUATION_BATCH, seed=0)
-            reestimate_normalisation(model, until_stopped(statistics, progress.stop_requested))
+            reestimate_normalisation(model, until_stopped(statistics, stop))
         accuracy = task.validate(model).accuracy
-        progress.on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
+        on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
-    def keep(epoch: int, memory: Callable[[], dict[str, Tensor]]) -> None:
-        if epoch < epochs and keeping.checkpoint is not None and is_due():
+    def after_epoch(epoch: int, optimizer_state: Callable[[], OptimizerState]) -> None:
+        evaluate(epoch)
+        if epoch < epochs and checkpoint is not None and interval.is_over():
             state = {name: value.detach() for name, value in model.state_dict().items()}
-            save_checkpoint(
-                keeping.checkpoint, Checkpoint(epoch, 1.0, {}, [], state, memory(), random=torch.get_rng_state())
-            )
+            memory, random = optimizer_state(), torch.get_rng_state()
+            save_checkpoint(checkpoint, Checkpoint(epoch, 1.0, {}, [], state, memory, random=random))
 
-    watch = Watch(after_epoch, progress.stop_requested, keep)
-    fit(model, batches, _plan(task, epochs, learning_rate), watch, loss=task.loss, leg=leg)
+    fit(model, batches, plan, after_epoch, stop, loss=task.loss)
     if epochs == 0:
-        after_epoch(0)  # who watches is told of the weights that were given
-    # Where inputs change, it is asked at every step, and answers to those that it saw here are of no use.
-    is_asked = with_answers and not task.data.changes
-    asked = until_stopped(task.data.train.batches(EVALUATION_BATCH), progress.stop_requested)
-    told = answers(model, asked) if is_asked else torch.empty(0)
-    start = WarmStart(model.state_dict(), task.validate(model), told)
-    _require_finite(start.state | {"the dense network's answer": start.answers})
+        evaluate(0)  # reports the weights that the user provided
+    # Where inputs change, the teacher is evaluated at every step, and logits of the unchanged inputs are of no use.
+    is_stored = with_teacher and not task.data.changes
+    inputs = until_stopped(task.data.train.batches(EVALUATION_BATCH), stop)
+    logits = answers(model, inputs) if is_stored else torch.empty(0)
+    start = WarmStart(model.state_dict(), task.validate(model), logits)
+    _require_finite(start.state | {"the dense network's output": start.teacher_logits})
     return start
 
 
-def _go_on_dense(model: nn.Module, checkpoint: Path | None, epochs: int) -> Leg:
-    """Where the warm start goes on: at its beginning, or where it was kept."""
+def _resumed_dense(model: nn.Module, checkpoint: Path | None, plan: FitPlan) -> FitPlan:
+    """The plan from the checkpoint's epoch on, where there is one; its weights are loaded into the network."""
     if checkpoint is None or not checkpoint.exists():
-        return WHOLE
-    kept = load_checkpoint(checkpoint)
-    _require_possible(checkpoint, kept, epochs)
+        return plan
+    saved = load_checkpoint(checkpoint)
+    _require_possible(checkpoint, saved, plan.epochs)
     with _of_this_network(checkpoint):
-        model.load_state_dict(kept.model)
-        torch.set_rng_state(kept.random)
-    return Leg(kept.epoch, None, kept.memory)
+        model.load_state_dict(saved.model)
+        torch.set_rng_state(saved.random)
+    return replace(plan, first_epoch=saved.epoch, optimizer_state=saved.memory)
 
 
 @contextmanager
 def _of_this_network(checkpoint: Path) -> Iterator[None]:
-    """Values that do not fit a training, as one sentence."""
+    """CheckpointError for values that do not fit the training."""
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -127,14 +150,32 @@ def _of_this_network(checkpoint: Path) -> Iterator[None]:
 @user_code_errors("the network")
 @oom_as_limit_error()
 def train_candidate(
-    candidate: Candidate, task: Task, start: WarmStart, progress: Progress, rungs: Rungs = NO_RUNGS
+    candidate: Candidate,
+    task: Task,
+    start: WarmStart,
+    on_epoch: OnEpoch = _ignore,
+    stop: StopToken = NEVER,
+    rungs: Rungs = NO_RUNGS,
 ) -> Settled:
-    """Ternarizes the warm start, trains it along the candidate's schedules, and settles.
+    """Ternarize the warm start, train it along the candidate's schedules, and make its trits final.
 
-    Raises PausedError where a rung says that it should not go on now.
+    Raises PausedError where a rung decides that it must not continue now.
     """
     torch.manual_seed(candidate.seed)
-    return _Training(candidate, task, start, progress).run(rungs)
+    training = CandidateTraining(candidate, task, start, on_epoch, stop, rungs)
+    first, state = training.resume()
+    # A training that resumes at a rung is evaluated there again: it may have been killed before it was.
+    for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
+        plan = replace(training.plan, first_epoch=first, last_epoch=last, optimizer_state=state)
+        batches = training.batches(candidate.seed)
+        state = fit(training.model, batches, plan, training.after_epoch, stop, training.method, training.loss)
+        first = last
+        if last < candidate.epochs:
+            training.save(last, state)
+            if not rungs.passes(last, training.score_as_if_ended()):
+                raise PausedError
+    training.method.finish()
+    return training.settle()
 
 
 def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: float = 0.0) -> FitPlan:
@@ -151,39 +192,43 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
 
 
 def _taught(task: Task, start: WarmStart) -> TeacherSplit:
-    """The training split with the dense network's answers, which is asked again where inputs change."""
+    """The training split with the teacher's logits, which are computed per batch where inputs change."""
     if task.data.changes:
         return TeacherSplit(task.data.training, task.model_with(start.state).eval())
-    return TeacherSplit(task.data.training, start.answers)
+    return TeacherSplit(task.data.training, start.teacher_logits)
 
 
 def _require_finite(values: Mapping[str, Tensor]) -> None:
-    """The loss is checked before each step, so that an explosion in the very last one shows only here."""
+    """The loss is checked before each step, so a divergence in the last step shows only here."""
     for name, value in values.items():
         if not bool(torch.isfinite(value).all()):
             raise DivergenceError(f"{name} is not finite after the last step")
 
 
-def _require_possible(where: Path, kept: Checkpoint, epochs: int) -> None:
-    """A run folder may come from somebody else: numbers that no training of this length leaves are refused."""
-    if not 0 < kept.epoch <= epochs:
-        raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(kept.epoch)[:20]}")
-    for name, value in {
-        "λ's unit": kept.unit,
-        **{f"α of {layer}": alpha for layer, alpha in kept.alphas.items()},
-    }.items():
+def _require_possible(where: Path, saved: Checkpoint, epochs: int) -> None:
+    """Reject numbers that no training of this length writes: a run folder may come from somebody else."""
+    if not 0 < saved.epoch <= epochs:
+        raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(saved.epoch)[:20]}")
+    alphas = {f"α of {layer}": alpha for layer, alpha in saved.alphas.items()}
+    for name, value in {"λ's unit": saved.unit, **alphas}.items():
         if not 0.0 <= value < math.inf:
             raise CheckpointError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
 
 
-class _Training:
-    """One candidate on its way from the warm start to its trits."""
+class CandidateTraining:
+    """The state of one candidate from the warm start to its trits."""
 
-    def __init__(self, candidate: Candidate, task: Task, start: WarmStart, progress: Progress) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        task: Task,
+        start: WarmStart,
+        on_epoch: OnEpoch = _ignore,
+        stop: StopToken = NEVER,
+        rungs: Rungs = NO_RUNGS,
+    ) -> None:
         trim_heap()
-        self.candidate = candidate
-        self.task = task
-        self.progress = progress
+        self.candidate, self.task, self.on_epoch, self.stop, self.rungs = candidate, task, on_epoch, stop, rungs
         self.train_split: TrainingSplit | TeacherSplit = task.data.training
         self.loss: TaskLoss = task.loss
         if candidate.distillation:
@@ -194,116 +239,93 @@ class _Training:
         self.method: Method = method_class(candidate.method)(self.model, candidate, task)
         self.history: list[Epoch] = []
         self.snapshots: list[Snapshot] = []
+        self._interval = _Interval(rungs.every)
 
-    def run(self, rungs: Rungs) -> Settled:
+    @property
+    def plan(self) -> FitPlan:
         candidate = self.candidate
         plan = _plan(self.task, candidate.epochs, candidate.learning_rate, candidate.latent_learning_rate)
-        if candidate.learning_rate_steps:
-            plan = replace(plan, learning_rate_steps=candidate.learning_rate_steps)
-        first, memory = self._go_on(rungs.keeping.checkpoint)
-        is_due = rungs.keeping.due()
+        steps = candidate.learning_rate_steps
+        return replace(plan, learning_rate_steps=steps) if steps else plan
 
-        def keep(epoch: int, memory: Callable[[], dict[str, Tensor]]) -> None:
-            if is_due():
-                self._keep(rungs.keeping, epoch, memory())
+    def batches(self, seed: int) -> Batches:
+        return self.train_split.batches(self.task.batch, seed=seed)
 
-        if not first:
-            self._keep_weights(0)
-        # A training that goes on from a rung is looked at there once more: it may have been killed before it was.
-        for last in [*(epoch for epoch in rungs.epochs if first <= epoch < candidate.epochs), candidate.epochs]:
-            leg = Leg(first, last, memory)
-            memory = self._fit(plan, self._look_and_keep, self.method, candidate.seed, leg, keep)
-            first = last
-            if last < candidate.epochs:
-                self._keep(rungs.keeping, last, memory)
-                with torch.random.fork_rng(devices=[]):  # a look must not change what dropout draws afterwards
-                    score = self._score_as_if_ended()
-                if not rungs.passes(last, score):
-                    raise PausedError
-        self.method.finish()
-        return self._settle()
-
-    def _go_on(self, checkpoint: Path | None) -> tuple[int, dict[str, Tensor]]:
-        """The epochs that are over and the optimizer's memory, from a checkpoint where there is one."""
+    def resume(self) -> tuple[int, OptimizerState]:
+        """The number of finished epochs and the optimizer's state, from the checkpoint if there is one."""
+        checkpoint = self.rungs.checkpoint
         if checkpoint is None or not checkpoint.exists():
+            self._record_weights(0)
             return 0, {}
-        kept = load_checkpoint(checkpoint)
-        _require_possible(checkpoint, kept, self.candidate.epochs)
+        saved = load_checkpoint(checkpoint)
+        _require_possible(checkpoint, saved, self.candidate.epochs)
         with _of_this_network(checkpoint):
-            steps = kept.epoch * len(self.train_split.batches(self.task.batch, seed=self.candidate.seed))
-            self.model.load_state_dict(kept.model)
-            self.method.go_on(kept.unit, kept.alphas, steps)
-            self.history = [Epoch(**epoch) for epoch in kept.history]
-            self.snapshots = [Snapshot.of(each) for each in kept.snapshots]
-            torch.set_rng_state(kept.random)
-        return kept.epoch, kept.memory
+            steps = saved.epoch * len(self.batches(self.candidate.seed))
+            self.model.load_state_dict(saved.model)
+            self.method.go_on(saved.unit, saved.alphas, steps)
+            self.history = [Epoch(**epoch) for epoch in saved.history]
+            self.snapshots = [Snapshot.of(each) for each in saved.snapshots]
+            torch.set_rng_state(saved.random)
+        return saved.epoch, saved.memory
 
-    def _keep(self, keeping: Keeping, epoch: int, memory: dict[str, Tensor]) -> None:
-        if keeping.checkpoint is not None:
-            state = {name: value.detach() for name, value in self.model.state_dict().items()}
-            kept = Checkpoint(
-                epoch=epoch,
-                unit=self.method.unit,
-                alphas=self.method.alphas(),
-                history=[asdict(each) for each in self.history],
-                snapshots=[asdict(each) for each in self.snapshots],
-                model=state,
-                memory=memory,
-                random=torch.get_rng_state(),
-            )
-            save_checkpoint(keeping.checkpoint, kept)
-            keeping.on_kept()
+    def save(self, epoch: int, optimizer_state: OptimizerState) -> None:
+        """Write a checkpoint, where the training has one."""
+        if self.rungs.checkpoint is None:
+            return
+        checkpoint = Checkpoint(
+            epoch=epoch,
+            unit=self.method.unit,
+            alphas=self.method.alphas(),
+            history=[asdict(each) for each in self.history],
+            snapshots=[asdict(each) for each in self.snapshots],
+            model={name: value.detach() for name, value in self.model.state_dict().items()},
+            memory=optimizer_state,
+            random=torch.get_rng_state(),
+        )
+        save_checkpoint(self.rungs.checkpoint, checkpoint)
+        self.rungs.on_checkpoint()
 
-    def _score_as_if_ended(self) -> Score:
-        """The validation score of a copy: zeros counted out to the plan, rounded, normalisation re-estimated.
+    def after_epoch(self, epoch: int, optimizer_state: Callable[[], OptimizerState]) -> None:
+        if is_kept(epoch, self.candidate.epochs):
+            self._record_weights(epoch)
+        self._report(self._evaluate(epoch))
+        if self.rungs.checkpoint is not None and self._interval.is_over():
+            self.save(epoch, optimizer_state())
 
-        Before the pull is strong or the forward pass sharp, the network's own figures say nothing of its end.
+    def _report(self, epoch: Epoch) -> None:
+        self.history.append(epoch)
+        self.on_epoch(epoch)
+
+    def score_as_if_ended(self) -> Score:
+        """The validation score of a copy with the planned zeros, rounded, with normalization re-estimated.
+
+        Before the regularizer is strong or the forward pass sharp, the score of the network itself does not predict
+        its final score.
         """
-        state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
-        levels = self.method.ending().levels
-        copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
-        put_trits(copy, levels)
-        reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
-        return self.task.validate(copy)
+        with torch.random.fork_rng(devices=[]):  # the evaluation must not change what dropout draws afterwards
+            state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
+            levels = self.method.ending().levels
+            copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
+            put_trits(copy, levels)
+            reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
+            return self.task.validate(copy)
 
     def _statistics_batches(self) -> Batches:
-        """What normalisation is estimated on: inputs as training saw them.
+        """The batches that normalization statistics are estimated on: inputs as in training.
 
-        Augmented where those were: an image with a border cut into it has other statistics, and a network that never
-        saw one without loses points by the plain ones (3.2 of ResNet-20's on CIFAR-10). Shuffled, for a mixture of
-        classes in each batch; training's batches also never end in a single image.
+        They are augmented if those were: a padded and cropped image has other statistics, and a network that was
+        trained on such images loses accuracy with statistics of plain ones (3.2 points of ResNet-20 on CIFAR-10). They
+        are shuffled, so that each batch mixes classes; training batches also never end with a single image.
         """
         return self.task.data.training.batches(EVALUATION_BATCH, seed=0)
 
-    def _fit(
-        self,
-        plan: FitPlan,
-        look: Callable[[int], Epoch],
-        method: Method | None,
-        seed: int,
-        leg: Leg = WHOLE,
-        keep: Callable[[int, Callable[[], dict[str, Tensor]]], None] = lambda _epoch, _memory: None,
-    ) -> dict[str, Tensor]:
-        def after_epoch(epoch: int) -> None:
-            self.history.append(look(epoch))
-            self.progress.on_epoch(self.history[-1])
-
-        batches = self.train_split.batches(self.task.batch, seed=seed)
-        watch = Watch(after_epoch, self.progress.stop_requested, keep)
-        return fit(self.model, batches, plan, watch, method, self.loss, leg)
-
-    def _look_and_keep(self, epoch: int) -> Epoch:
-        if is_kept(epoch, self.candidate.epochs):
-            self._keep_weights(epoch)
-        return self._look(epoch)
-
-    def _keep_weights(self, epoch: int) -> None:
+    def _record_weights(self, epoch: int) -> None:
         trained, used = self.method.weights()
-        if trained:  # full precision has no weights of its own to show
+        if trained:  # full precision has no latent weights
             self.snapshots.append(snapshot(epoch, trained, used, self.method.alphas()))
 
-    def _look(self, epoch: int) -> Epoch:
-        """The network now, soft and as rounding would leave it."""
+    def _evaluate(self, epoch: int) -> Epoch:
+        """The validation scores of the soft and of the rounded network."""
         soft = self.task.validate(self.model).accuracy
         with self.method.rounded():
             hard = self.task.validate(self.model).accuracy
@@ -320,12 +342,13 @@ class _Training:
             sharpness=self.method.sharpness,
         )
 
-    def _settle(self) -> Settled:
-        before = self._look(self.candidate.epochs)
+    def settle(self) -> Settled:
+        """Make the trits final, train the float parameters, and evaluate."""
+        before = self._evaluate(self.candidate.epochs)
         ending = self.method.ending()
         self.method.detach(ending)
-        self._train_float_parts(before, total(ending.counts).sparsity)
-        reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.progress.stop_requested))
+        self._train_float_parameters(before, total(ending.counts).sparsity)
+        reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.stop))
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
         return Settled(
@@ -344,23 +367,14 @@ class _Training:
             snapshots=tuple(self.snapshots),
         )
 
-    def _train_float_parts(self, before: Epoch, sparsity: float) -> None:
-        """Normalisation, first and last layer and biases learn to live with the trits."""
+    def _train_float_parameters(self, before: Epoch, sparsity: float) -> None:
+        """Normalization, first and last layer and biases adapt to the frozen trits."""
         candidate = self.candidate
+        frozen = replace(before, phase="frozen", epochs=candidate.frozen_epochs, sparsity=sparsity, strength=0.0)
 
-        def look(epoch: int) -> Epoch:
+        def after_epoch(epoch: int, _state: Callable[[], OptimizerState]) -> None:
             accuracy = self.task.validate(self.model).accuracy
-            return Epoch(
-                "frozen",
-                epoch,
-                candidate.frozen_epochs,
-                accuracy,
-                accuracy,
-                sparsity,
-                before.alpha,
-                0.0,
-                before.sharpness,
-            )
+            self._report(replace(frozen, epoch=epoch, soft_metric=accuracy, rounded_metric=accuracy))
 
         plan = _plan(self.task, candidate.frozen_epochs, candidate.frozen_learning_rate)
-        self._fit(plan, look, None, seed=candidate.seed + 1)
+        fit(self.model, self.batches(candidate.seed + 1), plan, after_epoch, self.stop, loss=self.loss)

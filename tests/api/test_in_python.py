@@ -98,7 +98,7 @@ def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Res
     command = [sys.executable, "-m", "sca_search", "export", str(sequences.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "was made in Python" in done.stderr
+    assert "is a Python object" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -151,7 +151,7 @@ def test_dry_run_shows_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     assert "first weight layer" in screen
     assert "normalisation follows" in screen
     # 30 dense epochs, then 4 trials and 1 refit of 20 + 5
-    assert "epochs to come: 155" in screen
+    assert "total epochs: 155" in screen
     others = [sparsity for sparsity in GRID if sparsity != 0.9]  # the target's own place on the grid is left out
     assert f"0.9 {others[0]:g} 0.9 {others[1]:g}" in screen
     assert not Path("runs").exists()

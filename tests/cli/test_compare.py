@@ -9,15 +9,15 @@ import pytest
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS
 from sca_search.errors import SpecError
-from sca_search.study.compare import Contest, chosen_methods
+from sca_search.study.compare import Comparison, chosen_methods
 from tests.support.command import Outcome
 
 Run = Callable[..., Outcome]
 SHORT = ("--target-sparsity", "0.7", "--trials", "1", "--epochs", "2", "--dense-epochs", "3", "--train-limit", "300")
 
 
-def contest(tmp_path: Path, **flags: object) -> Contest:
-    return Contest(resolve(None, {"target_sparsity": 0.7, **flags}), ("sca", "twn"), 2, tmp_path)
+def contest(tmp_path: Path, **flags: object) -> Comparison:
+    return Comparison(resolve(None, {"target_sparsity": 0.7, **flags}), ("sca", "twn"), 2, tmp_path)
 
 
 def test_all_means_every_method() -> None:

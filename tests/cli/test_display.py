@@ -1,6 +1,7 @@
 """Lines about trials whose length nobody knows, and about studies that were stopped."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -8,14 +9,16 @@ import pytest
 
 from sca_search.config.study import GoalSpec
 from sca_search.errors import StorageError
-from sca_search.study.events import Audience
+from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Event, Note
 from sca_search.study.progress import _trial_line, front_table, result_lines
 from sca_search.study.run import _stopped_by
+from sca_search.system.signals import NEVER, StopWhen
 
 COMPLETE = {"trial": 3, "state": "complete", "metric": 0.5, "sparsity": 0.25, "moved_share": 0.0}
 
 
-@pytest.mark.parametrize(("seconds", "end"), [(1.25, "(moved 0.000%) · 1.2 s"), (None, "(moved 0.000%)")])
+@pytest.mark.parametrize(("seconds", "end"), [(1.25, "(adjusted 0.000%) · 1.2 s"), (None, "(adjusted 0.000%)")])
 def test_a_trial_under_which_the_clock_was_moved_has_no_length(seconds: float | None, end: str) -> None:
     assert str(_trial_line({**COMPLETE, "seconds": seconds}, 1, 2)).endswith(end)
 
@@ -33,10 +36,10 @@ def test_a_study_that_was_stopped_has_no_test_figures() -> None:
     assert line.startswith("Chosen: trial 3, sparsity 50.000% counted in the file")
 
 
-def test_a_database_that_fails_while_a_study_stops_is_a_note() -> None:
-    notes: list[str] = []
-    error = StorageError("the database is gone")
-    assert _stopped_by(error, Audience(stop_requested=lambda: True, on_note=notes.append)).stopped
-    assert notes == ["the database is gone"]
+def test_a_database_that_fails_while_a_study_stops_is_a_note(tmp_path: Path) -> None:
+    events: list[Event] = []
+    error, run = StorageError("the database is gone"), RunFolder(tmp_path)
+    assert _stopped_by(error, run, events.append, StopWhen(lambda: True)).stopped
+    assert events == [Note("the database is gone")]
     with pytest.raises(StorageError, match="is gone"):
-        _stopped_by(error, Audience())
+        _stopped_by(error, run, events.append, NEVER)

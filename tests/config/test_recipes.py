@@ -23,7 +23,7 @@ from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods.sca import spreads_of
 from sca_search.ternary.parametrize import TernaryWeight, latents, soft_weights, ternarize
 from sca_search.training.fit import FitPlan, parameter_groups
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from sca_search.training.train import train_candidate, train_dense
 from tests.support.real_layouts import write_cifar10_npz, write_imagenet, write_mnist, write_tiny_imagenet
 
@@ -270,13 +270,12 @@ def made_up_images(folder: Path, shape: tuple[int, int, int], count: int) -> str
 LARGE = [name for name in PAPER if name.endswith("vgg-s") or name.startswith(("imagenet", "tiny"))]
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("name", [name for name in PAPER if name not in LARGE])
 def test_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=20)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LARGE)
 def test_large_recipe_trains_on_inputs_of_its_shape(name: str, tmp_path: Path) -> None:
     trains_a_few_steps(name, tmp_path, count=12)
@@ -292,8 +291,8 @@ def trains_a_few_steps(name: str, folder: Path, count: int) -> None:
 
 
 def require_trained(task: Task, spec: StudySpec) -> None:
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(), with_answers=False)
-    settled = train_candidate(recipe_candidate(spec, 0), task, start, Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, with_teacher=False)
+    settled = train_candidate(recipe_candidate(spec, 0), task, start)
     assert math.isfinite(settled.score.loss)
     trits = {name: settled.model.get_submodule(name).weight for name in task.ternary_layers}
     assert all(set(layer.unique().tolist()) <= {-1.0, 0.0, 1.0} for layer in trits.values())
@@ -330,10 +329,10 @@ def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_p
     for start in ("xavier", "pretrained"):
         spec = digits_spec(tmp_path, f'initialisation = "{start}"\n', epochs=2, dense_epochs=1)
         task = make_task(spec)
-        dense = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(), with_answers=False)
+        dense = train_dense(task, epochs=1, learning_rate=0.01, seed=0, with_teacher=False)
         for seed in (1, 2):
             untrained = recipe_candidate(spec, seed).model_copy(update={"epochs": 0})
-            settled = train_candidate(untrained, task, dense, Progress())
+            settled = train_candidate(untrained, task, dense)
             weights[start, seed] = settled.model.get_submodule("conv2").weight
     assert torch.equal(weights["pretrained", 1], weights["pretrained", 2])
     assert not torch.equal(weights["xavier", 1], weights["xavier", 2])

@@ -25,6 +25,7 @@ from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_r
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.progress import Now
 from sca_search.runs.trials import searched_parameters, trial_frame
+from sca_search.study.events import StudyStarted, TrialEnded
 from sca_search.ternary.prior_correction import Observation, asked_for
 
 
@@ -492,10 +493,10 @@ def test_a_running_study_spends_little_time_on_its_page(tiny_run: tuple[Path, st
     shutil.copytree(tiny_run[0], run.path)
     run.dashboard_file.unlink()
     times = iter([0.0, 2.0, 99.0, 100.0, 101.0])  # begun and ended; asked; asked, begun
-    writer = PageWriter(run, lambda: next(times, 200.0))
-    writer.write()
+    writer, ended = PageWriter(lambda: next(times, 200.0)), TrialEnded(0, None)
+    writer.on_event(StudyStarted(run, run.spec(), "metric"))
     run.dashboard_file.unlink()
-    writer.write_if_due()  # 97 s after one that took 2 s: 2 % would be 98 s
+    writer.on_event(ended)  # 97 s after one that took 2 s: 2 % would be 98 s
     assert not run.dashboard_file.exists()
-    writer.write_if_due()
+    writer.on_event(ended)
     assert run.dashboard_file.exists()

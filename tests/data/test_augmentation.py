@@ -177,7 +177,7 @@ def test_only_training_is_augmented() -> None:
 def test_the_border_is_what_black_becomes() -> None:
     data = load_study_data(DataSpec(augment="crop-flip"), 0)
     assert isinstance(data.training, CropFlipSplit)
-    black = (0 - data.mean[0]) / data.std[0]
+    black = (0 - data.input.mean[0]) / data.input.std[0]
     assert data.training.fill.tolist() == pytest.approx([black])
     # The digits have a black margin nearly everywhere: a border of black is what their first column already is.
     assert float(load_data("digits", seed=0).train.images.min()) == pytest.approx(black)

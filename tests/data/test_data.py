@@ -175,7 +175,7 @@ def test_channel_statistics_of_a_constant_channel_have_spread_one(value: float) 
 def rows_in(split: Split, data: DataSet) -> list[int]:
     """Which of scikit-learn's digits a split holds, told by their pixels."""
     known = {image.astype(np.int64).tobytes(): row for row, image in enumerate(load_digits().images)}
-    pixels = split.images[:, 0].numpy() * data.std[0] + data.mean[0]
+    pixels = split.images[:, 0].numpy() * data.input.std[0] + data.input.mean[0]
     return [known[np.rint(image * 16).astype(np.int64).tobytes()] for image in pixels]
 
 
@@ -191,8 +191,8 @@ def test_digits_divide_all_images_between_three_splits() -> None:
 def test_digits_are_normalised_by_the_training_split() -> None:
     data = load_data("digits", seed=1)
     pixels = load_digits().images[rows_in(data.train, data)] / 16
-    assert data.mean == pytest.approx((pixels.mean(),))
-    assert data.std == pytest.approx((pixels.std(),))
+    assert data.input.mean == pytest.approx((pixels.mean(),))
+    assert data.input.std == pytest.approx((pixels.std(),))
     np.testing.assert_allclose(data.train.images[:, 0].numpy(), (pixels - pixels.mean()) / pixels.std(), atol=1e-6)
 
 
@@ -346,7 +346,7 @@ def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, coun
     data = load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
     assert (data.classes, data.input_shape) == (("apple", "bear"), (3, 32, 32))
     assert (len(data.train) + len(data.val), len(data.read_test())) == (count, 4)
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.input.mean, data.input.std))
     shown = {tuple((255 * (image * std + mean)).round().byte().flatten().tolist()) for image in data.train.images}
     assert shown <= {tuple(image.flatten().tolist()) for image in images}
 

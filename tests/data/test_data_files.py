@@ -37,8 +37,8 @@ def test_npz_gives_its_three_splits_in_order(tmp_path: Path) -> None:
     data = load_data(name, seed=0)
     assert (data.name, data.classes, data.input_shape) == (name, ("0", "1", "2"), (1, 5, 4))
     pixels = given["train_images"] / 255
-    assert data.mean == pytest.approx((pixels.mean(),))
-    assert data.std == pytest.approx((pixels.std(),))
+    assert data.input.mean == pytest.approx((pixels.mean(),))
+    assert data.input.std == pytest.approx((pixels.std(),))
     for part, split in (("train", data.train), ("val", data.val), ("test", data.read_test())):
         expected = (given[f"{part}_images"] / 255 - pixels.mean()) / pixels.std()
         np.testing.assert_allclose(split.images[:, 0].numpy(), expected, atol=1e-5)
@@ -54,7 +54,7 @@ def test_npz_accepts_float_colours_and_columns_of_labels(tmp_path: Path) -> None
     assert data.input_shape == (2, 6, 6)
     assert (len(data.train), len(data.val), len(data.read_test())) == (27, 3, 12)
     assert data.val.labels.bincount().tolist() == [1, 1, 1]
-    assert data.mean == pytest.approx((5, 5), abs=0.5)  # floats are not scaled
+    assert data.input.mean == pytest.approx((5, 5), abs=0.5)  # floats are not scaled
 
 
 def test_npz_carves_validation_with_the_seed(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_folder_of_classes_is_carved_into_three_splits(tmp_path: Path) -> None:
     assert test.labels.bincount().tolist() == [4, 6]  # a fifth
     assert (len(data.val), len(data.train)) == (4, 36)  # a tenth of the other 40
     red = torch.cat([split.images[:, 0, 0, 0] for split in (data.train, data.val, test)])
-    shown = torch.round((red * data.std[0] + data.mean[0]) * 255)
+    shown = torch.round((red * data.input.std[0] + data.input.mean[0]) * 255)
     assert sorted(shown.int().tolist()) == sorted([*range(20), *range(30)])
     second = load_data(name, seed=1, image_size=8)
     assert test.labels.tolist() == second.read_test().labels.tolist()
@@ -262,8 +262,8 @@ def test_folder_of_classes_is_carved_into_three_splits(tmp_path: Path) -> None:
 
 def test_folder_with_constant_channels_has_no_zero_spread(tmp_path: Path) -> None:
     data = load_data(draw_classes(tmp_path, {"cat": 10, "dog": 10}), seed=0, image_size=4)
-    assert data.mean[1:] == pytest.approx((0, 1))
-    assert data.std[1:] == (1, 1)
+    assert data.input.mean[1:] == pytest.approx((0, 1))
+    assert data.input.std[1:] == (1, 1)
     assert torch.isfinite(data.train.images).all()
 
 
@@ -275,8 +275,8 @@ def test_folder_of_three_splits_uses_them(tmp_path: Path) -> None:
     assert (len(data.train), len(data.val), len(data.read_test())) == (12, 4, 6)
     assert data.train.labels.tolist() == [0] * 6 + [1] * 6
     # Grey values 0..5 in each class: mean 2.5 / 255.
-    assert data.mean == pytest.approx((2.5 / 255,))
-    assert data.std == pytest.approx((np.std(np.arange(6)) / 255,))
+    assert data.input.mean == pytest.approx((2.5 / 255,))
+    assert data.input.std == pytest.approx((np.std(np.arange(6)) / 255,))
 
 
 def test_folder_without_val_carves_it_from_train(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_folder_images_are_cut_to_the_centre(tmp_path: Path) -> None:
             (tmp_path / name).mkdir(exist_ok=True)
             Image.fromarray(wide).save(tmp_path / name / f"{number}.png")
     data = load_data(f"folder:{tmp_path}", seed=0, image_size=4)
-    assert data.mean[0] > 250 / 255  # the black sides are gone
+    assert data.input.mean[0] > 250 / 255  # the black sides are gone
 
 
 def test_folder_reads_palettes_with_transparency_and_nested_files(tmp_path: Path) -> None:
@@ -389,8 +389,8 @@ def test_folder_too_large_for_memory_is_read_batch_by_batch(tmp_path: Path, work
     assert isinstance(lazy.train, LazySplit)
     assert isinstance(lazy.read_test(), LazySplit)
     assert (len(lazy.train), lazy.input_shape, lazy.num_classes) == (len(held.train), (3, 8, 8), 2)
-    assert lazy.mean == pytest.approx(held.mean)
-    split = LazySplit(lazy.train.paths, lazy.train.labels, lazy.train.reader, lazy.mean, lazy.std, workers)
+    assert lazy.input.mean == pytest.approx(held.input.mean)
+    split = LazySplit(lazy.train.paths, lazy.train.labels, lazy.train.reader, lazy.input.mean, lazy.input.std, workers)
     state = torch.get_rng_state()
     for mine, theirs in zip(split.batches(4, seed=5), held.train.batches(4, seed=5), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)

@@ -42,10 +42,10 @@ def test_inputs_of_any_rank_are_normalised_by_channel(shape: tuple[int, ...]) ->
     given = train.tensors[0].double().numpy()
     axes = (0, *range(2, given.ndim))
     assert data.input_shape == shape
-    assert data.mean == pytest.approx(given.mean(axes).tolist())
-    assert data.std == pytest.approx(given.std(axes).tolist())
+    assert data.input.mean == pytest.approx(given.mean(axes).tolist())
+    assert data.input.std == pytest.approx(given.std(axes).tolist())
     ones = (-1, *[1] * (len(shape) - 1))
-    expected = (val.tensors[0].numpy() - np.reshape(data.mean, ones)) / np.reshape(data.std, ones)
+    expected = (val.tensors[0].numpy() - np.reshape(data.input.mean, ones)) / np.reshape(data.input.std, ones)
     assert isinstance(data.val, Split)
     assert data.val.images.numpy() == pytest.approx(expected, abs=1e-5)
     assert (len(data.train), len(data.val), len(data.read_test()), data.kind) == (40, 9, 12, "classes")
@@ -59,7 +59,7 @@ def test_without_normalise_inputs_and_targets_stay_as_they_are() -> None:
     assert isinstance(data.train, Split)
     assert torch.equal(data.train.images, inputs)
     assert torch.equal(data.train.labels, targets[:, None])
-    assert (data.mean, data.std, data.has_units) == ((0.0,) * 3, (1.0,) * 3, False)
+    assert (data.input.mean, data.input.std, data.input.is_standardised) == ((0.0,) * 3, (1.0,) * 3, False)
 
 
 def test_numbers_are_standardised_by_training_and_put_back_into_units() -> None:
@@ -67,8 +67,8 @@ def test_numbers_are_standardised_by_training_and_put_back_into_units() -> None:
     every = TensorDataset(torch.randn(4, 3), targets)
     data = from_objects("mine", (every, every, every), seed=0)
     assert data.kind == "regression"
-    assert data.target_mean == pytest.approx((250.0, 2.0))
-    assert data.target_std == pytest.approx((np.sqrt(12500.0), np.sqrt(0.5)))
+    assert data.input.target_mean == pytest.approx((250.0, 2.0))
+    assert data.input.target_std == pytest.approx((np.sqrt(12500.0), np.sqrt(0.5)))
     assert data.train.labels.mean(0).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert data.in_units(data.read_test().labels).numpy() == pytest.approx(targets.numpy())
     assert data.name_of(data.train.labels[1]) == "300, 3"
@@ -128,7 +128,7 @@ def test_what_does_not_fit_into_memory_is_read_when_it_is_due() -> None:
         for (inputs, targets), (read, told) in zip(one.batches(8, seed=3), other.batches(8, seed=3), strict=True):
             assert torch.allclose(inputs, read, atol=1e-6)
             assert torch.equal(targets, told)
-    assert lazy.mean == pytest.approx(held.mean)
+    assert lazy.input.mean == pytest.approx(held.input.mean)
 
 
 class Noisy(Dataset[tuple[Tensor, int]]):

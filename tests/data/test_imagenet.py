@@ -41,7 +41,7 @@ def test_tiny_imagenet_is_read_in_its_own_layout(tiny: Path) -> None:
     assert test.labels.tolist() == [2, 0, 1, 2, 0, 1]  # as the annotations say
     with Image.open(tiny / "val" / "images" / "val_1.JPEG") as image:
         pixels = np.asarray(image, dtype=np.float32).transpose(2, 0, 1) / 255
-    shown = test.images[1] * torch.tensor(data.std).view(3, 1, 1) + torch.tensor(data.mean).view(3, 1, 1)
+    shown = test.images[1] * torch.tensor(data.input.std).view(3, 1, 1) + torch.tensor(data.input.mean).view(3, 1, 1)
     np.testing.assert_allclose(shown.numpy(), pixels, atol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_imagenet_looks_at_224_of_256_pixels_whatever_is_done_in_training(imagen
     with Image.open(imagenet / "val" / "n01" / "ILSVRC2012_val_n010.JPEG") as image:
         # 40 x 50 to 32 x 40 by the shorter side, of which 28 x 28 in the middle.
         expected = np.asarray(image.resize((32, 40), Image.Resampling.BILINEAR))[6:34, 2:30].transpose(2, 0, 1) / 255
-    shown = test.images[0] * torch.tensor(data.std).view(3, 1, 1) + torch.tensor(data.mean).view(3, 1, 1)
+    shown = test.images[0] * torch.tensor(data.input.std).view(3, 1, 1) + torch.tensor(data.input.mean).view(3, 1, 1)
     np.testing.assert_allclose(shown.numpy(), expected, atol=1.5 / 255)
 
 

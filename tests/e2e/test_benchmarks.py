@@ -154,14 +154,14 @@ def test_match_is_undecided_for_a_dense_network_far_below_the_papers(modules, te
     ],
 )
 def test_sparsity_increases_by_rank_for_each_lambda_with_enough_cells(modules, zeros, verdict) -> None:
-    claim = modules["claims"].rises("6", "LeNet", rows("6", *(result(0.9, sparsity) for sparsity in zeros)))
+    claim = modules["claims"].increases("6", "LeNet", rows("6", *(result(0.9, sparsity) for sparsity in zeros)))
     assert claim.verdict == verdict
 
 
 @pytest.mark.parametrize(("most", "verdict"), [(0.99, "held"), (0.8, "not held")])
 def test_covered_range_is_nine_tenths_of_the_papers(modules, most, verdict) -> None:
     sparsities = (0.05, 0.1, 0.5, most)
-    claim = modules["claims"].reaches("6", "LeNet", rows("6", *(result(0.9, sparsity) for sparsity in sparsities)))
+    claim = modules["claims"].covers_range("6", "LeNet", rows("6", *(result(0.9, sparsity) for sparsity in sparsities)))
     assert (claim.verdict, claim.here[:4]) == (verdict, "5 to")
 
 

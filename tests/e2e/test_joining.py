@@ -138,7 +138,7 @@ def test_the_same_command_in_the_same_folder_only_trains(database: str, tmp_path
     second = sca_search(*long, cwd=tmp_path)
     first.communicate(timeout=240)
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
-    assert "another sca-search works in this folder and writes its tables; this one only trains" in second.stdout
+    assert "run folder is in use by another process; joining as a worker" in second.stdout
     assert [state for _, state, _ in figures(run)] == ["complete"] * 4
 
 
@@ -352,10 +352,10 @@ def test_if_two_machines_do_a_task_the_first_result_counts(database: str, server
     def train() -> None:
         server.stop()
         server.start()
-        OnceTasks(second).once("x", lambda: write(second), lambda: [second.dense_file])
+        assert OnceTasks(second).once("x", lambda: write(second), lambda: [second.dense_file])
         write(first)
 
-    OnceTasks(first).once("x", train, lambda: [first.dense_file])
+    assert not OnceTasks(first).once("x", train, lambda: [first.dense_file])
     assert (first.dense_file.read_text(), second.dense_file.read_text()) == ("b", "b")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export import onnx as onnx_export
 from sca_search.export.c.amalgamate import kernel_file
@@ -33,7 +34,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export folder of a small network."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     nn.init.constant_(model[2].weight, 1.0)
-    network = Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
+    network = Network(model, InputSpec((1, 8, 8), ("a", "b", "c")), ("2",))
     folder = tmp_path_factory.mktemp("bench") / "export"
     export_network(folder, network, ExportOptions(formats=("packed", "c")))
     return folder
@@ -48,7 +49,7 @@ def test_timing_counts_only_quiet_samples() -> None:
     timing = timing_of(seconds, [False, *[True] * 11])
     # of 1 to 11 the quartiles are 3.5 and 8.5, the tenth percentile is 2
     assert (timing.median, timing.spread, timing.low) == (6.0, 5.0, 2.0)
-    assert timing.noisy_share == pytest.approx(1 / 12)
+    assert timing.noisy_fraction == pytest.approx(1 / 12)
     assert timing.has_quiet
 
 
@@ -78,7 +79,7 @@ def test_programs_take_turns_and_have_equal_numbers_of_samples() -> None:
 
 def test_interrupted_samples_are_noisy() -> None:
     timings = time_in_turns({"sleeper": python_sampler(lambda: time.sleep(0.002))}, seconds=0, least_rounds=4)
-    assert timings.each["sleeper"].noisy_share == 1
+    assert timings.each["sleeper"].noisy_fraction == 1
 
 
 def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +92,16 @@ def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) 
     assert timings.clock_hz == 4_000 * 16 / 10
 
 
-def test_ratio_and_adds_a_cycle_follow_from_medians() -> None:
+def test_ratio_and_adds_per_cycle_follow_from_medians() -> None:
     def measured(name: str, seconds: float) -> Measured:
         return Measured(Engine(name, lambda _: 0.0, 5), timing_of([seconds] * 9))
 
     ours, rival = measured(OURS, 2e-6), measured(FLOAT, 9e-6)
     bench = Bench((ours, rival), clock_hz=1e9, adds=5_000, left_out=(), built_by="")
     assert bench.ratio(ours) == pytest.approx(4.5)
-    assert bench.adds_a_cycle(ours) == pytest.approx(2.5)  # 5,000 in 2,000 cycles
+    assert bench.adds_per_cycle(ours) == pytest.approx(2.5)  # 5,000 in 2,000 cycles
     alone = Bench((ours,), clock_hz=1e9, adds=None, left_out=(), built_by="")
-    assert alone.ratio(ours) is alone.adds_a_cycle(ours) is None
+    assert alone.ratio(ours) is alone.adds_per_cycle(ours) is None
 
 
 def test_adds_are_weights_times_cells() -> None:
@@ -205,7 +206,7 @@ def test_model_that_answers_wrongly_is_not_timed(exported: Path, tmp_path: Path)
         "#ifndef MODEL_NO_SCRATCH", f"void model_predict_with({signature}\n{{ {call} }}\n#ifndef MODEL_NO_SCRATCH", 1
     )
     (folder / "c" / "model.c").write_text(source)
-    with pytest.raises(ExportError, match="does not answer its test vectors"):
+    with pytest.raises(ExportError, match="does not reproduce its test vectors"):
         bench_folder(folder, seconds=0.1)
 
 
@@ -221,10 +222,10 @@ def test_packed_model_of_another_network_is_refused(exported: Path, tmp_path: Pa
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    other = Network(model, (1, 2, 2), ("a", "b", "c"))
+    other = Network(model, InputSpec((1, 2, 2), ("a", "b", "c")))
     export_network(tmp_path / "other", other, ExportOptions(formats=("packed",)))
     shutil.copy(tmp_path / "other" / "model.safetensors", folder)
-    with pytest.raises(ExportError, match="its test vectors are those of another model"):
+    with pytest.raises(ExportError, match="its test vectors belong to another model"):
         bench_folder(folder, seconds=0.1)
 
 
@@ -234,4 +235,4 @@ def test_table_says_where_no_phase_was_quiet(exported: Path) -> None:
     bench = bench_folder(exported, seconds=0.1)
     loud = [replace(each, timing=timing_of([1.0] * 9, [False] * 9)) for each in bench.measured]
     lines = bench_lines(replace(bench, measured=tuple(loud)))
-    assert any(line.startswith("No quiet phase was seen for C, onnxruntime fp32") for line in lines)
+    assert any(line.startswith("No quiet phase for C, onnxruntime fp32") for line in lines)

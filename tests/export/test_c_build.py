@@ -247,13 +247,13 @@ def test_threads_may_share_a_model(exported: tuple[Path, TestVectors], model: Co
 
 def test_what_is_no_model_is_refused(exported: tuple[Path, TestVectors], tmp_path: Path) -> None:
     for path, sentence in {
-        tmp_path: "is no packed model, and no folder that holds c/model.c, model.c or model.safetensors",
-        tmp_path / "nowhere": "nowhere: is no packed model",
+        tmp_path: "is neither a packed model nor a folder that holds c/model.c, model.c or model.safetensors",
+        tmp_path / "nowhere": "nowhere: is neither a packed model",
     }.items():
         with pytest.raises(ExportError, match=sentence):
             sca_search.compile(path)
     (tmp_path / "a.safetensors").write_bytes(b"hello")
-    with pytest.raises(ExportError, match=r"a\.safetensors is no packed model that can be trusted"):
+    with pytest.raises(ExportError, match=r"a\.safetensors is not a valid packed model"):
         sca_search.compile(tmp_path / "a.safetensors")
     (tmp_path / "model.c").write_text("")
     with pytest.raises(ExportError, match="cannot be read as a C model"):
@@ -270,7 +270,7 @@ def test_packed_file_with_other_answers_is_refused(tmp_path: Path) -> None:
     vectors = vectors_of(graph)
     wrong = TestVectors(vectors.images, vectors.logits + np.float32(0.01))
     write_packed(tmp_path / "a.safetensors", graph, wrong)
-    with pytest.raises(ExportError, match="the compiled model does not answer its test vectors"):
+    with pytest.raises(ExportError, match="the compiled model does not reproduce its test vectors"):
         sca_search.compile(tmp_path / "a.safetensors")
 
 

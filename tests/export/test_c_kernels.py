@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
-from sca_search.export.c.layers import can_have, surroundings
+from sca_search.export.c.layers import can_have, context_of
 from sca_search.export.c.memory import Layout, layouts
 from sca_search.export.c.source import write_c
 from sca_search.export.c.tiles import Tiles, lists_of
@@ -233,7 +233,7 @@ def test_lists_worked_out_by_hand() -> None:
     # -1 in the middle: add at 0; subtract row 1, column 1: 16 + 1. Output 1 has nothing.
     weight = np.zeros((2, 1, 3, 3), np.int8)
     weight[0, 0, 0, 0], weight[0, 0, 1, 1] = 1, -1
-    tiles = Tiles(one_layer(weight, 8), weight, given=(1, 8, 8))
+    tiles = Tiles(one_layer(weight, 8), weight, input_shape=(1, 8, 8))
     assert lists_of(tiles).tolist() == [2, 0, 1, 1, 0, 17, 1, 0, 0]
 
 
@@ -241,7 +241,7 @@ def test_combined_lists_worked_out_by_hand() -> None:
     # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
     # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
     weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
-    tiles = Tiles(one_layer(weight, 8), weight, combined=3, given=(1, 8, 8))
+    tiles = Tiles(one_layer(weight, 8), weight, combined=3, input_shape=(1, 8, 8))
     assert lists_of(tiles).tolist() == [1, 0, 2, 1, 0, 104 + 48, 208 + 72]
 
 
@@ -263,7 +263,7 @@ def test_linear_tables_worked_out_by_hand() -> None:
 @settings(max_examples=30, deadline=None)
 def test_lists_say_every_weight_once(weight: r.Trits, combined: int) -> None:
     # Read back without the planes: every offset is a row and a column, whose digits are weights.
-    tiles = Tiles(one_layer(weight, 8), weight, combined, given=(7, 8, 8))
+    tiles = Tiles(one_layer(weight, 8), weight, combined, input_shape=(7, 8, 8))
     numbers, found, place = lists_of(tiles).tolist(), np.zeros_like(weight), 0
     vectors = tiles.row_vectors
     for outputs, channels, _ in tiles.blocks():
@@ -349,7 +349,7 @@ def test_maps_of_a_power_of_two_are_kept_apart_between_layers() -> None:
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
     lists = COptions({inner: "lists", outer: "lists"})
-    lying = surroundings(graph, steps_of(graph), lists).layouts
+    lying = context_of(graph, steps_of(graph), lists).layouts
     # 256 cells are a quarter of a way; what is flattened must lie together.
     assert [lying[name].channel_step for name in (r.INPUT, inner, outer)] == [256 + 16, 256 + 16, 256]
     assert [lying[name].row_step for name in (r.INPUT, inner, outer)] == [16, 16, 16]
@@ -360,7 +360,7 @@ def test_maps_that_are_read_in_place_have_a_border() -> None:
     inner = builder.convolution(r.INPUT, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     outer = builder.convolution(inner, 4, (3, 3), "trits", padding=(1, 1, 1, 1))
     graph = builder.graph([outer, outer])
-    lying = surroundings(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
+    lying = context_of(graph, steps_of(graph), COptions({inner: "lists", outer: "in-place"})).layouts
     # A row has 16 cells and 8 zeros; a map 16 rows and one of zeros; a row and 8 zeros lie in front of the first, and
     # 8 floats behind the last that clearing may reach.
     assert lying[inner] == Layout(24, 17 * 24, 24 + 8, 24 + 8 + 4 * 17 * 24 + 8, border=1)
@@ -377,7 +377,7 @@ def test_border_suits_all_that_read_a_value() -> None:
     wide = builder.convolution(inner, 4, (5, 5), "trits", padding=(1, 3, 2, 2))
     graph = builder.graph([narrow, wide])
     for kernels in ({narrow: "in-place"}, {wide: "in-place"}):
-        around = surroundings(graph, steps_of(graph), COptions(kernels))
+        around = context_of(graph, steps_of(graph), COptions(kernels))
         assert around.layouts[inner].border == 3
 
 
@@ -465,7 +465,7 @@ def test_lists_in_place_worked_out_by_hand() -> None:
     # Two channels of 8 x 8 cells: rows of 16 floats, nine of them a map. Channel 1, kernel row 2, column 1 is added.
     weight = np.zeros((1, 2, 3, 3), np.int8)
     weight[0, 1, 2, 1] = 1
-    tiles = Tiles(one_layer(weight, 8), weight, given=(2, 8, 8), border=1)
+    tiles = Tiles(one_layer(weight, 8), weight, input_shape=(2, 8, 8), border=1)
     assert lists_of(tiles).tolist() == [1, 0, 1, 0, (9 + 2) * 16 + 1]
 
 
@@ -485,7 +485,7 @@ def test_lists_in_place_worked_out_by_hand() -> None:
 )
 def test_tiles_in_place_are_as_wide_as_fits(size: tuple[int, int], cells: int, rows: int) -> None:
     layer = replace(one_layer(np.ones((1, 1, 3, 3), np.int8), 8), shape=(1, *size))
-    tiles = Tiles(layer, layer.weight, given=(1, *size), border=1)
+    tiles = Tiles(layer, layer.weight, input_shape=(1, *size), border=1)
     assert (tiles.cells, tiles.rows) == (cells, rows)
 
 
@@ -495,7 +495,10 @@ def tiles_of(sparsity: float, channels: int, size: int) -> dict[str, Tiles]:
     weight[random.random(weight.shape) < sparsity] = 0
     layer = one_layer(weight, size)
     given_shape = (channels, size, size)
-    return {kind: Tiles(layer, weight, columns, given=given_shape) for kind, columns in (("lists", 1), ("combined", 3))}
+    return {
+        kind: Tiles(layer, weight, columns, input_shape=given_shape)
+        for kind, columns in (("lists", 1), ("combined", 3))
+    }
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.0, "combined"), (0.95, "lists")])

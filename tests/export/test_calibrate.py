@@ -279,7 +279,7 @@ def test_candidate_is_measured_as_it_would_be_exported() -> None:
     measured = measure_ms(small_graph(), seconds=0.05)
     assert 0 < measured.latency_ms < 1e3
     assert 0 <= measured.spread < math.inf
-    assert 0 <= measured.noisy_share <= 1
+    assert 0 <= measured.noisy_fraction <= 1
 
 
 def timing_of(spread: float, quiet: bool = True) -> Timing:

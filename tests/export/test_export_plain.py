@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import RunError
 from sca_search.export.state_dict import count_zeros, load_plain, save_plain
 from sca_search.ternary.parametrize import ZeroCount, bake, ternarize
 
 LAYERS = ("0", "2")
-ABOUT = {"input_shape": [1, 2, 3], "classes": ["a", "ä", "0"], "mean": [0.5], "std": [0.25]}
+SPEC = InputSpec((1, 2, 3), ("a", "ä", "0"), (0.5,), (0.25,))
 
 
 def network():
@@ -38,13 +40,13 @@ def change_weight(model, name, value):
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "model.safetensors"
-    save_plain(path, network(), LAYERS, ABOUT)
+    save_plain(path, network(), LAYERS, SPEC)
     return path
 
 
 def write(path, changes=None, **metadata):
     """A file by safetensors' own writer that would be good but for what is given; None leaves something out."""
-    good = {"format": "sca-search/plain", "version": "1", "ternary_layers": '["0"]', "about": "{}"}
+    good = {"format": "sca-search/plain", "version": "1", "ternary_layers": '["0"]', "about": json.dumps(asdict(SPEC))}
     tensors = {"0.weight": torch.tensor([[1, 0, -1]], dtype=torch.int8), "0.bias": torch.zeros(1)}
     tensors |= changes or {}
     save_file(
@@ -66,13 +68,13 @@ def read_raw(path: Path) -> tuple[dict[str, object], bytes]:
 
 
 def test_a_network_comes_back_as_it_was(saved):
-    state, layers, about = load_plain(saved)
+    state, layers, spec = load_plain(saved)
     expected = network().state_dict()
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert all(state[name].dtype == expected[name].dtype for name in expected)
     assert layers == LAYERS
-    assert about == ABOUT
+    assert spec == SPEC
     network().load_state_dict(state)
 
 
@@ -108,14 +110,14 @@ def test_negative_zero_is_a_zero(tmp_path):
     model = network()
     with torch.no_grad():
         model[2].weight.fill_(-0.0)
-    save_plain(path, model, ("2",), {})
+    save_plain(path, model, ("2",), SPEC)
     assert count_zeros(path) == {"2": ZeroCount(35, 35)}
 
 
 def test_a_network_without_ternary_layers_can_be_written(tmp_path):
     path = tmp_path / "a.safetensors"
     model = nn.Linear(2, 2)
-    save_plain(path, model, (), {})
+    save_plain(path, model, (), SPEC)
     assert count_zeros(path) == {}
     assert torch.equal(load_plain(path)[0]["weight"], model.weight.detach())
 
@@ -124,7 +126,7 @@ def test_weights_that_do_not_lie_in_one_piece_are_written(tmp_path):
     path = tmp_path / "a.safetensors"
     model = nn.Linear(2, 3)
     model.weight = nn.Parameter(torch.tensor([[1.0, 0.0, -1.0], [0.0, 1.0, 1.0]]).t())
-    save_plain(path, model, (), {})
+    save_plain(path, model, (), SPEC)
     assert torch.equal(load_plain(path)[0]["weight"], model.weight.detach())
 
 
@@ -139,20 +141,20 @@ def test_nothing_but_the_file_is_left(saved):
 def test_a_weight_that_is_no_trit_is_not_saved(tmp_path, value):
     path = tmp_path / "a.safetensors"
     with pytest.raises(ValueError, match=r"2\.weight is not ternary"):
-        save_plain(path, change_weight(network(), "2", value), LAYERS, ABOUT)
+        save_plain(path, change_weight(network(), "2", value), LAYERS, SPEC)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_network_still_soft_is_not_saved(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"0\.weight is not ternary"):
-        save_plain(tmp_path / "a.safetensors", model, ("0",), {})
+        save_plain(tmp_path / "a.safetensors", model, ("0",), SPEC)
 
 
 def test_a_refused_network_leaves_the_file_before_it(saved):
     before = saved.read_bytes()
     with pytest.raises(ValueError, match="not ternary"):
-        save_plain(saved, change_weight(network(), "0", 0.5), LAYERS, ABOUT)
+        save_plain(saved, change_weight(network(), "0", 0.5), LAYERS, SPEC)
     assert saved.read_bytes() == before
 
 
@@ -195,6 +197,8 @@ def test_another_format_or_version_is_refused(tmp_path, metadata):
         {"ternary_layers": ""},
         {"ternary_layers": '["0"'},
         {"about": "{"},
+        {"about": "{}"},  # no input
+        {"about": '{"input_shape": "wide", "classes": []}'},
         {"about": "1" * 5000},  # more digits than Python turns into a number
         {"ternary_layers": "5"},
         {"ternary_layers": "null"},
@@ -274,7 +278,7 @@ def test_a_damaged_byte_is_refused_or_read_but_never_another_error(saved, tmp_pa
 
 def test_the_fixture_of_bad_files_is_good_when_nothing_is_changed(tmp_path):
     path = write(tmp_path / "a.safetensors")
-    state, layers, about = load_plain(path)
-    assert (layers, about) == (("0",), {})
+    state, layers, spec = load_plain(path)
+    assert (layers, spec) == (("0",), SPEC)
     assert state["0.weight"].tolist() == [[1, 0, -1]]
     assert load_file(path)["0.weight"].dtype == torch.int8

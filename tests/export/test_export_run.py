@@ -40,7 +40,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     network = sca_search.load("out/model.safetensors")
     assert network.about["trial"] == summary["trial"]
     assert network.about["goal"] == "target sparsity 0.5"
-    assert network.about["test_accuracy"] == summary["test_accuracy"]
+    assert network.about["test_accuracy"] == summary["test_metric"]
     graph, _ = read_packed(Path("out/model.safetensors"))
     assert {layer.name: layer.zeros for layer in graph.ternary_layers} == {
         name: layer["zeros"] for name, layer in summary["layers"].items()
@@ -48,7 +48,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     # the very weights of the study's own file
     state, _, about = load_plain(study / "chosen.safetensors")
     assert np.array_equal(graph.ternary_layers[0].weight, state[f"{graph.ternary_layers[0].name}.weight"].numpy())
-    assert np.allclose(graph.mean, about["mean"])
+    assert np.allclose(graph.mean, about.mean)
     assert tomllib.loads(Path("out/study.toml").read_text())["data"]["name"] == "digits"
     card = Path("out/MODEL.md").read_text()
     for words in ("Over 2 seeds", f"Test: {summary['test_accuracy']:.2%} on 450 images", "sca-search export RUN"):

@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph import records as r
@@ -338,7 +339,7 @@ def test_network_that_cannot_be_traced_is_refused() -> None:
 
 
 def test_output_that_is_no_vector_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"one number a class, got the shape \(4, 5, 5\)"):
+    with pytest.raises(ExportError, match=r"one number per class, got the shape \(4, 5, 5\)"):
         trace(nn.Conv2d(3, 4, 1), (3, 5, 5))
     with pytest.raises(ExportError, match="depends on its input"):
         trace(Function(lambda _: torch.ones(2, 3)), (3, 5, 5))
@@ -457,7 +458,7 @@ def test_a_network_for_sequences_is_exported_in_every_format(tmp_path: Path) -> 
         model[4].weight.copy_(torch.randint(-1, 2, (16, 8, 3)))
     images = np.random.default_rng(0).standard_normal((8, 2, 64)).astype(np.float32)
     given = Images(8, lambda: [images])
-    network = Network(model, (2, 64), ("a", "b", "c"), ("4",), mean=(0.5, 0.0), std=(1.0, 2.0), images=given)
+    network = Network(model, InputSpec((2, 64), ("a", "b", "c"), (0.5, 0.0), (1.0, 2.0)), ("4",), images=given)
     exported = export_network(tmp_path / "out", network)
     assert exported.verification.holds
     compared = [

@@ -1,10 +1,13 @@
 """Answers of a regression in the user's units, and comparisons that know no classes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.export.graph.agreement import agreement, values_beside
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import ChannelAffine
@@ -25,10 +28,9 @@ def test_exported_answers_are_in_units_whatever_the_last_layer_is(make: object, 
     torch.manual_seed(0)
     model = make().eval()
     mean, std = (1000.0, -2.0), (50.0, 0.1)
-    plain = Network(model, (1, 4, 4), ("a", "b"), mean=(0.5,), std=(2.0,))
-    network = Network(
-        model, (1, 4, 4), ("a", "b"), mean=(0.5,), std=(2.0,), kind="regression", target_mean=mean, target_std=std
-    )
+    spec = InputSpec((1, 4, 4), ("a", "b"), (0.5,), (2.0,), "regression")
+    plain = Network(model, spec)
+    network = Network(model, replace(spec, target_mean=mean, target_std=std))
     images = torch.randn(6, 1, 4, 4)
     with torch.no_grad():
         expected = model((images - 0.5) / 2.0) * torch.tensor(std) + torch.tensor(mean)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import sca_search
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, StorageError
 from sca_search.export.c.compiler import find_compiler
 from sca_search.export.folder import ExportOptions, export_network, parse_formats
@@ -115,7 +116,7 @@ def small_network(sparsity: float = 0.5, count: int = 40) -> Network:
             yield noise.standard_normal((20, 2, 6, 6), dtype=np.float32)
 
     images = Images(count, batches)
-    return Network(model, (2, 6, 6), ("a", "b", "c"), ("2", "7"), (0.1, 0.2), (2.0, 0.5), images=images)
+    return Network(model, InputSpec((2, 6, 6), ("a", "b", "c"), (0.1, 0.2), (2.0, 0.5)), ("2", "7"), images=images)
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,7 @@ def test_folder_without_facts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"is not an export folder, it has no export\.json"):
         verify_folder(tmp_path, seconds=1)
     (tmp_path / "export.json").write_text("{}")
-    with pytest.raises(ExportError, match="cannot be read as the facts"):
+    with pytest.raises(ExportError, match="cannot be read as the metadata"):
         verify_folder(tmp_path, seconds=1)
 
 
@@ -272,7 +273,7 @@ class CalledTwice(nn.Module):
 
 @pytest.mark.e2e
 def test_layer_called_twice_is_claimed_once(tmp_path: Path) -> None:
-    network = Network(CalledTwice(), (2, 5, 5), ("a", "b", "c"), ("conv",))
+    network = Network(CalledTwice(), InputSpec((2, 5, 5), ("a", "b", "c")), ("conv",))
     done = export_network(tmp_path / "e", network, ExportOptions(formats=("packed", "torch")))
     assert done.verification.holds, done.verification
     counted = {check.file: check.found for check in done.verification.checks if check.what == "zeros as claimed"}
@@ -386,7 +387,9 @@ def test_torchvision_is_exported_and_verified(name: str, tmp_path: Path) -> None
         4, lambda: [(images[:4] * torch.tensor(STD).view(3, 1, 1)).numpy() + np.float32(MEAN)[:, None, None]]
     )
     classes = tuple(str(number) for number in range(1000))
-    network = Network(model.eval(), (3, 224, 224), classes, tuple(layers), tuple(MEAN), tuple(STD), images=split)
+    network = Network(
+        model.eval(), InputSpec((3, 224, 224), classes, tuple(MEAN), tuple(STD)), tuple(layers), images=split
+    )
     done = export_network(tmp_path / "e", network, ExportOptions(formats=("packed", "c", "onnx")))
     assert done.verification.holds, done.verification
     assert all(any(f == c.file and "validation" in c.what for c in done.verification.checks) for f in FILES[:3])

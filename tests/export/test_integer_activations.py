@@ -290,8 +290,8 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
     found = {(check.file, check.what): check.found for check in done.verification.checks}
     assert found[C, "all 40 validation images"] == "equal bit for bit"
     assert found[C, "4 test vectors"] == "equal bit for bit"
-    assert "the same class for" in found[C, "beside float activations"]
-    assert "with float activations" in found[C, "beside float activations"]
+    assert "the same class for" in found[C, "compared with float activations"]
+    assert "with float activations" in found[C, "compared with float activations"]
     assert INTEGER_VECTORS_FILE in done.files
     assert read_facts(folder / FACTS_FILE).largest_values is not None
 
@@ -306,9 +306,9 @@ def test_export_is_verified_bit_for_bit_and_again_from_its_folder(tmp_path: Path
 @pytest.mark.e2e
 def test_int8_needs_c_training_images_and_no_tuning(tmp_path: Path) -> None:
     network = small_network()
-    with pytest.raises(ExportError, match="takes its scales from training images, and there are none"):
+    with pytest.raises(ExportError, match="calibrates its scales on training images, and there are none"):
         export_network(tmp_path / "a", network, ExportOptions(activations="int8"))
-    with pytest.raises(ExportError, match="--format must name it"):
+    with pytest.raises(ExportError, match="--format must include c"):
         export_network(tmp_path / "a", network, ExportOptions(("packed",), activations="int8"))
     with pytest.raises(ExportError, match="--tune times the kernels of float activations"):
         export_network(tmp_path / "a", network, ExportOptions(activations="int8", tune=True))

@@ -220,7 +220,7 @@ BAD: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: c.update(noisy_samples=11), "11 of 10 samples cannot be noisy"),
     (lambda c: c.update(variants=[]), "variants: tuple should have at least 2 items"),
     (lambda c: c["variants"].pop(), "variants: tuple should have at least 2 items"),
-    (lambda c: c["variants"].reverse(), r"sparsities of its variants must rise, got \[0.5, 0.0\]"),
+    (lambda c: c["variants"].reverse(), r"sparsities of its variants must increase, got \[0.5, 0.0\]"),
     (lambda c: variant(c).update(low_us=0.0), "variants.0.low_us: input should be greater than 0, got 0"),
     (lambda c: variant(c).update(low_us=-1.0), "variants.0.low_us: input should be greater than 0, got -1"),
     (lambda c: variant(c).update(low_us=float("nan")), "variants.0.low_us: .*finite number, got nan"),
@@ -234,7 +234,7 @@ BAD: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: layer_step(c).update(nonzeros=73), "of 72 weights, 73 cannot be non-zeros"),
     (lambda c: layer_step(c).pop("nonzeros"), "of 72 weights, None cannot be non-zeros"),
     (lambda c: layer_step(c).update(nonzeros=0), "nonzeros: input should be greater than or equal to 1"),
-    (lambda c: layer_step(c).update(nonzeros=30), r"non-zeros must not rise with sparsity, got \(30, 36\)"),
+    (lambda c: layer_step(c).update(nonzeros=30), r"non-zeros must not increase with sparsity, got \(30, 36\)"),
 ]
 
 

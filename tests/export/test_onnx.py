@@ -158,7 +158,7 @@ def test_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no model at all")
     with pytest.raises(ExportError, match="cannot be read as an ONNX model"):
         count_zeros_onnx(path)
-    with pytest.raises(ExportError, match="onnxruntime refuses the model"):
+    with pytest.raises(ExportError, match="onnxruntime rejects the model"):
         open_onnx(path)
 
 
@@ -175,7 +175,7 @@ def test_refused_model_leaves_no_file(tmp_path: Path) -> None:
     base = small_graph()
     # One class too many: onnx infers that the logits are five.
     graph = Graph(base.input_shape, base.mean, base.std, base.records, base.output, (*base.class_names, "more"))
-    with pytest.raises(ExportError, match="onnx refuses the model"):
+    with pytest.raises(ExportError, match="onnx rejects the model"):
         write_onnx(tmp_path / "model.onnx", graph)
     assert list(tmp_path.iterdir()) == []
 

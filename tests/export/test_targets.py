@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 from sca_search.cli.export import check_command
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.c import compiler as c_build
 from sca_search.export.c import cross as targets
@@ -42,7 +43,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export folder of a small network."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     nn.init.constant_(model[2].weight, 1.0)
-    network = Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
+    network = Network(model, InputSpec((1, 8, 8), ("a", "b", "c")), ("2",))
     folder = tmp_path_factory.mktemp("targets") / "export"
     export_network(folder, network, ExportOptions(formats=("packed", "c")))
     return folder

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import CONVOLUTION_KERNELS, LINEAR_KERNELS
 from sca_search.export.folder import ExportOptions, export_network
@@ -83,7 +84,7 @@ def test_graph_without_ternary_layers_has_nothing_to_tune() -> None:
 def small_network() -> Network:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     nn.init.constant_(model[2].weight, 1.0)
-    return Network(model, (1, 8, 8), ("a", "b", "c"), ternary_layers=("2",))
+    return Network(model, InputSpec((1, 8, 8), ("a", "b", "c")), ("2",))
 
 
 @pytest.mark.e2e

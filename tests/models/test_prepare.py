@@ -22,7 +22,7 @@ from sca_search.models.scales import put_output_scales, scaled_layers
 from sca_search.study.setup import make_task
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import bake, ternarize
-from sca_search.training.task import Progress, Task
+from sca_search.training.task import Task
 from sca_search.training.train import train_candidate, train_dense
 
 SPEC = ModelSpec()
@@ -150,15 +150,15 @@ def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
     data = make_task(StudySpec()).data
     network = prepared(plain_cnn, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
-    start = train_dense(task, epochs=4, learning_rate=0.005, seed=0, progress=Progress())
+    start = train_dense(task, epochs=4, learning_rate=0.005, seed=0)
     chosen = candidate(0.9, epochs=4, frozen_epochs=2)
-    settled = train_candidate(chosen, task, start, Progress())
+    settled = train_candidate(chosen, task, start)
     assert sum(count.zeros for count in settled.counts.values()) == round(0.9 * (16 * 32 * 9 + 512 * 48))
     assert settled.score.accuracy > 0.8
     again = rebuilt(plain_cnn, settled.model.state_dict())
     given = data.val.images[:16]
     assert torch.equal(again(given), settled.model.eval()(given))
-    described = Network(again, data.input_shape, data.classes, task.ternary_layers, data.mean, data.std)
+    described = Network(again, data.input, task.ternary_layers)
     ternary = {layer.name: layer for layer in described.graph().ternary_layers}
     assert ternary.keys() == {"2", "6"}
     for name, layer in ternary.items():
@@ -181,9 +181,9 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
     task, _ = volumes
     names = "volume up3 up2 up1 line mix attention.q_proj attention.k_proj attention.v_proj attention.out_proj"
     assert task.ternary_layers == tuple(names.split())
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(0.7, epochs=1, frozen_epochs=1)
-    settled = train_candidate(chosen, task, start, Progress())
+    settled = train_candidate(chosen, task, start)
     for name in task.ternary_layers:
         assert set(settled.model.get_submodule(name).weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
     assert settled.counts["up2"].weights == 8 * 3 * 9
@@ -195,8 +195,8 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [
-        ("volume", "volume: a convolution over volumes cannot be exported; records know convolutions over images"),
-        ("attention.q_proj", "cannot be exported; records know"),
+        ("volume", "volume: a convolution over volumes cannot be exported; supported are convolutions over images"),
+        ("attention.q_proj", "cannot be exported; supported are"),
     ],
 )
 def test_what_records_cannot_say_is_refused_by_the_layers_name(only, sentence):
@@ -214,7 +214,7 @@ def test_attention_is_refused_by_its_name():
         def forward(self, x):
             return self.attention(x, x, x, need_weights=False)[0].flatten(1)
 
-    with pytest.raises(ExportError, match="attention: attention cannot be exported; records know"):
+    with pytest.raises(ExportError, match="attention: attention cannot be exported; supported are"):
         trace(Attends(), (3, 4))
 
 
@@ -278,8 +278,8 @@ def test_frozen_parameters_are_never_trained():
     data = make_task(StudySpec.model_validate({"data": {"train_limit": 100}})).data
     network = prepared(make, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
-    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start, Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
+    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start)
     assert torch.equal(settled.model[0].weight, make()[0].weight)
 
 

@@ -28,7 +28,7 @@ from sca_search.paper.reproduce import CellTime, Plan, _spec, epochs_that_fit, f
 from sca_search.paper.result import CellResult, _diverged, read_result, top_accuracies
 from sca_search.runs.folder import RunFolder
 from sca_search.study.pace import Pace
-from sca_search.study.watching import Watcher
+from sca_search.system.signals import StopWhen
 
 DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
 
@@ -204,7 +204,7 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     cells = sparsity_cells((0.0, 1e-5), (1.0, 1e-5))
     plan = Plan(cells, tmp_path / "six", DIGITS, command=("reproduce", "6", "--quick"))
     messages: list[str] = []
-    done = reproduce(plan, Watcher(messages.append))
+    done = reproduce(plan, messages.append)
     assert list(done.results) == list(cells)
     assert not done.stopped
     about = json.loads((tmp_path / "six" / cells[1].name / "about.json").read_text())
@@ -215,9 +215,9 @@ def test_two_cells_are_run_kept_and_not_run_again(tmp_path: Path) -> None:
     assert all(0.2 < result.top1[0] <= result.top5[0] <= 1 for result in (first, second))
     assert (first.epochs, first.seeds, first.network, first.dense_top1) == (2, 1, "lenet-small", None)
     messages.clear()
-    assert reproduce(plan, Watcher(messages.append)) == done
+    assert reproduce(plan, messages.append) == done
     assert messages == []
-    more = reproduce(replace(plan, seeds=2, cells=cells[:1]), Watcher(messages.append))
+    more = reproduce(replace(plan, seeds=2, cells=cells[:1]), messages.append)
     assert more.results[cells[0]].seeds == 2
     assert more.results[cells[0]].top1[0] == first.top1[0]  # the first seed was not trained again
 
@@ -228,14 +228,14 @@ def test_hours_decide_epochs_and_a_cell_that_was_begun_keeps_its_own(tmp_path: P
     extent = replace(DIGITS, epochs=None)
     # A cell of 3 epochs was stopped: 3 · 3 + 10 = 19 s. There are 0.9 · 3600 · hours = 36 s.
     begun = Plan(cells[:1], tmp_path, replace(DIGITS, epochs=3))
-    assert reproduce(begun, Watcher(stop_requested=lambda: True)).stopped
+    assert reproduce(begun, stop=StopWhen(lambda: True)).stopped
     measured: list[str] = []
 
     def measure(spec, _say, _stop) -> Pace:
         measured.append(spec.model.name)
         return PACE
 
-    done = reproduce(Plan(cells, tmp_path, extent, hours=36 / 3240), Watcher(), measure)
+    done = reproduce(Plan(cells, tmp_path, extent, hours=36 / 3240), measure=measure)
     assert measured == ["lenet-small"]  # once for both
     # 36 s less the 19 s of the first leave 17 s: 2 epochs, 16 s.
     assert [result.epochs for result in done.results.values()] == [3, 2]
@@ -251,22 +251,22 @@ def test_a_stopped_cell_continues_and_another_length_is_rejected(tmp_path: Path)
         calls.append(None)
         return len(calls) > 12  # steps and looks before them: in the second of two epochs
 
-    stopped = reproduce(plan, Watcher(stop_requested=after_a_while))
+    stopped = reproduce(plan, stop=StopWhen(after_a_while))
     assert (stopped.stopped, stopped.results) == (True, {})
     assert finished_results(plan) == {}
     with pytest.raises(RunError, match=r"holds another study, it differs in train.epochs; choose another --out"):
-        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
-    done = reproduce(plan, Watcher())
+        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)))
+    done = reproduce(plan)
     assert len(done.results) == 1
     with pytest.raises(RunError, match=r"\.json: must have been trained for 3 epochs to continue, got 2; choose"):
-        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)), Watcher())
+        reproduce(replace(plan, extent=replace(DIGITS, epochs=3)))
 
 
 @pytest.mark.e2e
 def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path: Path) -> None:
     dense = Cell("mnist", "lenet", has_dense=True)
     ablated = Cell("mnist", "lenet", tanh=False)
-    done = reproduce(Plan((dense, ablated), tmp_path, DIGITS), Watcher())
+    done = reproduce(Plan((dense, ablated), tmp_path, DIGITS))
     assert done.results[dense].dense_top1 is not None
     assert done.results[dense].dense_top1 > 0.5
     assert done.results[ablated].dense_top1 is None
@@ -277,10 +277,10 @@ def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path
 def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Path) -> None:
     cell = Cell("cifar10", "resnet20", has_dense=True)
     extent = Extent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
-    trained = reproduce(Plan((cell,), tmp_path / "trained", extent), Watcher()).results[cell]
+    trained = reproduce(Plan((cell,), tmp_path / "trained", extent)).results[cell]
     weights = tmp_path / "trained" / cell.name / "dense.safetensors"
     plan = Plan((cell,), tmp_path / "given", extent, weights=weights)
-    given = reproduce(plan, Watcher()).results[cell]
+    given = reproduce(plan).results[cell]
     assert trained.dense_top1 is not None
     assert (given.dense_top1, given.dense_is_given) == (trained.dense_top1, True)
     assert RunFolder(tmp_path / "given" / cell.name).spec().train.dense_epochs == 0
@@ -289,7 +289,7 @@ def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Pat
     with pytest.raises(
         RunError, match=r"\.json: must have started from weights that were trained here, got weights from a file"
     ):
-        reproduce(replace(plan, weights=None), Watcher())
+        reproduce(replace(plan, weights=None))
 
 
 def test_a_file_that_is_no_result_is_rejected(tmp_path: Path) -> None:

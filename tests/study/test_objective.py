@@ -23,8 +23,9 @@ from sca_search.errors import CodeError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID, planned_ahead
 from sca_search.runs.trials import trial_frame
+from sca_search.study.events import Note, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore
-from sca_search.study.objective import Clock, Listener, Objective, work
+from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import (
     fill_queue,
     has_waiting,
@@ -38,11 +39,11 @@ from sca_search.study.queue import (
     storage_errors,
 )
 from sca_search.study.sampler import PlannedSampler
-from sca_search.study.setup import make_task
+from sca_search.study.setup import StudyContext, make_task
 from sca_search.study.space import Space
+from sca_search.system.signals import StopWhen
 from sca_search.ternary.prior_correction import Observation
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Progress
 from sca_search.training.train import train_candidate, train_dense
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
@@ -321,7 +322,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def start(task):
-    return train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(task, epochs=1, learning_rate=0.01, seed=0)
 
 
 class Studio:
@@ -332,13 +333,17 @@ class Studio:
         sampler = PlannedSampler(spec.seed, self.space.first_guess())
         self.study = study or optuna.create_study(directions=["maximize"] * 2, sampler=sampler)
         self.epochs, self.notes, self.fails_at = [], [], fails_at
-        listener = Listener(on_epoch=self.note, on_note=self.notes.append)
-        self.objective = Objective(self.run, self.space, task, start, listener, given_prior)
+        context = StudyContext(self.run, task, start, self.space, prior=given_prior)
+        self.objective = Objective(context, self.on_event)
 
-    def note(self, _trial, epoch):
-        self.epochs.append((epoch.phase, epoch.epoch))
-        if self.epochs[-1] == self.fails_at:
-            raise KilledError
+    def on_event(self, event):
+        match event:
+            case Note(text):
+                self.notes.append(text)
+            case TrialEpoch(_, epoch):
+                self.epochs.append((epoch.phase, epoch.epoch))
+                if self.epochs[-1] == self.fails_at:
+                    raise KilledError
 
     def work(self):
         fill_queue(self.study, self.space)
@@ -365,15 +370,16 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     studio.study.enqueue_trial({}, user_attrs={"candidate": 8, "planned_sparsity": 0.9})
     lost, seen = studio.study.ask(), []
 
-    def on_epoch(_trial, _epoch):
+    def on_event(event):
+        if not isinstance(event, TrialEpoch):
+            return
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and studio.study.get_trials()[lost.number].state == TrialState.RUNNING:
             time.sleep(0.01)
         seen.append(studio.study.get_trials()[lost.number].state)
 
-    listener = replace(studio.objective.listener, on_epoch=on_epoch)
     fill_queue(studio.study, studio.space, is_alone=False)
-    work(studio.study, replace(studio.objective, listener=listener), lambda: not seen, is_alone=False)
+    work(studio.study, replace(studio.objective, emit=on_event), lambda: not seen, is_alone=False)
     assert seen[0] == TrialState.FAIL
     assert waiting(studio.study) == [8]
 
@@ -404,7 +410,7 @@ def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkp
 def assert_trained_in_one_go(studio, number, task, start):
     """What the study kept of a candidate is what training it without any rung gives."""
     record = studio.record(number)
-    whole = train_candidate(Candidate.model_validate(record["candidate"]), task, start, Progress())
+    whole = train_candidate(Candidate.model_validate(record["candidate"]), task, start)
     assert (record["metric"], record["loss"]) == (whole.score.accuracy, whole.score.loss)
     kept = studio.model(number)
     assert kept.keys() == whole.model.state_dict().keys()
@@ -508,7 +514,7 @@ def test_a_damaged_checkpoint_is_told_and_its_training_starts_again(tmp_path, ta
     studio.work()
     (note,) = studio.notes
     assert re.search(
-        r"checkpoint\.safetensors: is no checkpoint that can be read: .*; the training starts again$", note
+        r"checkpoint\.safetensors: is no checkpoint that can be read: .*; training starts from the beginning$", note
     )
     assert studio.states() == {0: "complete"}
     assert_trained_in_one_go(studio, 0, task, start)
@@ -517,10 +523,11 @@ def test_a_damaged_checkpoint_is_told_and_its_training_starts_again(tmp_path, ta
 def test_what_code_of_a_users_own_says_is_kept_without_passwords(tmp_path, task, start):
     studio = Studio(tmp_path, task, start, digits_spec(trials=1))
 
-    def on_epoch(_trial, _epoch):
-        raise CodeError("own.py: failed at postgresql://me:hunter-2@db/x")
+    def on_event(event):
+        if isinstance(event, TrialEpoch):
+            raise CodeError("own.py: failed at postgresql://me:hunter-2@db/x")
 
-    objective = replace(studio.objective, listener=replace(studio.objective.listener, on_epoch=on_epoch))
+    objective = replace(studio.objective, emit=on_event)
     fill_queue(studio.study, studio.space)
     work(studio.study, objective, lambda: has_waiting(studio.study))
     (row,) = rows(studio.study)
@@ -635,14 +642,14 @@ def test_clock_leaves_out_of_a_trial_what_comes_before_the_first():
     """0.3 s of starting processes, then a trial of no time: four of those fit into half a second, not four of these."""
     with_start, without = Clock(0.5, refits=3), Clock(0.5, refits=3)
     time.sleep(0.3)
-    without.trial_begins()
+    without.on_event(TrialStarted(0, 0.5))
     assert without.trial_fits()
     assert not with_start.trial_fits()
 
 
 def test_stop_between_two_trials_is_a_stop_unless_none_is_left(tmp_path, task, start):
     studio = Studio(tmp_path, task, start, digits_spec(trials=1))
-    stopping = replace(studio.objective, listener=Listener(stop_requested=lambda: True))
+    stopping = replace(studio.objective, emit=ignore, stop=StopWhen(lambda: True))
     work(studio.study, stopping)
     fill_queue(studio.study, studio.space)
     with pytest.raises(StopRequestedError):

@@ -168,8 +168,8 @@ def test_a_trial_that_is_not_complete_is_refused(run, kept: Path) -> None:
     ("file", "old", "new", "sentence"),
     [
         ("study.toml", 'name = "digits"', 'name = "npz:gone.npz"', "gone.npz"),
-        ("study.toml", 'name = "digits"', 'name = "python:data"', "was made in Python"),
-        ("study.toml", 'name = "lenet-small"', 'name = "python:Net"', "was made in Python"),
+        ("study.toml", 'name = "digits"', 'name = "python:data"', "is a Python object"),
+        ("study.toml", 'name = "lenet-small"', 'name = "python:Net"', "is a Python object"),
         ("candidates/000/candidate.json", '"learning_rate": ', '"learning_rate": -', "learning_rate cannot be used"),
         ("candidates/000/candidate.json", '"seed": ', '"seeed": ', "candidate."),
         ("candidates/000/candidate.json", '"threads": 1', '"threads": 100000', "threads must be from 1 to 1024"),

@@ -14,11 +14,12 @@ import pytest
 from sca_search.config.load import resolve
 from sca_search.errors import SpecError, StorageError
 from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Note, ignore
 from sca_search.study.heartbeat import OWNER, owner_name
-from sca_search.study.objective import Listener
 from sca_search.study.queue import fill_queue, open_study
 from sca_search.study.space import Space
-from sca_search.study.workers import _FINISH, LocalWorkers, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.study.workers import _FINISH, LocalWorkers, _Ready, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.system.signals import NEVER
 from sca_search.ternary.allocation import LayerShape
 from sca_search.training.fit import make_trainer
 from tests.support.command import sca_search
@@ -181,7 +182,7 @@ def workers(tmp_path: Path) -> LocalWorkers:
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
-    workers = LocalWorkers(run, spec, study, Listener(), lambda: True)
+    workers = LocalWorkers(run, spec, study, ignore, NEVER, lambda: True)
     workers._state.value = _FINISH
     return workers
 
@@ -213,8 +214,8 @@ def sleeping(workers: LocalWorkers, *, seconds_ago: float) -> _Worker:
 
 
 def test_a_worker_that_is_not_ready_in_time_is_killed_and_replaced(workers: LocalWorkers) -> None:
-    notes: list[str] = []
-    workers.listener = Listener(on_note=notes.append)
+    events: list[object] = []
+    workers.emit = events.append
     workers.spec = resolve(None, {"target_sparsity": 0.5, "trial_time": "30s"})
     worker = sleeping(workers, seconds_ago=620.0)  # ten minutes, and a trial's time besides
     workers._supervise(1, workers._workers[1])
@@ -222,7 +223,7 @@ def test_a_worker_that_is_not_ready_in_time_is_killed_and_replaced(workers: Loca
     worker.started -= 20.0
     workers._supervise(1, workers._workers[1])
     assert not worker.process.is_alive()
-    assert notes == ["worker 1 hung; starting another"]
+    assert events == [Note("worker 1 hung; starting another")]
 
 
 def test_workers_that_hang_before_any_trial_end_the_study(workers: LocalWorkers) -> None:
@@ -242,7 +243,7 @@ def test_a_worker_that_is_ready_or_has_no_limit_is_not_killed(
     workers.spec = resolve(None, {"target_sparsity": 0.5, **flags})
     worker = sleeping(workers, seconds_ago=100_000.0)
     if is_ready:
-        workers._on_message(worker, "ready")
+        workers._on_message(worker, _Ready())
     workers._supervise(1, workers._workers[1])
     assert worker.process.is_alive()
     worker.process.kill()
@@ -276,10 +277,10 @@ def test_lightnings_settings_reach_its_trainer() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"accelerator": "gpuu"}, "[trainer]: Lightning refuses these settings: "),
-        ({"precision": "3"}, "[trainer]: Lightning refuses these settings: "),
-        ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
-        ({"devices": 10**30, "accelerator": "cpu"}, "[trainer]: Lightning refuses these settings: "),
+        ({"accelerator": "gpuu"}, "[trainer]: Lightning rejects these settings: "),
+        ({"precision": "3"}, "[trainer]: Lightning rejects these settings: "),
+        ({"devices": 0, "accelerator": "cpu"}, "[trainer]: Lightning rejects these settings: "),
+        ({"devices": 10**30, "accelerator": "cpu"}, "[trainer]: Lightning rejects these settings: "),
         ({"devices": 2, "accelerator": "cpu"}, "[trainer]: a trial must be trained in one process, got 2 by "),
     ],
 )

@@ -478,9 +478,9 @@ def _damaged(folder: Path, times: int, damage: Callable[[bytes, random.Random], 
         process.wait()
         (path,) = case.checkpoints()
         path.write_bytes(damage(path.read_bytes(), chance))
-        said = case.screen().count("the training starts again")
+        said = case.screen().count("training starts from the beginning")
         process = case.start("--resume", log="screen.txt")
-        seconds.append(until(lambda: case.screen().count("the training starts again") > said, process, case))  # noqa: B023
+        seconds.append(until(lambda: case.screen().count("training starts from the beginning") > said, process, case))  # noqa: B023
         process.kill()
         process.wait()
     counted = case.finish("--resume")

@@ -140,12 +140,17 @@ def _checkpoint(folder: Path) -> bytes:
 
 def _facts() -> bytes:
     facts = {
-        "version": 1,
-        "input_shape": [1, 8, 8],
-        "class_names": ["0", "1"],
+        "version": 2,
+        "input": {
+            "input_shape": [1, 8, 8],
+            "classes": ["0", "1"],
+            "mean": [0.5],
+            "std": [0.25],
+            "kind": "classes",
+            "target_mean": [],
+            "target_std": [],
+        },
         "ternary_layers": ["conv2"],
-        "mean": [0.5],
-        "std": [0.25],
         "zeros": {"conv2": [1, 2]},
         "half": False,
         "largest_values": {"conv2": 3.5},

@@ -27,16 +27,15 @@ from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import require_sound
 from sca_search.runs.provenance import note_command
-from sca_search.study.artifacts import _noted
-from sca_search.study.compare import read_entry
+from sca_search.study.artifacts import _records
+from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study
 from sca_search.study.rerun import changed_since, made_with
-from sca_search.study.setup import make_task, read_costs, read_warm_start
+from sca_search.study.setup import make_task, read_sensitivity, read_warm_start
 from sca_search.study.space import Space
-from sca_search.training.fit import FitPlan, parameter_groups, remember
-from sca_search.training.source import Source
-from sca_search.training.task import PausedError, Progress, Rungs
-from sca_search.training.train import _Training, train_dense
+from sca_search.training.fit import FitPlan, parameter_groups, restore_state
+from sca_search.training.task import PausedError, Rungs, Source
+from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 from tests.support.answer_cache import AnswerCache
 from tests.support.fuzzing import (
     ODD_VALUES,
@@ -168,14 +167,14 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         _of_run("resume: about.json", place, "about.json", lambda: note_command(run, ["x"], 1)),
         _of_run("resume: dense.json", place, "dense.json", lambda: read_warm_start(run)),
         _of_run("resume: dense.safetensors", place, "dense.safetensors", lambda: read_warm_start(run), TENSORS),
-        _of_run("resume: sensitivity.json", place, "sensitivity.json", lambda: read_costs(run.sensitivity_file)),
+        _of_run("resume: sensitivity.json", place, "sensitivity.json", lambda: read_sensitivity(run.sensitivity_file)),
         Reader("resume: study.db", database, through(folder / "study.db", require_sound), (*BYTES, rewritten)),
         _of_run("whole study: study.db", place, "study.db", lambda: _study(run), (*BYTES, rewritten), is_slow=True),
         _going_on(folder),
         _of_run("rerun: about.json", place, "about.json", lambda: changed_since(made_with(run, {}))),
-        Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _noted), JSON),
+        Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _records), JSON),
         _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: dense_state(run), TENSORS),
-        Reader("comparison: a method's result", entry, through(folder / "entry.json", read_entry), JSON),
+        Reader("comparison: a method's result", entry, through(folder / "entry.json", read_method_result), JSON),
         Reader("reproduction: a cell's result", cell, through(folder / "cell.json", read_result), JSON),
     ]
 
@@ -217,7 +216,7 @@ def _going_on(folder: Path) -> Reader:
     )
     spec = StudySpec.model_validate({"data": {"train_limit": 100}, "train": {"batch": 50}})
     task = make_task(spec, Source(model=network))
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     candidate = Candidate(
         sparsity=0.5,
         alpha=Tracked(),
@@ -229,16 +228,17 @@ def _going_on(folder: Path) -> Reader:
         frozen_epochs=0,
         frozen_learning_rate=0.005,
     )
-    training = _Training(candidate, task, start, Progress())
     path = folder / "going-on.safetensors"
     with contextlib.suppress(PausedError):
-        training.run(Rungs((1,), lambda *_: False, path))
+        train_candidate(candidate, task, start, rungs=Rungs((1,), lambda *_: False, path))
+    training = CandidateTraining(candidate, task, start)
 
     def go_on(place: Path) -> None:
-        _, memory = training._go_on(place)
+        training.rungs = Rungs(checkpoint=place)
+        _, memory = training.resume()
         groups = parameter_groups(training.model, FitPlan(3, 0.01, 0.02), training.method.latents().values())
         optimizer = torch.optim.Adam(groups, fused=True)
-        remember(optimizer, memory)
+        restore_state(optimizer, memory)
         for parameter in training.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()

@@ -32,7 +32,7 @@ from sca_search.ternary.methods.tang import PulledTrits
 from sca_search.ternary.methods.ttq import TwoScales
 from sca_search.ternary.methods.twn import NearestTernary
 from sca_search.ternary.parametrize import total
-from sca_search.training.task import PausedError, Progress, Rungs
+from sca_search.training.task import PausedError, Rungs
 from sca_search.training.train import train_candidate, train_dense
 
 
@@ -222,7 +222,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def start(task):
-    return train_dense(task, epochs=6, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(task, epochs=6, learning_rate=0.01, seed=0)
 
 
 def candidate_of(method, task, **flags):
@@ -278,7 +278,7 @@ def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_short_training_is_far_above_chance(method, task, start):
-    settled = train_candidate(candidate_of(method, task), task, start, Progress())
+    settled = train_candidate(candidate_of(method, task), task, start)
     assert settled.score.accuracy > 0.8
     counted = total(settled.counts)
     if METHODS[method].plans_sparsity:
@@ -293,13 +293,11 @@ def test_short_training_is_far_above_chance(method, task, start):
 @pytest.mark.parametrize("method", ["twn", "ttq", "inq", "elb", "lr-net", "bayes-binn"])
 def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_path):
     candidate = candidate_of(method, task)
-    whole = train_candidate(
-        candidate, task, start, Progress(), Rungs((2,), lambda _epoch, _score: True, tmp_path / "a")
-    )
+    whole = train_candidate(candidate, task, start, rungs=Rungs((2,), lambda _epoch, _score: True, tmp_path / "a"))
     checkpoint = tmp_path / "b"
     with pytest.raises(PausedError):
-        train_candidate(candidate, task, start, Progress(), Rungs((2,), lambda _epoch, _score: False, checkpoint))
-    again = train_candidate(candidate, task, start, Progress(), Rungs((2,), lambda _epoch, _score: True, checkpoint))
+        train_candidate(candidate, task, start, rungs=Rungs((2,), lambda _epoch, _score: False, checkpoint))
+    again = train_candidate(candidate, task, start, rungs=Rungs((2,), lambda _epoch, _score: True, checkpoint))
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
 

@@ -15,8 +15,8 @@ from sca_search.data import TeacherSplit
 from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task, warm_start
 from sca_search.training.sensitivity import measure_sensitivity
-from sca_search.training.task import PausedError, Progress, Rungs, Task, WarmStart
-from sca_search.training.train import _Training, train_candidate, train_dense
+from sca_search.training.task import PausedError, Rungs, Task, WarmStart
+from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 
 SPEC = StudySpec.model_validate({"data": {"train_limit": 200, "augment": "crop-flip"}, "train": {"dense_epochs": 1}})
 
@@ -29,7 +29,7 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def start(task: Task) -> WarmStart:
-    return train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(task, epochs=1, learning_rate=0.01, seed=0)
 
 
 def candidate(**changes: object) -> Candidate:
@@ -82,7 +82,7 @@ def test_weights_and_statistics_come_from_augmented_images_scores_from_plain_one
     task: Task, start: WarmStart, tmp_path: Path
 ) -> None:
     plain, seen = as_they_are(task), Seen(task)
-    dense = train_dense(seen.task, epochs=2, learning_rate=0.01, seed=0, progress=Progress())
+    dense = train_dense(seen.task, epochs=2, learning_rate=0.01, seed=0)
     measure_sensitivity(seen.task, dense)
     assert seen.else_ <= plain
     assert len(seen.statistics - plain) > 150
@@ -91,18 +91,18 @@ def test_weights_and_statistics_come_from_augmented_images_scores_from_plain_one
     seen = Seen(task)
     rungs = Rungs((1,), lambda _epoch, _score: False, tmp_path / "checkpoint.safetensors")
     with pytest.raises(PausedError):
-        train_candidate(candidate(), seen.task, start, Progress(), rungs)
+        train_candidate(candidate(), seen.task, start, rungs=rungs)
     assert len(seen.statistics - plain) > 150  # the look at the rung
     seen.statistics.clear()
-    train_candidate(candidate(), seen.task, start, Progress())
+    train_candidate(candidate(), seen.task, start)
     assert seen.else_ <= plain
     assert len(seen.statistics - plain) > 150
     assert len(seen.learning - plain) > 400
 
 
 def test_the_dense_network_is_asked_at_every_step(task: Task, start: WarmStart) -> None:
-    assert start.answers.numel() == 0  # answers to the images as they are would be of no use
-    training = _Training(candidate(distillation=0.9), task, start, Progress())
+    assert start.teacher_logits.numel() == 0  # answers to the images as they are would be of no use
+    training = CandidateTraining(candidate(distillation=0.9), task, start)
     assert isinstance(training.train_split, TeacherSplit)
     teacher = task.model_with(start.state).eval()
     images, _, answers = next(iter(training.train_split.batches(50, seed=0)))
@@ -116,11 +116,11 @@ def test_a_paused_training_goes_on_with_the_images_that_it_would_have_seen(
     task: Task, start: WarmStart, tmp_path: Path, distillation: float
 ) -> None:
     chosen = candidate(distillation=distillation, seed=3)
-    whole = train_candidate(chosen, task, start, Progress())
+    whole = train_candidate(chosen, task, start)
     place = tmp_path / "checkpoint.safetensors"
     with pytest.raises(PausedError):
-        train_candidate(chosen, task, start, Progress(), Rungs((1,), lambda _epoch, _score: False, place))
-    paused = train_candidate(chosen, task, start, Progress(), Rungs((), checkpoint=place))
+        train_candidate(chosen, task, start, rungs=Rungs((1,), lambda _epoch, _score: False, place))
+    paused = train_candidate(chosen, task, start, rungs=Rungs((), checkpoint=place))
     ours, theirs = paused.model.state_dict(), whole.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert paused.score == whole.score
@@ -128,8 +128,8 @@ def test_a_paused_training_goes_on_with_the_images_that_it_would_have_seen(
 
 def test_a_warm_start_without_answers_is_read_back(task: Task, tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    first = warm_start(run, SPEC, task, Progress())
-    again = warm_start(run, SPEC, task, Progress())
-    assert first.answers.numel() == again.answers.numel() == 0
+    first = warm_start(run, SPEC, task)
+    again = warm_start(run, SPEC, task)
+    assert first.teacher_logits.numel() == again.teacher_logits.numel() == 0
     assert first.score == again.score
     assert all(torch.equal(first.state[name], again.state[name]) for name in first.state)

@@ -99,7 +99,7 @@ def test_a_users_metric_is_called_by_its_name_and_gets_the_whole_split(tmp_path:
     metric = metric_of(f"{file}:largest", data)
     assert metric.name == "largest"
     assert metric(data.val.labels + torch.tensor([[0.0], [1.0], [0.0]]), data.val.labels) == pytest.approx(
-        data.target_std[0], rel=1e-5
+        data.input.target_std[0], rel=1e-5
     )
 
 

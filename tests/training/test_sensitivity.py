@@ -13,7 +13,7 @@ from sca_search.study.setup import make_task
 from sca_search.ternary.allocation import LayerCost
 from sca_search.ternary.exact import Floor
 from sca_search.training.sensitivity import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
-from sca_search.training.task import Progress, Task, WarmStart
+from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_dense
 
 
@@ -24,7 +24,7 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def start(task: Task) -> WarmStart:
-    return train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(task, epochs=4, learning_rate=0.01, seed=0)
 
 
 @pytest.fixture(scope="module")

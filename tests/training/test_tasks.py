@@ -22,8 +22,8 @@ from sca_search.ternary.parametrize import latents, ternarize
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of
 from sca_search.training.sensitivity import measure_sensitivity
-from sca_search.training.task import Progress, Task
-from sca_search.training.train import _Training, train_candidate, train_dense
+from sca_search.training.task import Task
+from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 from tests.support.browser import opened
 from tests.support.command import TINY, Outcome
 
@@ -79,9 +79,9 @@ CANDIDATE = Candidate(
 @pytest.mark.parametrize("kind", ["classes", "multi-label", "regression"])
 def test_a_time_series_of_each_kind_is_learned_and_settles_at_its_sparsity(kind: str) -> None:
     task = task_of(signals(kind))
-    start = train_dense(task, epochs=12, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=12, learning_rate=0.01, seed=0)
     assert start.score.accuracy > 0.75
-    settled = train_candidate(CANDIDATE, task, start, Progress())
+    settled = train_candidate(CANDIDATE, task, start)
     assert settled.score.accuracy > 0.6
     assert sum(count.zeros for count in settled.counts.values()) == 8 * 16 * 24 // 2
     assert (settled.score.error is None) == (kind == "classes")
@@ -123,8 +123,8 @@ def test_a_teacher_is_asked_again_where_training_inputs_change() -> None:
     held = TensorDataset(torch.randn(20, 2, 16), torch.arange(20) % 2)
     task = task_of(from_objects("noisy", (Noisy(), held, held), seed=0))
     assert isinstance(task.data.train, LazySplit)
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
-    training = _Training(CANDIDATE, task, start, Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
+    training = CandidateTraining(CANDIDATE, task, start)
     assert isinstance(training.train_split, TeacherSplit)
     inputs, _, answers = next(iter(training.train_split.batches(16)))
     with torch.no_grad():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,25 +20,25 @@ from sca_search.errors import DivergenceError, RunError
 from sca_search.models.prepare import prepared
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
+from sca_search.system.signals import NEVER, StopWhen
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.methods import Method
 from sca_search.ternary.parametrize import bake, latents, ternarize
+from sca_search.training import train as training_module
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.training.fit import (
-    WHOLE,
-    EpochLearner,
+    EpochModule,
     FitPlan,
-    Lesson,
-    StepLearner,
+    StepModule,
     StopRequestedError,
-    Watch,
     fit,
     is_plain,
     lightning,
     parameter_groups,
 )
-from sca_search.training.task import Epoch, PausedError, Progress, Rungs, Task
-from sca_search.training.train import _Training, train_candidate, train_dense
+from sca_search.training.losses import cross_entropy
+from sca_search.training.task import Epoch, PausedError, Rungs, Task
+from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 
 # conv2 has 16·32·5·5 weights and fc1 128·64: what is ternary in the small LeNet on 8×8 images.
 TERNARY_WEIGHTS = {"conv2": 12800, "fc1": 8192}
@@ -56,7 +57,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def start(task):
-    return train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(task, epochs=4, learning_rate=0.01, seed=0)
 
 
 def candidate(**changes):
@@ -79,8 +80,27 @@ def papers(**changes):
     return candidate(**{"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10)} | changes)
 
 
-def train(task, start, chosen, progress=None):
-    return train_candidate(chosen, task, start, progress or Progress())
+def train(task, start, chosen, **more):
+    return train_candidate(chosen, task, start, **more)
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """The training that `train_candidate` is running, as its attribute `now`."""
+
+    class Noted(CandidateTraining):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            noted.now = self
+
+    noted = SimpleNamespace()
+    monkeypatch.setattr(training_module, "CandidateTraining", Noted)
+    return noted
+
+
+def note_in(epochs):
+    """Called after each epoch, as `fit` does it."""
+    return lambda epoch, _optimizer_state: epochs.append(epoch)
 
 
 def states_equal(ours, theirs):
@@ -212,8 +232,7 @@ def steps_taken(plan, batches_an_epoch=4):
         return False
 
     split = Split(torch.ones(2 * batches_an_epoch, 1, 1, 1, dtype=torch.float64), torch.zeros(2 * batches_an_epoch))
-    watch = Watch(stop_requested=note)
-    fit(model, split.batches(2, seed=0), plan, watch, loss=lambda logits, _labels: -logits.sum())
+    fit(model, split.batches(2, seed=0), plan, stop=StopWhen(note), loss=lambda logits, _labels: -logits.sum())
     return np.diff(seen)
 
 
@@ -306,7 +325,7 @@ def test_schedules_move_before_each_batch_by_its_share_of_the_epoch(trainer):
     split = Split(torch.randn(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3)
     control, epochs = Recorder(), []
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    fit(model, split.batches(4, seed=0), FitPlan(2, 0.01, trainer=trainer), Watch(after_epoch=epochs.append), control)
+    fit(model, split.batches(4, seed=0), FitPlan(2, 0.01, trainer=trainer), note_in(epochs), method=control)
     assert control.epochs == pytest.approx([0, 1 / 3, 2 / 3, 1, 4 / 3, 5 / 3])
     assert epochs == [1, 2]
 
@@ -322,7 +341,7 @@ def test_penalty_is_part_of_what_is_minimized():
     before = float(model[1].weight.detach())
     split = Split(torch.ones(4, 1, 1, 1), torch.zeros(4))
     plan = FitPlan(1, 0.01, learning_rate_steps=((1, 1.0),))
-    fit(model, split.batches(2, seed=0), plan, Watch(), Pull(), loss=lambda logits, _labels: 0.0 * logits.sum())
+    fit(model, split.batches(2, seed=0), plan, method=Pull(), loss=lambda logits, _labels: 0.0 * logits.sum())
     assert float(model[1].weight.detach()) == pytest.approx(before - 2 * 0.01, abs=1e-6)
 
 
@@ -358,13 +377,13 @@ class Doubled(Recorder):
 @pytest.mark.parametrize("steps", [(), ((1, 0.1),)], ids=["one-cycle", "steps"])
 def test_a_plain_step_is_lightnings_own_to_the_bit(task, start, steps):
     trained = []
-    for kind in (StepLearner, EpochLearner):
+    for kind in (StepModule, EpochModule):
         model = task.model_with(start.state)
         plan = FitPlan(2, 0.01, learning_rate_steps=steps, weight_decay=0.01)
         batches = task.data.train.batches(64, seed=0)
-        learner = kind(model, plan, WHOLE, len(batches), Doubled(model), Lesson())
-        plain_trainer().fit(learner, batches)
-        trained.append(model.state_dict() | learner.memory)
+        module = kind(model, len(batches), plan, note_in([]), NEVER, Doubled(model), cross_entropy)
+        plain_trainer().fit(module, batches)
+        trained.append(model.state_dict() | module.optimizer_state)
     assert states_equal(*trained)
     assert not torch.equal(trained[0]["fc1.weight"], start.state["fc1.weight"])
 
@@ -393,15 +412,15 @@ def test_a_trainer_that_does_more_in_a_step_or_counts_them_is_not_plain(settings
 
 def test_no_epochs_change_nothing(task, start):
     model, calls = task.model_with(start.state), []
-    watch = Watch(after_epoch=calls.append, stop_requested=lambda: bool(calls.append("asked")))
-    fit(model, task.data.train.batches(64, seed=0), FitPlan(0, 0.1), watch)
+    stop = StopWhen(lambda: bool(calls.append("asked")))
+    fit(model, task.data.train.batches(64, seed=0), FitPlan(0, 0.1), note_in(calls), stop)
     assert states_equal(model.state_dict(), start.state)
     assert calls == []
 
 
 def test_a_network_without_trained_parameters_is_left_alone(task, start):
     model = task.model_with(start.state).requires_grad_(False)
-    fit(model, task.data.train.batches(64, seed=0), FitPlan(1, 0.1), Watch())
+    fit(model, task.data.train.batches(64, seed=0), FitPlan(1, 0.1))
     assert states_equal(model.state_dict(), start.state)
 
 
@@ -416,7 +435,7 @@ def test_training_leaves_no_file_behind(task, start, tmp_path, monkeypatch):
 
 def test_dense_start_learns_and_tells_of_each_epoch(task):
     told = []
-    start = train_dense(task, epochs=3, learning_rate=0.01, seed=0, progress=Progress(told.append))
+    start = train_dense(task, epochs=3, learning_rate=0.01, seed=0, on_epoch=told.append)
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [("dense", n, 3) for n in (1, 2, 3)]
     assert start.score.accuracy > 0.8
     assert told[-1].soft_metric == told[-1].rounded_metric == start.score.accuracy
@@ -427,17 +446,15 @@ def test_answers_of_the_dense_start_are_its_logits_in_the_splits_order(task, sta
     model = task.model_with(start.state).eval()
     with torch.no_grad():
         expected = model(task.data.train.images)
-    assert start.answers.shape == (len(task.data.train), 10)
-    torch.testing.assert_close(start.answers, expected, rtol=1e-4, atol=1e-4)
+    assert start.teacher_logits.shape == (len(task.data.train), 10)
+    torch.testing.assert_close(start.teacher_logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_dense_start_repeats_with_its_seed(task, start):
     torch.rand(17)
-    again = train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    again = train_dense(task, epochs=4, learning_rate=0.01, seed=0)
     assert states_equal(again.state, start.state)
-    assert not states_equal(
-        train_dense(task, epochs=4, learning_rate=0.01, seed=1, progress=Progress()).state, start.state
-    )
+    assert not states_equal(train_dense(task, epochs=4, learning_rate=0.01, seed=1).state, start.state)
 
 
 def test_candidates_do_not_change_the_start(task, start):
@@ -506,7 +523,7 @@ def test_settled_statistics_are_those_of_the_settled_network(task, start):
 def test_dropout_is_off_in_a_settled_network_without_normalisation():
     """What settling hands over is ready to be used: in evaluation mode, as with a normalisation."""
     task = plain_task(dropout=0.5)
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     assert not train(task, start, candidate(frozen_epochs=1)).model.training
 
 
@@ -519,19 +536,17 @@ def plain_copy(model, task, change):
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
-def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, start, form):
+def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, start, form, training):
     """Each recorded figure against a plain network, its weights computed and rounded in numpy."""
     chosen = (papers if form == "paper" else candidate)(epochs=3, frozen_epochs=2)
     told, expected = [], []
 
     def look(epoch):
         told.append(epoch)
-        networks = (plain_copy(training.model, task, change) for change in (np.asarray, np.round))
+        networks = (plain_copy(training.now.model, task, change) for change in (np.asarray, np.round))
         expected.append([accuracy_by_hand(network, task.data.val) for network in networks])
 
-    torch.manual_seed(chosen.seed)
-    training = _Training(chosen, task, start, Progress(look))
-    settled = training.run(Rungs())
+    settled = train_candidate(chosen, task, start, look)
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [
         *(("ternary", n, 3) for n in (1, 2, 3)),
         *(("frozen", n, 2) for n in (1, 2)),
@@ -547,7 +562,7 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
 def test_looking_does_not_disturb_the_training(task, start):
     """Validation between epochs, in evaluation mode and rounded, must leave the same weights."""
     chosen = candidate(epochs=2)
-    watched = train(task, start, chosen, Progress(on_epoch=lambda _epoch: torch.rand(3)))
+    watched = train(task, start, chosen, on_epoch=lambda _epoch: torch.rand(3))
     assert states_equal(watched.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
@@ -564,7 +579,7 @@ def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
     """Within a point of the plan, so that the exact step moves less than 0.5 % of the weights."""
     spec = StudySpec.model_validate({"train": {"epochs": 8, "frozen_epochs": 0}, "search": {"form": form}})
     whole = make_task(spec)
-    start = train_dense(whole, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(whole, epochs=4, learning_rate=0.01, seed=0)
     space = Space(spec)
     settled = train(whole, start, space.candidate(space.first_guess(), sparsity, seed=0))
     assert settled.sparsity_before == pytest.approx(sparsity, abs=0.01)
@@ -622,7 +637,7 @@ def few():
 
 @pytest.fixture(scope="module")
 def few_start(few):
-    return train_dense(few, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    return train_dense(few, epochs=1, learning_rate=0.01, seed=0)
 
 
 class PausesOnce:
@@ -643,7 +658,7 @@ def train_with_pauses(task, start, chosen, rungs, checkpoint):
     while True:
         torch.rand(5)  # what else the process did in between
         try:
-            settled = train_candidate(chosen, task, start, Progress(told.append), Rungs(rungs, pauses, checkpoint))
+            settled = train_candidate(chosen, task, start, told.append, rungs=Rungs(rungs, pauses, checkpoint))
         except PausedError:
             assert checkpoint.exists()
         else:
@@ -678,7 +693,7 @@ def test_the_learning_rates_course_goes_on_after_a_pause(few, few_start, steps, 
 
 def test_dropout_goes_on_with_its_own_random_numbers_after_a_pause(tmp_path):
     task = digits_task(100, model={"dropout": 0.3})
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(epochs=2)
     paused, _, _ = train_with_pauses(task, start, chosen, (1,), tmp_path / "checkpoint.safetensors")
     assert states_equal(paused.model.state_dict(), train(task, start, chosen).model.state_dict())
@@ -687,7 +702,7 @@ def test_dropout_goes_on_with_its_own_random_numbers_after_a_pause(tmp_path):
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 def test_rungs_that_are_passed_do_not_disturb_the_training(few, few_start, form):
     chosen = candidate(**FORMS[form], epochs=2)
-    passed = train_candidate(chosen, few, few_start, Progress(), Rungs((1,)))
+    passed = train_candidate(chosen, few, few_start, rungs=Rungs((1,)))
     assert states_equal(passed.model.state_dict(), train(few, few_start, chosen).model.state_dict())
 
 
@@ -695,7 +710,7 @@ def test_a_pause_leaves_a_checkpoint_of_its_epoch(few, few_start, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     told = []
     with pytest.raises(PausedError):
-        train_candidate(candidate(epochs=3), few, few_start, Progress(told.append), Rungs((2,), lambda *_: False, path))
+        train_candidate(candidate(epochs=3), few, few_start, told.append, rungs=Rungs((2,), lambda *_: False, path))
     kept = load_checkpoint(path)
     assert kept.epoch == 2
     assert [epoch.epoch for epoch in told] == [1, 2]
@@ -708,7 +723,7 @@ def test_a_pause_leaves_a_checkpoint_of_its_epoch(few, few_start, tmp_path):
 def test_a_pause_without_a_place_for_its_checkpoint_writes_nothing(few, few_start, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PausedError):
-        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs((1,), lambda *_: False))
+        train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs((1,), lambda *_: False))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -716,7 +731,7 @@ def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save_checkpoint(path, Checkpoint(1, 1.0, {}, [], {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
     with pytest.raises(RunError, match=f"^{path}: must be of this study's network") as refused:
-        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs((1,), checkpoint=path))
+        train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs((1,), checkpoint=path))
     assert "\n" not in str(refused.value)
 
 
@@ -757,17 +772,17 @@ def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
 def test_a_checkpoint_that_no_training_of_this_study_left_is_refused(few, few_start, tmp_path, damage):
     path, rungs = tmp_path / "checkpoint.safetensors", (1,)
     with pytest.raises(PausedError):
-        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs(rungs, lambda *_: False, path))
+        train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs(rungs, lambda *_: False, path))
     save_checkpoint(path, replace(load_checkpoint(path), **damage))
     with pytest.raises(RunError, match="checkpoint"):
-        train_candidate(candidate(epochs=2), few, few_start, Progress(), Rungs(rungs, checkpoint=path))
+        train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs(rungs, checkpoint=path))
 
 
 def test_rungs_do_not_change_what_dropout_draws():
     task = digits_task(100, model={"dropout": 0.3})
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(epochs=2)
-    passed = train_candidate(chosen, task, start, Progress(), Rungs((1,)))
+    passed = train_candidate(chosen, task, start, rungs=Rungs((1,)))
     assert states_equal(passed.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
@@ -811,29 +826,27 @@ def score_with_new_statistics(weights, data):
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
-def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, form):
+def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, form, training):
     """Zeros counted out to the plan over all layers, rounded, statistics estimated anew: by hand, from Θ."""
     chosen = candidate(**FORMS[form], epochs=2)
     expected, told = [], []
 
     def passes(_epoch, score):
-        thetas = {name: latent.detach().double() for name, latent in latents(training.model).items()}
+        thetas = {name: latent.detach().double() for name, latent in latents(training.now.model).items()}
         borders = {
             name: 0.0 if form == "paper" else math.atanh(math.sqrt(alpha / 2))
-            for name, alpha in training.method.alphas().items()
+            for name, alpha in training.now.method.alphas().items()
         }
         beyond = np.concatenate([(thetas[name].abs() - borders[name]).numpy().ravel() for name in thetas])
         last_zero = np.sort(beyond)[math.floor(0.9 * ALL_TERNARY + 0.5) - 1]
-        weights = dict(training.model.state_dict())
+        weights = dict(training.now.model.state_dict())
         for name, theta in thetas.items():
             weights[f"{name}.weight"] = torch.where(theta.abs() - borders[name] <= last_zero, 0.0, theta.sign())
         expected.append(score_with_new_statistics(weights, task.data))
         told.append((score.accuracy, score.loss))
         return True
 
-    torch.manual_seed(chosen.seed)
-    training = _Training(chosen, task, start, Progress())
-    training.run(Rungs((1,), passes))
+    train_candidate(chosen, task, start, rungs=Rungs((1,), passes))
     assert len(told) == 1
     # A few logits may change places in single precision.
     assert told[0][0] == pytest.approx(expected[0][0], abs=1.5 / len(task.data.val))
@@ -864,7 +877,7 @@ def plain_task(dropout=0.0):
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 def test_a_network_without_normalisation_trains_and_settles(form):
     task = plain_task()
-    start = train_dense(task, epochs=4, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=4, learning_rate=0.01, seed=0)
     settled = train(task, start, (papers if form == "paper" else candidate)(sparsity=0.8, epochs=3, frozen_epochs=3))
     weight = settled.model[3].weight
     assert int((weight == 0).sum()) == math.floor(0.8 * 48 * 48 + 0.5)
@@ -876,8 +889,8 @@ def test_a_network_without_normalisation_trains_and_settles(form):
 def test_without_normalisation_the_scale_takes_over_what_the_weights_lose():
     """scale · Θ is the dense weight, and the rest is as it was."""
     task = plain_task()
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
-    training = _Training(papers(spread=0.4), task, start, Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
+    training = CandidateTraining(papers(spread=0.4), task, start)
     dense, dense_scale = (start.state[f"3.{name}"].double().numpy() for name in ("weight", "output_scale"))
     latent = latents(training.model)["3"].detach().double().numpy()
     assert np.sqrt(np.mean(latent**2)) == pytest.approx(0.4, rel=1e-5)
@@ -904,7 +917,7 @@ def test_a_scale_learns_in_its_own_measure():
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_same_seed_gives_the_same_bits_and_another_gives_others(dropout):
     task = digits_task(200, model={"dropout": dropout})
-    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress())
+    start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(seed=7, frozen_epochs=1, distillation=0.5)
     first = train(task, start, chosen)
     torch.rand(17)  # what the global generator did before does not matter
@@ -941,7 +954,7 @@ REASON = r"^diverged: the loss became (nan|inf) in epoch 1$"
 
 def test_a_huge_learning_rate_is_a_divergence_of_the_dense_start(task):
     with pytest.raises(DivergenceError, match=REASON):
-        train_dense(task, epochs=2, learning_rate=1e30, seed=0, progress=Progress())
+        train_dense(task, epochs=2, learning_rate=1e30, seed=0)
 
 
 @pytest.mark.parametrize("rate", ["learning_rate", "frozen_learning_rate"])
@@ -973,11 +986,11 @@ def test_an_explosion_in_the_very_last_step_never_reaches_the_saved_weights(task
 def test_an_explosion_in_the_last_dense_step_is_no_start(task):
     whole_batch = replace(task, batch=len(task.data.train))
     try:
-        start = train_dense(whole_batch, epochs=1, learning_rate=1e38, seed=0, progress=Progress())
+        start = train_dense(whole_batch, epochs=1, learning_rate=1e38, seed=0)
     except DivergenceError:
         return
     assert all(value.isfinite().all() for value in start.state.values())
-    assert start.answers.isfinite().all()
+    assert start.teacher_logits.isfinite().all()
     assert math.isfinite(start.score.loss)
 
 
@@ -988,7 +1001,7 @@ class StopAt:
         self.nth = nth
         self.asked = 0
 
-    def __call__(self):
+    def is_set(self):
         self.asked += 1
         return self.asked >= self.nth
 
@@ -1001,7 +1014,7 @@ def test_a_stop_ends_the_training_within_one_batch(task, start, nth, trainer):
     model.register_forward_hook(lambda *_: passes.append(model.training))
     plan = FitPlan(2, 0.01, trainer=trainer)
     with pytest.raises(StopRequestedError):
-        fit(model, task.data.train.batches(64, seed=0), plan, Watch(epochs.append, stop))
+        fit(model, task.data.train.batches(64, seed=0), plan, note_in(epochs), stop)
     assert stop.asked == nth
     assert passes == [True] * nth
     assert epochs == [1] * (nth > 7)  # an epoch that was cut, or ended with the stop, is not told
@@ -1012,7 +1025,7 @@ TERMINATED = """
 import os, signal, sys
 import torch
 from sca_search.data import Split
-from sca_search.training.fit import FitPlan, Watch, fit
+from sca_search.training.fit import FitPlan, fit
 
 model, passes = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)), []
 
@@ -1024,7 +1037,7 @@ def loss(outputs, labels):
     return torch.nn.functional.cross_entropy(outputs, labels)
 
 split = Split(torch.ones(20, 1, 1, 1), torch.zeros(20, dtype=torch.int64))
-fit(model, split.batches(2, seed=0), FitPlan(2, 0.01), Watch(), loss=loss)
+fit(model, split.batches(2, seed=0), FitPlan(2, 0.01), loss=loss)
 """
 
 
@@ -1040,14 +1053,14 @@ def test_a_signal_that_nobody_else_hears_ends_the_process_within_one_batch():
 def test_a_stopped_candidate_does_not_settle(task, start, nth, phases):
     stop, told = StopAt(nth), []
     with pytest.raises(StopRequestedError):
-        train(task, start, candidate(frozen_epochs=1), Progress(told.append, stop))
+        train(task, start, candidate(frozen_epochs=1), on_epoch=told.append, stop=stop)
     assert stop.asked == nth
     assert [epoch.phase for epoch in told] == phases
 
 
 def test_a_stopped_dense_training_gives_no_start(task):
     with pytest.raises(StopRequestedError):
-        train_dense(task, epochs=1, learning_rate=0.01, seed=0, progress=Progress(stop_requested=lambda: True))
+        train_dense(task, epochs=1, learning_rate=0.01, seed=0, stop=StopWhen(lambda: True))
 
 
 def test_a_stop_while_normalisation_is_estimated_again_is_answered(task, start):
@@ -1059,5 +1072,5 @@ def test_a_stop_while_normalisation_is_estimated_again_is_answered(task, start):
         return len(asked) == 2  # before the second of two batches of 256 among 400 images
 
     with pytest.raises(StopRequestedError):
-        train_candidate(candidate(epochs=0), task, start, Progress(stop_requested=stop_requested))
+        train_candidate(candidate(epochs=0), task, start, stop=StopWhen(stop_requested))
     assert len(asked) == 2

@@ -1,4 +1,4 @@
-"""The C files of the package, put together into one: each file once, behind those that it includes."""
+"""Amalgamates C files of the package into one: each file once, after those that it includes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,31 +20,31 @@ def kernel_texts() -> list[str]:
 
 
 def amalgamate(names: Iterable[str], generated: Mapping[str, str]) -> str:
-    """One text of the files and of all that they include; those that no file has are given as they are."""
+    """One text of the files and all their includes; `generated` has the text of includes that are not files."""
     headers: set[str] = set()
     texts: list[str] = []
-    seen: set[str] = set()
+    included: set[str] = set()
 
-    def take(name: str) -> None:
-        if name in seen:
+    def include(name: str) -> None:
+        if name in included:
             return
-        seen.add(name)
+        included.add(name)
         if name in generated:
             texts.append(generated[name])
             return
-        kept: list[str] = []
+        lines: list[str] = []
         conditions = 0
         for line in kernel_file(name).splitlines():
             conditions += line.startswith("#if") - line.startswith("#endif")
-            # A header that only some machines have stays under its condition.
+            # A header that exists only on some machines stays under its condition.
             if conditions == 0 and (system := _SYSTEM.fullmatch(line)):
                 headers.add(f"#include <{system[1]}>\n")
             elif local := _LOCAL.fullmatch(line):
-                take(local[1])
+                include(local[1])
             elif line != "#pragma once":
-                kept.append(line)
-        texts.append("\n".join(kept).strip() + "\n")
+                lines.append(line)
+        texts.append("\n".join(lines).strip() + "\n")
 
     for name in names:
-        take(name)
+        include(name)
     return "".join(sorted(headers)) + "\n" + "\n".join(texts)

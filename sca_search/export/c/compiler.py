@@ -1,4 +1,4 @@
-"""Compiles C: finds a compiler, and keeps what it built in the user's cache."""
+"""Compiles C: finds a compiler, and caches what it built for the user."""
 
 import atexit
 import functools
@@ -31,7 +31,7 @@ class Compiler:
     command: tuple[str, ...]
 
     def version(self) -> str:
-        """What it says of itself; two compilers of one version build the same."""
+        """Its version output; two compilers of one version build the same."""
         return _version(self.command)
 
     def takes(self, flag: str) -> bool:
@@ -77,7 +77,7 @@ def build_library(
 ) -> Path:
     """A shared library of those sources, by file name; from the cache where it was built before.
 
-    What is not to be kept is gone when this process ends.
+    Without `keep`, it is deleted when this process ends.
     """
     compiler = compiler or require_compiler()
     suffix = ".dll" if sys.platform == "win32" else ".so"
@@ -87,15 +87,15 @@ def build_library(
         return known
     try:
         return _build(known, sources, flags, compiler)
-    except StorageError:  # a home that may not be written, or is full
+    except StorageError:  # a home folder that is not writable, or full
         return _build(_own_folder() / name, sources, flags, compiler)
 
 
-def run_program(command: list[str], given: bytes = b"", name: str = "") -> bytes:
-    """What a program wrote to its standard output; ExportError, under its own or another name, unless it succeeds."""
+def run_program(command: list[str], stdin: bytes = b"", name: str = "") -> bytes:
+    """A program's standard output; ExportError, with its own or another name, unless it succeeds."""
     name = name or Path(command[0]).name
     try:
-        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=_MOST_SECONDS)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=_MOST_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ExportError(f"{name} cannot be run to its end: {error}") from error
     if done.returncode != 0:
@@ -116,7 +116,7 @@ def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compi
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder that only this user may write to: what lies in it is loaded and run."""
+    """Makes a folder that only this user can write to: its files are loaded and run."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -125,7 +125,7 @@ def make_private(folder: Path) -> None:
 
 @functools.cache
 def _own_folder() -> Path:
-    """A folder of this process alone."""
+    """A folder of this process only."""
     folder = Path(tempfile.mkdtemp(prefix="sca-search-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,6 +1,6 @@
 """The zeros of the ternary layers, counted in the written C source.
 
-A comment in front of each layer's weights says where they are and how they are laid out; it is written and read here.
+A comment before each layer's weights says where they are and how they are laid out; it is written and read here.
 """
 
 import re
@@ -24,7 +24,7 @@ _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
 def table_comment(record: WeightRecord, table: Table, place: str, *, stored: bool) -> str:
-    """What is to be known in order to count a layer's zeros; weights that are left out are not zero."""
+    """What is needed to count a layer's zeros; weights that are left out are not zero."""
     layout = f" as {table.layout}" if stored else ""
     left_out = f"; {table.left_out} more that nobody needs" if table.left_out else ""
     return f"/* {record.name}: {record.weight.size} weights in {place}{layout}{left_out} */"
@@ -65,10 +65,10 @@ def _signs(source: str, place: str, layout: str) -> int:
 
 
 def _require_possible(columns: int, *sizes: int) -> None:
-    """A file may say what it likes: combinations grow by the power of their columns. A single one has none, and so no
-    size of theirs."""
+    """Limits the sizes that a file can claim: the number of combinations is exponential in their columns. A single
+    column has no combinations."""
     if not 1 <= columns <= _MOST_COLUMNS or (columns > 1 and not all(0 < size < 2**31 for size in sizes)):
-        raise ValueError(f"{columns} columns in {' by '.join(map(str, sizes))} cannot be")
+        raise ValueError(f"{columns} columns in {' by '.join(map(str, sizes))} are impossible")
 
 
 def _numbers(source: str, name: str) -> Numbers:
@@ -90,7 +90,7 @@ def _listed(numbers: Numbers, blocks: int) -> int:
 
 
 def _offsets(numbers: Numbers, blocks: int) -> NDArray[np.int64]:
-    """Only the offsets of a convolution's lists."""
+    """The offsets in a convolution's lists."""
     place, parts = 0, [np.empty(0, dtype=np.int64)]
     for _ in range(blocks):
         outputs, place = int(numbers[place]), place + 1
@@ -104,10 +104,10 @@ def _offsets(numbers: Numbers, blocks: int) -> NDArray[np.int64]:
 
 
 def _weights_in(planes: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
-    """How many weights are not zero in the combination that a plane holds."""
+    """Number of non-zero weights in the combination of each plane."""
     digits = planes % combinations(columns) + 1
     counts = np.zeros_like(digits)
     while digits.any():
         counts += digits % 3 != 0
-        digits = (digits + 1) // 3  # in balanced ternary, 2 is -1 and one to carry
+        digits = (digits + 1) // 3  # in balanced ternary, 2 is -1 with a carry
     return counts

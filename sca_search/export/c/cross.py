@@ -28,16 +28,16 @@ class SectionBytes:
     code: int
     constants: int
     data: int  # initialised variables
-    zeroed: int  # variables that begin as zeros, which take no room in a file
+    zeroed: int  # variables that start as zero, which need no bytes in a file
 
     @property
     def flash(self) -> int:
-        """What lies in a device's permanent memory."""
+        """Bytes of a device's flash memory."""
         return self.code + self.constants + self.data
 
     @property
     def ram(self) -> int:
-        """What lies in its working memory, but for the stack."""
+        """Bytes of its RAM, without the stack."""
         return self.data + self.zeroed
 
 
@@ -45,7 +45,7 @@ def section_bytes(content: bytes) -> SectionBytes:
     """Of a little-endian ELF file of 32 or 64 bits."""
     if content[:4] != b"\x7fELF" or len(content) < 64 or content[5] != 1 or content[4] not in (1, 2):
         raise ExportError("an object file must be a little-endian ELF file")
-    # Where the headers of sections begin, their size and number; and of each its type, flags and size.
+    # Begin, size and number of the section headers; and the type, flags and size in each.
     if content[4] == 1:
         (begin,), (size, count) = struct.unpack_from("<I", content, 32), struct.unpack_from("<HH", content, 46)
         kind_flags_size = "<4xII8xI"
@@ -76,7 +76,7 @@ Outcome = Literal["ran", "compiled", "failed"]
 
 @dataclass(frozen=True)
 class Build:
-    """A way to compile for a target: with such instructions, by such flags."""
+    """A way to compile for a target: an instruction set, and the flags that select it."""
 
     instructions: str
     flags: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of machine: what the compiler calls it, what runs its programs, what Python calls it there."""
+    """A kind of machine: the compiler's triple, the emulator, and `platform.machine()` there."""
 
     triple: str
     runner: str
@@ -107,7 +107,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """What became of the self-test on one target, and what it or a tool said."""
+    """The outcome of the self-test on one target, and the output of it or a tool."""
 
     target: str
     instructions: str
@@ -143,7 +143,7 @@ def require_cross_compiler() -> Compiler:
 
 
 def check_target(source: Path, name: str) -> tuple[TargetCheck, ...]:
-    """Compiles the self-test of a C export for a target and runs it if that can be done here."""
+    """Compiles the self-test of a C export for a target and runs it if possible."""
     compiler = require_cross_compiler()
     target = TARGETS[name]
     checks = []
@@ -201,13 +201,13 @@ def _run_wasm(program: Path) -> str:
         if trap.code != 0:
             raise ExportError(f"wasmtime ended with code {trap.code}: {printed.read_text()[-400:].strip()}") from trap
     except wasmtime.WasmtimeError as error:
-        raise ExportError(f"wasmtime refuses the program: {error}") from error
+        raise ExportError(f"wasmtime rejects the program: {error}") from error
     except wasmtime.Trap as trap:
         raise ExportError(f"wasmtime stopped the program: {trap}") from trap
     return printed.read_text()
 
 
-# The Linux in it only brings headers of a C library: nothing is linked. Nobody unwinds a stack on such a device.
+# linux-musl only provides the headers of a C library: nothing is linked. Stacks are never unwound on such a device.
 _MICROCONTROLLER = (
     "-target",
     "thumb-linux-musleabihf",

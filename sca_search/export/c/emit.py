@@ -77,7 +77,7 @@ def quoted(text: str) -> str:
 
 
 def count_signs(source: str, name: str) -> int:
-    """How many trits of the literal of that name are not zero, in the source of a model."""
+    """Number of non-zero trits in the literal of that name, in the source of a model."""
     definition = re.search(rf"unsigned char {name}\[\d+\]\[\d+\] = \{{\n(.*?)\n\}};", source, re.DOTALL)
     if definition is None:
         raise ValueError(f"no literal {name}")
@@ -98,13 +98,13 @@ def _quoted(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Trits as a kernel reads them: the numbers, and the function that makes them of a literal."""
+    """Trits as a kernel reads them: the numbers, and the function that computes them from a literal."""
 
     numbers: NDArray[np.uint16]
     expander: str  # the file of its name in kernels/
     trits: Literal
     layout: str  # how to read the trits back from the numbers; see c_count.py
-    left_out: int = 0  # weights that are not zero but that nobody needs
+    left_out: int = 0  # non-zero weights without effect
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Call:
 
 
 def pairs(name: str, left: Floats, right: Floats) -> str:
-    """The definition of two numbers a channel, such as scale and bias; exact, as hexadecimal floats are."""
+    """The definition of two numbers per channel, such as scale and bias; exact, as hexadecimal floats."""
     numbers = [f"{{{_spelled(a)}, {_spelled(b)}}}" for a, b in zip(left, right, strict=True)]
     return _array("float", f"{name}[{len(numbers)}][2]", numbers)
 
@@ -139,7 +139,7 @@ def struct(kind: str, name: str, fields: Mapping[str, object]) -> str:
 
 
 def float_value(value: float) -> str:
-    """A number in C; an infinite one as the largest there is."""
+    """A number in C; infinity as the largest float."""
     if np.isinf(value):
         return "FLT_MAX" if value > 0 else "-FLT_MAX"
     return _spelled(np.float32(value))

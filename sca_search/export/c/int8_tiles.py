@@ -73,13 +73,13 @@ class IntegerTiles(Tiling):
 
     @property
     def sums_bytes(self) -> int:
-        """Of all outputs, where they are kept between blocks."""
-        kept = self.outputs if self.block < self.group_inputs else 0
-        return 4 * kept * self.rows * CELLS
+        """Sums of all outputs, if they are stored between blocks."""
+        stored = self.outputs if self.block < self.group_inputs else 0
+        return 4 * stored * self.rows * CELLS
 
     @property
     def fits(self) -> bool:
-        """Whether offsets, counts and places have room in their two bytes, and sums in theirs."""
+        """Whether offsets, counts and indices fit into two bytes, and sums into theirs."""
         sums = not self.sums_16 or self._most_added(self.block) <= MOST_ADDED
         return sums and self.planes_bytes // 2 <= MOST_OFFSETS and max(self.listed, self.outputs) < 2**16
 

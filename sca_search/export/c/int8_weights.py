@@ -35,20 +35,22 @@ def requantize_lines(name: str, to: Requantization) -> str:
     return f"static const struct requantize {name}[{len(rows)}] = {{\n" + "\n".join(rows) + "\n};"
 
 
-def integer_weight_call(step: IntegerStep, name: str, given: Shape, live: Living | None, options: COptions) -> Call:
+def integer_weight_call(
+    step: IntegerStep, name: str, input_shape: Shape, live: Living | None, options: COptions
+) -> Call:
     """A layer with weights; `live` of those that are ternary."""
-    record = step.step.record
+    record = step.record
     assert isinstance(record, WeightRecord)
     if not is_convolution(record):
         return _ternary_linear(step, record, name, live, options) if live else _linear(step, name)
     assert isinstance(record, Convolution)
     if live:
-        return _ternary_convolution(step, record, name, given, live, options)
-    return _convolution(step, record, name, given)
+        return _ternary_convolution(step, record, name, input_shape, live, options)
+    return _convolution(step, record, name, input_shape)
 
 
 def _ternary_convolution(
-    step: IntegerStep, record: Convolution, name: str, given: Shape, live: Living, options: COptions
+    step: IntegerStep, record: Convolution, name: str, input_shape: Shape, live: Living, options: COptions
 ) -> Call:
     part = w.LivePart.of(record, live)
     tiles = _tiles(record, part.weight[:, part.channels], options)
@@ -56,7 +58,7 @@ def _ternary_convolution(
     channel_lines, channel_name = w.indices(f"{name}_channels", part.channels)
     planes = tiles.planes(1) if tiles.kernel_x > 1 else combinations(tiles.combined)
     columns = f"{tiles.combined} columns in {planes} planes of {tiles.plane_cells} cells"
-    constants, fields = _convolution_struct(step, name, given, tiles)
+    constants, fields = _convolution_struct(step, name, input_shape, tiles)
     fields |= {"channels": channel_name, "outputs": output_name}
     planes_bytes = _aligned(tiles.planes_bytes)
     return Call(
@@ -90,12 +92,12 @@ def _tiles(record: Convolution, weight: Trits, options: COptions) -> IntegerTile
 
 
 def _convolution_struct(
-    step: IntegerStep, name: str, given: Shape, tiles: IntegerTiles
+    step: IntegerStep, name: str, input_shape: Shape, tiles: IntegerTiles
 ) -> tuple[tuple[str, ...], w.Fields]:
     """Constants that a `struct integer_convolution` refers to, and its fields."""
     record, to = tiles.record, step.requantizations[0]
     fields: w.Fields = {
-        **w.map_fields(record, given),
+        **w.map_fields(record, input_shape),
         "stride_y": record.stride[0],
         "stride_x": record.stride[1],
         "dilation_x": record.dilation[1],
@@ -115,7 +117,7 @@ def _convolution_struct(
     return (requantize_lines(f"{name}_finish", to), integers(f"{name}_rows", tiles.kernel_cells)), fields
 
 
-def _convolution(step: IntegerStep, record: Convolution, name: str, given: Shape) -> Call:
+def _convolution(step: IntegerStep, record: Convolution, name: str, input_shape: Shape) -> Call:
     assert step.weight is not None
     taps = math.prod(record.weight.shape[2:])
     group_outputs = len(record.weight) // record.groups
@@ -126,7 +128,7 @@ def _convolution(step: IntegerStep, record: Convolution, name: str, given: Shape
     if _chunk_bytes(taps, at_once) > MOST_CHARACTERS or not tiles.fits:
         raise ExportError(f"{record.name}: a Convolution of {taps} weights per kernel is too large for integer kernels")
     weights = Literal(f"{name}_weights", _dense_chunks(tiles, at_once))
-    constants, fields = _convolution_struct(step, name, given, tiles)
+    constants, fields = _convolution_struct(step, name, input_shape, tiles)
     columns = range(tiles.block * tiles.kernel_x)
     offsets = [column * tiles.plane_cells + row for column in columns for row in tiles.kernel_cells]
     dense = {

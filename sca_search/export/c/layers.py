@@ -26,18 +26,28 @@ from sca_search.export.graph.liveness import Living, living
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the call of a step depends on besides the step itself, values and layers by their names."""
+class Context:
+    """The context of the calls of all steps, values and layers by their names."""
 
     shapes: Mapping[str, r.Shape]
-    layouts: Mapping[str, Layout]
     live: Mapping[str, Living]
-    cut: Mapping[str, TernaryConvolution]
     options: COptions
 
+    def inputs(self, step: Step) -> tuple[r.Shape, ...]:
+        """The shapes of a step's inputs."""
+        return tuple(self.shapes[name] for name in step.inputs)
 
-def surroundings(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Surroundings:
-    """Chooses how ternary convolutions are cut, and with it how the values between the steps lie."""
+
+@dataclass(frozen=True)
+class FloatContext(Context):
+    """With float activations: the layouts of values, and how ternary convolutions are cut."""
+
+    layouts: Mapping[str, Layout]
+    cut: Mapping[str, TernaryConvolution]
+
+
+def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> FloatContext:
+    """Chooses how ternary convolutions are cut, and with it the memory layout of values between steps."""
     shapes = {r.INPUT: graph.input_shape} | {step.name: step.shape for step in steps}
     live, flexible = living(graph), flexible_values(steps, graph.output)
     possible = {name: rows for name, rows in borders(steps).items() if name in flexible}
@@ -49,14 +59,14 @@ def surroundings(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Su
         if isinstance(step.record, r.Convolution) and is_convolution(step.record) and step.record.ternary
     }
     in_place = {step.inputs[0] for step in steps if step.name in cut and cut[step.name].tiles.border is not None}
-    lying = layouts(shapes, flexible, {name: possible[name] for name in in_place})
-    return Surroundings(shapes, lying, live, cut, options)
+    placed = layouts(shapes, flexible, {name: possible[name] for name in in_place})
+    return FloatContext(shapes, live, options, placed, cut)
 
 
 def can_have(graph: r.Graph, layer: str, kernel: str) -> bool:
-    """Whether a ternary convolution can have a kernel where it is in the graph."""
+    """Whether a ternary convolution can use a kernel at its place in the graph."""
     try:
-        surroundings(graph, steps_of(graph), COptions(kernels={layer: kernel}))
+        context_of(graph, steps_of(graph), COptions(kernels={layer: kernel}))
     except ExportError:
         return False
     return True
@@ -65,29 +75,29 @@ def can_have(graph: r.Graph, layer: str, kernel: str) -> bool:
 def chosen_kernels(graph: r.Graph, options: COptions | None = None) -> dict[str, str]:
     """The kernel of each ternary layer."""
     steps = steps_of(graph)
-    around = surroundings(graph, steps, options or COptions())
-    return {step.record.name: _kernel(step, around) for step in steps if step.record.name in around.live}
+    context = context_of(graph, steps, options or COptions())
+    return {step.record.name: _kernel(step, context) for step in steps if step.record.name in context.live}
 
 
-def _kernel(step: Step, around: Surroundings) -> str:
-    if step.name in around.cut:
-        tiles = around.cut[step.name].tiles
+def _kernel(step: Step, context: FloatContext) -> str:
+    if step.name in context.cut:
+        tiles = context.cut[step.name].tiles
         return "in-place" if tiles.border is not None else "lists" if tiles.combined == 1 else "combined"
-    call = _call(step, step.name, around)
+    call = _call(step, step.name, context)
     assert call is not None
     assert call.kernel is not None
     return call.kernel.removeprefix("ternary_linear_")
 
 
-def call_of(step: Step, place: int, around: Surroundings) -> Call | None:
-    """How to compute a step; None where its value is its input under another shape."""
+def call_of(step: Step, place: int, context: FloatContext) -> Call | None:
+    """The call that computes a step; None where its value is its input in another shape."""
     name = f"layer_{place}"
-    call = _call(step, name, around)
-    return call and with_border(call, f"{name}_out", step.shape, around.layouts[step.name])
+    call = _call(step, name, context)
+    return call and with_border(call, f"{name}_out", step.shape, context.layouts[step.name])
 
 
 def with_border(call: Call, name: str, shape: r.Shape, layout: Layout) -> Call:
-    """A call behind one that clears the border of what it makes, where that has one."""
+    """A call that also clears the border of its output, if it has one."""
     if layout.border is None:
         return call
     fields = {"channels": shape[0], "begin": layout.begin, "step": layout.channel_step}
@@ -99,38 +109,42 @@ def with_border(call: Call, name: str, shape: r.Shape, layout: Layout) -> Call:
     )
 
 
-def _call(step: Step, name: str, around: Surroundings) -> Call | None:
-    record, layouts = step.record, around.layouts
-    inputs = tuple(around.shapes[name] for name in step.inputs)
-    if isinstance(record, r.WeightRecord):
-        maps = LayerMaps(inputs[0], layouts[step.inputs[0]], layouts[step.name], layouts[step.inputs[-1]])
-        if step.name in around.cut:
-            return ternary_convolution_call(step, name, maps, around.cut[step.name])
-        return weight_call(step, name, maps, around.live.get(record.name), around.options)
-    if isinstance(record, r.Pool | r.AdaptivePool):
-        return _pool_call(record, name, inputs[0], layouts[step.inputs[0]], layouts[step.name])
-    return _CALLS[type(record)](record, name, inputs)
+def _call(step: Step, name: str, context: FloatContext) -> Call | None:
+    return _CALLS[type(step.record)](step, name, context)
 
 
-def _pool_call(record: r.Pool | r.AdaptivePool, name: str, given: r.Shape, source: Layout, target: Layout) -> Call:
+def _weighted(step: Step, name: str, context: FloatContext) -> Call:
+    layouts, source = context.layouts, step.inputs[0]
+    maps = LayerMaps(context.shapes[source], layouts[source], layouts[step.name], layouts[step.inputs[-1]])
+    if step.name in context.cut:
+        return ternary_convolution_call(step, name, maps, context.cut[step.name])
+    return weight_call(step, name, maps, context.live.get(step.record.name), context.options)
+
+
+def _pool(step: Step, name: str, context: FloatContext) -> Call:
+    record, (input_shape,) = step.record, context.inputs(step)
+    assert isinstance(record, r.Pool | r.AdaptivePool)
     kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
-    if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, given):
+    if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, input_shape):
         kernel = "max_pool_halves"
+    source, target = context.layouts[step.inputs[0]], context.layouts[step.name]
     steps = (source.row_step, target.row_step, source.channel_step, target.channel_step)
-    fields = pool_fields(record, given, steps) | {"bordered": int(target.border is not None)}
+    fields = pool_fields(record, input_shape, steps) | {"bordered": int(target.border is not None)}
     return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
 
 
-def _halves(record: r.Pool, given: r.Shape) -> bool:
-    """Whether its windows are 2 x 2, side by side, and all of them in the map."""
-    inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], given[1:], strict=True))
+def _halves(record: r.Pool, input_shape: r.Shape) -> bool:
+    """Whether its windows are 2 x 2, adjacent, and all inside the map."""
+    inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], input_shape[1:], strict=True))
     return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
 
 
-def pool_fields(record: r.Pool | r.AdaptivePool, given: r.Shape, steps: tuple[int, int, int, int]) -> dict[str, object]:
-    """Of a `struct pool`, for steps from row to row of input and output, and from channel to channel."""
+def pool_fields(
+    record: r.Pool | r.AdaptivePool, input_shape: r.Shape, steps: tuple[int, int, int, int]
+) -> dict[str, object]:
+    """Fields of a `struct pool`; `steps` are those from row to row of input and output, and from channel to channel."""
     sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_row", "out_row", "in_step", "out_step")
-    fields: dict[str, object] = dict(zip(sizes, (*given, *record.shape[1:], *steps), strict=True))
+    fields: dict[str, object] = dict(zip(sizes, (*input_shape, *record.shape[1:], *steps), strict=True))
     return fields | _windows(record) if isinstance(record, r.Pool) else fields
 
 
@@ -147,27 +161,29 @@ def _windows(record: r.Pool) -> dict[str, object]:
     }
 
 
-def _activation(record: r.Activation, _: str, inputs: tuple[r.Shape, ...]) -> Call:
+def _activation(step: Step, _: str, context: FloatContext) -> Call:
+    record = step.record
+    assert isinstance(record, r.Activation)
     # tanh is the name of a function in math.h
     kernel = "hyperbolic_tangent" if record.kind == "tanh" else record.kind
     slope = f", {np.float32(record.slope)!s}f" if record.kind == "leaky_relu" else ""
-    return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(inputs[0])}{slope});", kernel)
+    return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(context.inputs(step)[0])}{slope});", kernel)
 
 
-def _add(_: r.Add, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(inputs[0])});", "add")
+def _add(step: Step, _: str, context: FloatContext) -> Call:
+    return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(context.inputs(step)[0])});", "add")
 
 
-def _multiply(_: r.Multiply, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    value, gate = inputs
+def _multiply(step: Step, _: str, context: FloatContext) -> Call:
+    value, gate = context.inputs(step)
     if value == gate:
         return Call(f"multiply({{in0}}, {{in1}}, {{out}}, {math.prod(value)});", "multiply")
     sizes = f"{value[0]}, {math.prod(value[1:])}"
     return Call(f"gate_channels({{in0}}, {{in1}}, {{out}}, {sizes});", "gate_channels")
 
 
-def _concat(_: r.Concat, __: str, inputs: tuple[r.Shape, ...]) -> Call:
-    sizes = [math.prod(shape) for shape in inputs]
+def _concat(step: Step, _: str, context: FloatContext) -> Call:
+    sizes = [math.prod(shape) for shape in context.inputs(step)]
     starts = np.cumsum(sizes) - sizes
     copies = [
         f"memcpy({{out}} + {start}, {{in{index}}}, {size} * sizeof(float));"
@@ -176,13 +192,19 @@ def _concat(_: r.Concat, __: str, inputs: tuple[r.Shape, ...]) -> Call:
     return Call("\n".join(copies))
 
 
-def _channel_affine(record: r.ChannelAffine, name: str, inputs: tuple[r.Shape, ...]) -> Call:
+def _channel_affine(step: Step, name: str, context: FloatContext) -> Call:
+    record, (input_shape,) = step.record, context.inputs(step)
+    assert isinstance(record, r.ChannelAffine)
     affine = pairs(name, record.scale, record.bias)
-    sizes = f"{inputs[0][0]}, {math.prod(inputs[0][1:])}"
+    sizes = f"{input_shape[0]}, {math.prod(input_shape[1:])}"
     return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 
-_CALLS: dict[type[r.Record], Callable[..., Call | None]] = {
+_CALLS: dict[type[r.Record], Callable[[Step, str, FloatContext], Call | None]] = {
+    r.Convolution: _weighted,
+    r.Linear: _weighted,
+    r.Pool: _pool,
+    r.AdaptivePool: _pool,
     r.Activation: _activation,
     r.Add: _add,
     r.Multiply: _multiply,

@@ -1,4 +1,4 @@
-"""The C export as a function of numpy arrays: compiled on this machine, kept in the user's cache."""
+"""The C export as a function of numpy arrays: compiled on this machine, cached for the user."""
 
 import ctypes
 import math
@@ -30,9 +30,9 @@ def compile_model(
     """An exported model as a function from images to logits, at the speed of the C export.
 
     `path` is an export folder, the folder of its C source, or a packed file, whose C source is then written first. It
-    is compiled by the system's compiler (or that of the extra [cross]) for this machine, once: the library is kept in
-    the user's cache. Compiling a folder runs its code, so compile only what you would run. Several threads share the
-    images of a batch; a single image is always one thread's.
+    is compiled by the system's compiler (or that of the extra [cross]) for this machine, once: the library is cached.
+    Compiling a folder runs its code, so compile only what you would run. Several threads split the images of a batch;
+    a single image uses one thread.
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
@@ -49,13 +49,13 @@ def _compiled(found: Path, compiler: Compiler | None, flags: tuple[str, ...]) ->
             return compile_source(folder, compiler, flags)
     if (found / PACKED).is_file():
         return _from_packed(found / PACKED, compiler, flags)
-    raise ExportError(f"{found}: is no packed model, and no folder that holds {C}, model.c or {PACKED}")
+    raise ExportError(f"{found}: is neither a packed model nor a folder that holds {C}, model.c or {PACKED}")
 
 
 class CompiledModel:
-    """A model in a shared library, with memory of its own.
+    """A model in a shared library, with its own memory.
 
-    Threads may share it: it answers one at a time.
+    Thread-safe: calls run one after the other.
     """
 
     def __init__(self, library: Path, header: str) -> None:
@@ -79,32 +79,26 @@ class CompiledModel:
         self._library.library_init(self.tables_address)
 
     def use_threads(self, threads: int) -> None:
-        """How many share the images of a batch, each with scratch memory of its own."""
+        """The number of threads for a batch, each with its own scratch memory."""
         self._scratches = [aligned(self.scratch_bytes) for _ in range(threads)]
 
     def __call__(self, images: ArrayLike) -> Floats:
         """The logits of one image, or of a batch of them: (classes,) or (batch, classes)."""
-        given = self._checked(np.asarray(images))
-        batch = given.reshape(-1, *self.input_shape)
+        checked = self._checked(np.asarray(images))
+        batch = checked.reshape(-1, *self.input_shape)
         logits = np.empty((len(batch), len(self.class_names)), dtype=np.float32)
         with self._lock:
-            self._predict_shares(batch, logits)
-        return logits if given.ndim > len(self.input_shape) else logits[0]
+            self._predict_batch(batch, logits)
+        return logits if checked.ndim > len(self.input_shape) else logits[0]
 
-    def _predict_shares(self, batch: Floats, logits: Floats) -> None:
+    def _predict_batch(self, batch: Floats, logits: Floats) -> None:
         count = max(1, min(len(self._scratches), len(batch)))
-        ends = [len(batch) * (share + 1) // count for share in range(count)]
-        shares = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
         if count == 1:
             self._predict(self._scratches[0], batch, logits)
             return
-        with ThreadPoolExecutor(count) as pool:  # ctypes lets others run while C is at work
-            answers = [
-                pool.submit(self._predict, scratch, batch[share], logits[share])
-                for scratch, share in zip(self._scratches, shares, strict=False)
-            ]
-            for answer in answers:
-                answer.result()
+        parts = np.array_split(batch, count), np.array_split(logits, count)
+        with ThreadPoolExecutor(count) as pool:  # ctypes releases the GIL
+            list(pool.map(self._predict, self._scratches, *parts))
 
     def _predict(self, scratch: NDArray[np.uint8], batch: Floats, logits: Floats) -> None:
         self._library.library_predict(
@@ -113,12 +107,12 @@ class CompiledModel:
 
     @property
     def tables_address(self) -> ctypes.c_void_p:
-        """Where the expanded weights lie."""
+        """The address of the expanded weights."""
         return address(self._tables)
 
     @property
     def scratch_address(self) -> ctypes.c_void_p:
-        """Where the scratch memory of the first thread lies."""
+        """The address of the scratch memory of the first thread."""
         return address(self._scratches[0])
 
     @property
@@ -140,19 +134,19 @@ class CompiledModel:
 
 
 def aligned(size_bytes: int) -> NDArray[np.uint8]:
-    """Zeroed memory that begins at a cache line."""
+    """Zeroed memory aligned to a cache line."""
     memory = np.zeros(size_bytes + _ALIGNMENT, dtype=np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     return memory[begin : begin + size_bytes]
 
 
 def address(array: NDArray[Any]) -> ctypes.c_void_p:
-    """Where an array begins."""
+    """The address of an array."""
     return ctypes.c_void_p(array.ctypes.data)
 
 
 def model_sources(folder: Path) -> dict[str, str]:
-    """What a library is built of."""
+    """The sources of a library."""
     try:
         written = {name: (folder / name).read_text(encoding="utf-8") for name in ("model.c", "model.h")}
     except (OSError, ValueError) as error:
@@ -163,7 +157,7 @@ def model_sources(folder: Path) -> dict[str, str]:
 def compile_source(
     folder: Path, compiler: Compiler | None = None, flags: tuple[str, ...] = (), *, keep: bool = True
 ) -> CompiledModel:
-    """The C source in a folder, for this machine unless flags say otherwise."""
+    """The C source in a folder, compiled for this machine unless flags say otherwise."""
     compiler = compiler or require_compiler()
     sources = model_sources(folder)
     return CompiledModel(build_library(sources, flags or compiler.native(), compiler, keep=keep), sources["model.h"])
@@ -179,16 +173,16 @@ def _from_packed(path: Path, compiler: Compiler | None, flags: tuple[str, ...]) 
 
 
 def require_answers(what: str, model: CompiledModel, vectors: TestVectors) -> None:
-    """ExportError unless the model answers its test vectors."""
+    """ExportError unless the model reproduces its test vectors."""
     if vectors.images.shape[1:] != model.input_shape or vectors.logits.shape[1:] != (len(model.class_names),):
-        raise ExportError(f"{what}: its test vectors are those of another model")
+        raise ExportError(f"{what}: its test vectors belong to another model")
     found = agreement(model(vectors.images), vectors.logits)
     if not found.holds:
-        raise ExportError(f"{what}: the compiled model does not answer its test vectors: {found}")
+        raise ExportError(f"{what}: the compiled model does not reproduce its test vectors: {found}")
 
 
 def _shape(header: str, inputs: int) -> Shape:
-    """The shape that model.h says an image has; a vector where it does not say one."""
+    """The shape of an image in model.h; a vector if it has none."""
     for spelled in re.findall(r"\d+(?: x \d+)+", header):
         shape = tuple(map(int, spelled.split(" x ")))
         if math.prod(shape) == inputs:

@@ -1,8 +1,7 @@
 """Where each value of a graph lies in the scratch memory of the C program, planned before it is compiled.
 
-A value is kept from the record that gives it to the last that takes it; two values share memory if they are never kept
-at the same time. A reshaped value is the value itself. A record that works cell by cell writes over an input that
-nobody takes after it.
+A value is live from the step that computes it to the last that uses it; two values share memory if they are never live
+at the same time. A reshaped value is the value itself. A cellwise record overwrites an input without later uses.
 
 The rows of a map lie side by side. Maps whose size is a power of two are placed a cache line apart: otherwise they all
 fall into the same few sets of the first-level cache and evict each other. Where a layer reads its input in place, the
@@ -24,8 +23,8 @@ _CRAMPED = 256  # a quarter of the floats that a way of a first-level cache has
 
 @dataclass(frozen=True)
 class Layout:
-    """Floats from row to row and from channel to channel, in front of the first cell, and of it all; rows of zeros
-    above and below each map."""
+    """Floats from row to row and from channel to channel, before the first cell, and in total; rows of zeros above and
+    below each map."""
 
     row_step: int
     channel_step: int
@@ -35,13 +34,13 @@ class Layout:
 
 
 def flexible_values(steps: Sequence[Step], output: str) -> set[str]:
-    """Those whose maps need not lie side by side."""
+    """Values whose maps need not be contiguous."""
     flexible = {r.INPUT} | {step.name for step in steps if _skips(step)}
     return flexible - {name for step in steps if not _skips(step) for name in step.inputs} - {output}
 
 
 def borders(steps: Sequence[Step]) -> dict[str, int]:
-    """The rows of zeros that suit all layers that could read a value in place."""
+    """The rows of zeros that all layers need which could read a value in place."""
     rows: dict[str, int] = {}
     for step in steps:
         if isinstance(step.record, r.Convolution) and step.record.ternary:
@@ -51,7 +50,7 @@ def borders(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def layouts(shapes: Mapping[str, r.Shape], flexible: Collection[str], bordered: Mapping[str, int]) -> dict[str, Layout]:
-    """Of all values; `bordered` are those that someone reads in place, with the rows of their borders."""
+    """Of all values; `bordered` are those that a layer reads in place, with the rows of their borders."""
     return {
         name: _bordered(shape, bordered[name]) if name in bordered else _side_by_side(shape, name in flexible)
         for name, shape in shapes.items()
@@ -59,7 +58,7 @@ def layouts(shapes: Mapping[str, r.Shape], flexible: Collection[str], bordered: 
 
 
 def _skips(step: Step) -> bool:
-    """Whether its kernel can leave floats out between rows and channels."""
+    """Whether its kernel supports gaps between rows and channels."""
     return isinstance(step.record, r.Pool | r.AdaptivePool) or is_convolution(step.record)
 
 
@@ -73,14 +72,14 @@ def _bordered(shape: r.Shape, border: int) -> Layout:
     channels, height, width = shape
     row = bordered_row(width)
     step = (height + border) * row
-    # A map as wide as a tile has a cache line a row: with what lies beside it, it is read from one line.
+    # A map as wide as a tile has a cache line per row: with what lies beside it, it is read from one line.
     begin = border * row + (CELLS // 2 if width == CELLS else CELLS)
     return Layout(row, step, begin, begin + channels * step + CELLS, border)
 
 
 @dataclass
 class _Buffer:
-    """Floats that are kept from step `first` to step `last`, both included."""
+    """Floats that are live from step `first` to step `last`, both included."""
 
     size: int
     first: int
@@ -93,7 +92,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class Plan:
-    """Offsets in floats: of each value by name, of each step's work space by its place; and the size of it all."""
+    """Offsets in floats: of each value by name, of each step's work space by its index; and the total size."""
 
     values: Mapping[str, int]
     works: Mapping[int, int]
@@ -101,8 +100,8 @@ class Plan:
 
 
 def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, work_sizes: Mapping[int, int]) -> Plan:
-    """Lays out all values, of so many floats each, and the work space of those steps that need some."""
-    # A value that nobody takes is kept while it is made.
+    """Places all values, by their sizes in floats, and the work space of the steps that need some."""
+    # A value without uses is live while it is computed.
     ends = {r.INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     ends |= {name: place for place, step in enumerate(steps) for name in step.inputs} | {output: len(steps)}
     # The image is normalised into the scratch memory before step 0.
@@ -125,30 +124,30 @@ def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, wo
 
 
 def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
-    """The input whose memory the step's value takes over, if one can be."""
+    """The input whose memory the step's value can reuse, if there is one."""
     if isinstance(step.record, r.Reshape):
         return step.inputs[0]
-    if not isinstance(step.record, r.Activation | r.ChannelAffine | r.Add | r.Multiply):
+    if not step.record.cellwise:
         return None
-    # A gate is smaller than the product; it is never written over.
+    # A gate is smaller than the product; it is never overwritten.
     size = math.prod(step.shape)
     free = (name for name in step.inputs if buffers[name].last <= place and buffers[name].size == size)
     return next(free, None)
 
 
 def _place(buffers: list[_Buffer]) -> int:
-    """Gives each buffer its offset, by the order that needs least memory; how much that is.
+    """Sets the offset of each buffer, in the order that needs least memory, and returns the size.
 
-    The best order is not to be had cheaply; which of these wins depends on the network.
+    Finding the best order is expensive; which of these wins depends on the network.
     """
     best = min(_ORDERS, key=lambda order: _place_in(sorted(buffers, key=order)))
     return _place_in(sorted(buffers, key=best))
 
 
 def _place_in(buffers: list[_Buffer]) -> int:
-    """Each at the lowest offset where nothing is that is kept at the same time; the end of the highest.
+    """Each at the lowest offset that is free while it is live; returns the end of the highest.
 
-    Offsets are multiples of a cache line: a vector that lies across two lines costs two loads.
+    Offsets are multiples of a cache line: a vector across two lines costs two loads.
     """
     placed: list[_Buffer] = []
     for buffer in buffers:

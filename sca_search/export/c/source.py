@@ -1,8 +1,8 @@
 """The C export: one source file and one header of plain C99, an example, a self-test, and a Makefile.
 
-No heap, nothing of libc but memcpy, and of libm only what an activation needs. Ternary layers add and subtract;
-multiplications are left to the scale of each output channel. With integer activations the values in the scratch memory
-are bytes; it is still counted in floats.
+No heap, no libc function but memcpy, and of libm only what an activation needs. Ternary layers add and subtract; the
+only multiplications are those by the scale per output channel. With integer activations the values in the scratch
+memory are bytes; its size is still counted in floats.
 """
 
 import math
@@ -17,8 +17,8 @@ from sca_search.export.c.amalgamate import amalgamate, kernel_file
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.count_zeros import table_comment
 from sca_search.export.c.emit import Call, Literal, Table, float_chunks, float_value, integers, pairs, quoted, struct
-from sca_search.export.c.int8_layers import IntegerSurroundings, integer_call_of
-from sca_search.export.c.layers import call_of, surroundings, with_border
+from sca_search.export.c.int8_layers import integer_call_of
+from sca_search.export.c.layers import Context, call_of, context_of, with_border
 from sca_search.export.c.memory import Layout, Plan, plan_memory
 from sca_search.export.graph.fuse import Step, steps_of
 from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
@@ -30,27 +30,27 @@ _MODEL_HEADER = {"model.h": '#include "model.h"\n'}
 
 @dataclass(frozen=True)
 class _Program:
-    """Steps with their calls, None where there is nothing to do; where their values and tables lie."""
+    """Steps with their calls, None where there is nothing to do; and the places of their values and tables."""
 
     graph: Graph
     steps: tuple[Step, ...]
     calls: tuple[Call | None, ...]
     plan: Plan
-    begins: Mapping[str, int]  # floats in front of the first cell of a value
-    tables: Mapping[int, int]  # where the table of a step begins, in numbers
+    begins: Mapping[str, int]  # floats before the first cell of a value
+    tables: Mapping[int, int]  # index of the first number of a step's table
     stored: bool
-    first: Call  # makes the input of the image
-    last: Call | None  # makes the logits of the output, unless its step did
+    first: Call  # computes the input from the image
+    last: Call | None  # computes the logits from the output, unless its step did
     integer: IntegerModel | None = None
 
     @property
     def table_numbers(self) -> int:
-        """In memory, not in the source."""
+        """Numbers of the tables in memory, not in the source."""
         return 0 if self.stored else sum(len(call.table.numbers) for call in self.calls if call and call.table)
 
 
 def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions | None = None) -> tuple[Path, ...]:
-    """Writes the C form of a model into a folder and says which files there are."""
+    """Writes a model as C into a folder and returns the files."""
     texts = model_files(graph, options) | {
         "main.c": kernel_file("main.c"),
         "check.c": amalgamate(["check.c"], _MODEL_HEADER | {"vectors.h": _vectors(vectors)}),
@@ -68,7 +68,7 @@ def model_files(graph: Graph, options: COptions | None = None) -> dict[str, str]
 
 
 def stamped_steps(graph: Graph) -> tuple[str, ...]:
-    """What `MODEL_STEP_DONE(place)` stands behind, by place: the input, each step's record, the logits."""
+    """What precedes `MODEL_STEP_DONE(place)`, by place: the input, each step's record, the logits."""
     return (INPUT, *(step.record.name for step in steps_of(graph)), "logits")
 
 
@@ -82,11 +82,11 @@ def _program(graph: Graph, options: COptions) -> _Program:
 
 def _float_program(graph: Graph, options: COptions) -> _Program:
     steps = steps_of(graph)
-    around = surroundings(graph, steps, options)
-    calls = tuple(call_of(step, place, around) for place, step in enumerate(steps))
-    values = {name: layout.size for name, layout in around.layouts.items()}
-    begins = {name: layout.begin for name, layout in around.layouts.items()}
-    first = _normalise(graph, around.layouts[INPUT])
+    context = context_of(graph, steps, options)
+    calls = tuple(call_of(step, place, context) for place, step in enumerate(steps))
+    values = {name: layout.size for name, layout in context.layouts.items()}
+    begins = {name: layout.begin for name, layout in context.layouts.items()}
+    first = _normalise(graph, context.layouts[INPUT])
     last = Call("memcpy(out, {in0}, MODEL_OUTPUTS * sizeof(float));")
     plan = plan_memory(steps, values, graph.output, _works(calls))
     return _Program(graph, steps, calls, plan, begins, _table_begins(calls), options.stored, first, last)
@@ -104,10 +104,10 @@ def _normalise(graph: Graph, layout: Layout) -> Call:
 
 
 def _integer_program(model: IntegerModel, options: COptions) -> _Program:
-    graph, steps = model.graph, tuple(step.step for step in model.steps)
+    graph, steps = model.graph, model.steps
     shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
-    around = IntegerSurroundings(shapes, model.live, options)
-    calls = tuple(integer_call_of(step, place, around) for place, step in enumerate(model.steps))
+    context = Context(shapes, model.live, options)
+    calls = tuple(integer_call_of(step, place, context) for place, step in enumerate(steps))
     values = {name: math.ceil(math.prod(shapes[name]) / 4) for name in (INPUT, *(step.name for step in steps))}
     statistics = pairs("input_statistics", graph.mean, model.input_factors)
     sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
@@ -115,7 +115,7 @@ def _integer_program(model: IntegerModel, options: COptions) -> _Program:
     last = Call(
         f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits"
     )
-    written = any(step.is_logits for step in model.steps)
+    written = any(step.is_logits for step in steps)
     plan = plan_memory(steps, values, graph.output, _works(calls))
     begins = dict.fromkeys(values, 0)
     tables = _table_begins(calls)

@@ -193,7 +193,7 @@ class Tiles(Tiling):
     between them, and zeros between their rows.
     """
 
-    given: r.Shape = ()  # of the input
+    input_shape: r.Shape = ()  # of the input
     border: int | None = None  # rows of zeros between maps, if they are read in place
 
     @cached_property
@@ -219,7 +219,7 @@ class Tiles(Tiling):
     @property
     def phase_rows(self) -> int:
         if self.border is not None:
-            return self.given[1] + self.border
+            return self.input_shape[1] + self.border
         return self.rows + self.span // self.record.stride[0]
 
     @property
@@ -233,14 +233,14 @@ class Tiles(Tiling):
 
     @cached_property
     def _phase_cells(self) -> dict[int, int]:
-        """Cells of each phase of a row, if rows are laid out as they are: a tile's, and those beside it that count."""
+        """Cells per phase of a row, if columns are not combined: those of a tile, and those beside it that it needs."""
         stride = self.record.stride[1]
         phases = {step % stride: step // stride for step in self._column_steps}  # a phase's last step reaches farthest
         return {phase: math.ceil((CELLS + reach) / CELLS) * CELLS for phase, reach in sorted(phases.items())}
 
     @property
     def kernel_columns(self) -> list[int]:
-        """Where what a column of the kernel needs begins in a row; of combined ones, the first of them counts."""
+        """The cell of a row at which each column of the kernel begins; for combined columns, that of the first."""
         if self.combined > 1:
             return [column // self.combined * combinations(self.combined) * CELLS for column in range(self.kernel_x)]
         stride, begins, end = self.record.stride[1], {}, 0
@@ -250,7 +250,7 @@ class Tiles(Tiling):
 
     @cached_property
     def laid_cells(self) -> list[int]:
-        """Where the vectors begin that are laid out of a row of the map; none are if it is read in place."""
+        """The first cells of the vectors that are laid out per row of the map; none if it is read in place."""
         if self.border is not None:
             return []
         if self.combined > 1:
@@ -288,7 +288,7 @@ class Tiles(Tiling):
 
     @cached_property
     def row_vectors(self) -> int:
-        """That are laid out of a row of a channel, or of channels that are combined with each other."""
+        """Vectors that are laid out per row of a channel, or of channels that are combined with each other."""
         if self.combined == 1:
             return len(self.laid_cells)
         if self.kernel_x == 1:
@@ -296,40 +296,40 @@ class Tiles(Tiling):
         return sum(combinations(columns) for _, columns in self.groups_of(1))
 
     def areas(self, channels: int) -> int:
-        """How often a block of so many channels has such rows."""
+        """Number of planes in a block with this many channels."""
         return math.ceil(channels / self.combined) if self.kernel_x == 1 else channels
 
     @property
     def row_floats(self) -> int:
-        """From row to row."""
-        return self.row_vectors * CELLS if self.border is None else bordered_row(self.given[2])
+        """Floats from row to row."""
+        return self.row_vectors * CELLS if self.border is None else bordered_row(self.input_shape[2])
 
     @property
     def block_floats(self) -> int:
-        """Of a block, laid out or in place."""
+        """Floats of a block, laid out or in place."""
         return self.areas(self.block) * self.plane_rows * self.row_floats
 
     @property
     def read_bytes(self) -> int:
-        """Of all that a tile reads in place, and of what shares cache lines with it."""
+        """Bytes that a tile reads in place, with the rest of their cache lines."""
         cells = min(self.row_floats, self.cells + 2 * CELLS)
         return 4 * self.group_inputs * self.record.groups * (self.rows + self.span) * cells
 
     @property
     def planes_floats(self) -> int:
-        """Of all that is laid out of a block."""
+        """Floats of a block's planes."""
         return self.block_floats if self.border is None else 0
 
     @property
     def sums_floats(self) -> int:
-        """Sums of all outputs: kept between blocks, and where a map is narrower than a tile."""
-        kept = self.block < self.group_inputs or self.record.shape[2] < CELLS
-        return self.outputs * self.rows * CELLS if kept else 0
+        """Sums of all outputs: stored between blocks, and where a map is narrower than a tile."""
+        stored = self.block < self.group_inputs or self.record.shape[2] < CELLS
+        return self.outputs * self.rows * CELLS if stored else 0
 
     @property
     def fits(self) -> bool:
-        """Whether offsets, counts and places have room in their two bytes, and maps in place are such that a tile
-        never reaches beyond their border."""
+        """Whether offsets, counts and indices fit into two bytes, and tiles of maps in place never reach beyond the
+        border."""
         room = self.block_floats <= MOST_OFFSETS and max(self.listed, self.outputs) < 2**16
         return room and (self.border is None or self._border_suffices)
 
@@ -340,7 +340,7 @@ class Tiles(Tiling):
 
     @property
     def vectors(self) -> int:
-        """Of cells in a tile."""
+        """Vectors of cells per tile."""
         return self.rows * self.cells // CELLS
 
     def offsets(self, values: NDArray[np.int64], channels: int) -> NDArray[np.int64]:

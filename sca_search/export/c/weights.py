@@ -129,13 +129,13 @@ def some(mask: Mask) -> Mask:
 
 
 def cut_convolution(
-    record: Convolution, live: Living, given: Shape, border: int | None, options: COptions
+    record: Convolution, live: Living, input_shape: Shape, border: int | None, options: COptions
 ) -> TernaryConvolution:
     """Cut for the kernel chosen for a ternary convolution; its input can have `border` rows of zeros."""
     _check_taps(record, MOST_TRITS)
     part = LivePart.of(record, live)
-    kinds = _kinds(record, part.weight[:, part.channels], given)
-    if border is not None and (in_place := _in_place(record, part.weight, given, border)):
+    kinds = _kinds(record, part.weight[:, part.channels], input_shape)
+    if border is not None and (in_place := _in_place(record, part.weight, input_shape, border)):
         kinds["in-place"] = in_place
     if not kinds:
         size = " x ".join(map(str, part.weight.shape))
@@ -182,20 +182,20 @@ def _taps(record: Convolution) -> int:
     return math.prod(record.weight.shape[2:])
 
 
-def _kinds(record: Convolution, weight: Trits, given: Shape) -> dict[str, Tiles]:
+def _kinds(record: Convolution, weight: Trits, input_shape: Shape) -> dict[str, Tiles]:
     """The layouts of a convolution whose offsets fit into two bytes."""
     most = max(1, _SUM_LENGTH // _taps(record))
     kinds = {
-        kind: Tiles(record, weight, combined, most, given)
+        kind: Tiles(record, weight, combined, most, input_shape)
         for kind, combined in CONVOLUTION_KERNELS.items()
         if kind != "in-place"
     }
     return {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
 
 
-def _in_place(record: Convolution, weight: Trits, given: Shape, border: int) -> Tiles | None:
+def _in_place(record: Convolution, weight: Trits, input_shape: Shape, border: int) -> Tiles | None:
     """Without anything laid out, all channels are summed at once: sums must not become too long for it."""
-    tiles = Tiles(record, weight, given=given, border=border)
+    tiles = Tiles(record, weight, input_shape=input_shape, border=border)
     short = int(np.count_nonzero(weight, axis=(1, 2, 3)).max()) <= _SUM_LENGTH
     return tiles if tiles.fits and short and weight[0].size <= MOST_TRITS else None
 
@@ -206,10 +206,10 @@ def _check_taps(record: Convolution, most: int) -> None:
         raise ExportError(f"{record.name}: a Convolution in C may have {most} weights per kernel, this is {size}")
 
 
-def map_fields(record: Convolution, given: Shape) -> Fields:
+def map_fields(record: Convolution, input_shape: Shape) -> Fields:
     """The sizes of input and output, the first fields of a convolution's struct."""
     names = ("in_height", "in_width", "out_height", "out_width")
-    return dict(zip(names, (*given[1:], *record.shape[1:]), strict=True))
+    return dict(zip(names, (*input_shape[1:], *record.shape[1:]), strict=True))
 
 
 def kernel_fields(record: Convolution, name: str) -> Fields:

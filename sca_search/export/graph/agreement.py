@@ -1,4 +1,4 @@
-"""Whether two ways to run a model agree: logits, classes, and the time allowed for finding out."""
+"""Whether two implementations of a model agree: logits, classes, and a time limit for comparing them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from sca_search.export.graph.records import Floats
 
 Run = Callable[[Floats], NDArray[np.floating]]
-"""Images as a user gives them -> logits."""
+"""Images before normalisation -> logits."""
 
 TOLERANCE = 1e-5
-"""How far logits may differ, relative to the largest of them: float32 sums in another order stay below."""
+"""Allowed difference of logits, relative to the largest: float32 sums in another order stay below."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Agreement:
 
     images: int
     difference: float  # max|a - b| / max|b|
-    other_class: int  # images whose largest logit is another one, and no tie explains it
-    ties: int  # images whose largest logits lie so close that either may win
-    has_classes: bool = True  # else the answers are of no classes, and only their values are compared
+    other_class: int  # images with another predicted class that no tie explains
+    ties: int  # images whose largest logits are so close that either may win
+    has_classes: bool = True  # otherwise only values are compared
 
     @property
     def holds(self) -> bool:
@@ -71,14 +71,14 @@ def compare(
         for name in waiting:
             answers[name].append(clocks[name](images))
     return {
-        name: agreement(np.concatenate(given), np.concatenate(expected[: len(given)]), has_classes=has_classes)
-        for name, given in answers.items()
-        if given
+        name: agreement(np.concatenate(found), np.concatenate(expected[: len(found)]), has_classes=has_classes)
+        for name, found in answers.items()
+        if found
     }
 
 
 def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
-    """The batches in smaller ones, so that a slow format stops soon after its time is up."""
+    """The batches split into smaller ones, so that a slow format stops soon after its time limit."""
     for batch in batches:
         yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
 
@@ -102,7 +102,7 @@ class Beside:
 def classes_beside(
     runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
 ) -> Beside:
-    """Runs both for at most so many seconds."""
+    """Runs each for at most this many seconds."""
     clocks = [_Clock(run, seconds) for run in runs]
     classes: tuple[list[int], list[int]] = [], []
     for batch in batches:
@@ -117,7 +117,7 @@ def classes_beside(
 
 
 def values_beside(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
-    """How far the values of two models lie apart that need not be equal, in words."""
+    """The difference of the values of two models, which need not be equal, as a sentence."""
     clocks = [_Clock(run, seconds) for run in runs]
     apart: list[NDArray[np.floating]] = []
     largest = 0.0

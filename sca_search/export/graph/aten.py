@@ -15,19 +15,19 @@ from sca_search.export.graph.call import Call, Value
 
 _aten = torch.ops.aten
 EXPORTABLE = (
-    "records know convolutions over images and sequences, full layers on vectors, pools, BatchNorm, sums, channel "
+    "supported are convolutions over images and sequences, linear layers on vectors, pools, BatchNorm, sums, channel "
     "gates and the common activations"
 )
 PoolKind = Literal["max", "average"]
 
 
 def translate(call: Call) -> Any:
-    """What the call gives: a value, or for a call with several results a tuple whose first is one."""
+    """The result of the call: a value, or for a call with several results a tuple whose first is one."""
     if call.node.target is operator.getitem:
         source, index = call.arguments
-        return source[index] if isinstance(source, tuple) and index == 0 else call.refuse("gives indices or statistics")
+        return source[index] if isinstance(source, tuple) and index == 0 else call.reject("gives indices or statistics")
     if call.node.target not in _TABLE:
-        call.refuse(f"cannot be exported; {EXPORTABLE}")
+        call.reject(f"cannot be exported; {EXPORTABLE}")
     return _TABLE[call.node.target](call)
 
 
@@ -36,7 +36,7 @@ def _floats(tensor: Tensor) -> r.Floats:
 
 
 def _pair(call: Call, name: str, along_rows: int) -> r.Pair:
-    """A setting along height and width; a sequence has one of its own along its length, which is the width."""
+    """A setting along height and width; a sequence has only one, along its length, which is the width."""
     values = call[name]
     numbers = list(values) if isinstance(values, list | tuple) else [values]
     first = along_rows if _is_over_sequences(call) else numbers[0]
@@ -53,8 +53,8 @@ def _both_sides(call: Call, name: str) -> r.Sides:
 
 
 def _constant(call: Call, name: str) -> Tensor:
-    given = call[name]
-    return given if isinstance(given, Tensor) else call.refuse(f"needs a constant {name}")
+    value = call[name]
+    return value if isinstance(value, Tensor) else call.reject(f"needs a constant {name}")
 
 
 def _weight_fields(call: Call) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _weight_fields(call: Call) -> dict[str, Any]:
 def _convolution(call: Call) -> Value:
     source = call["input"]
     if not isinstance(source, Value):
-        call.refuse("needs a value that depends on the input")
+        call.reject("needs a value that depends on the input")
     fields = _weight_fields(call)
     if _is_over_sequences(call):
         fields["weight"] = fields["weight"][:, :, None]
@@ -91,7 +91,7 @@ def _convolution(call: Call) -> Value:
 
 
 def _named_padding(name: str, kernel: tuple[int, ...], dilation: r.Pair) -> r.Sides:
-    """torch's "same" gives the odd row or column to the end; "valid" pads nothing."""
+    """torch's "same" puts the odd row or column at the end; "valid" pads nothing."""
     rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
     return (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
 
@@ -99,12 +99,12 @@ def _named_padding(name: str, kernel: tuple[int, ...], dilation: r.Pair) -> r.Si
 def _linear(call: Call) -> Value:
     source = call.value("input")
     if len(source.shape) != 1:
-        call.refuse(f"takes vectors only, got the shape {source.shape}")
+        call.reject(f"takes vectors only, got the shape {source.shape}")
     return call.add(r.Linear, [source], call.shape, **_weight_fields(call))
 
 
 def _batch_norm(call: Call) -> tuple[Value]:
-    """(x - mean) / √(variance + eps) · weight + bias, as one scale and one bias, worked out in float64."""
+    """(x - mean) / √(variance + eps) · weight + bias, as one scale and one bias, computed in float64."""
     mean, variance = (_constant(call, f"running_{name}").double() for name in ("mean", "var"))
     weight, bias = call["weight"], call["bias"]
     scale = (variance + call["eps"]).rsqrt() * (1.0 if weight is None else weight.double())
@@ -115,9 +115,9 @@ def _batch_norm(call: Call) -> tuple[Value]:
 def _pool(kind: PoolKind, call: Call) -> Value:
     source = call.value("self")
     if kind == "max" and _pair(call, "dilation", 1) != (1, 1):
-        call.refuse("is dilated, which a pool cannot be")
+        call.reject("is dilated, which a pool cannot be")
     if kind == "average" and not _is_over_sequences(call) and call["divisor_override"] is not None:
-        call.refuse("has a divisor of its own, which a pool cannot have")
+        call.reject("has divisor_override, which is not supported")
     kernel = _pair(call, "kernel_size", 1)
     return call.add(
         r.Pool,
@@ -139,19 +139,19 @@ def _adaptive_pool(kind: PoolKind, call: Call) -> Value:
 def _reduction(kind: PoolKind, call: Call) -> Value:
     """A mean or maximum over rows, columns or both is an adaptive pool to one of each."""
     source = call.value("self")
-    given = call.node.all_input_nodes[0].meta["val"].ndim
-    dims = {dim % given for dim in call["dim"] or range(given)}
-    if given == 3:
+    rank = call.node.all_input_nodes[0].meta["val"].ndim
+    dims = {dim % rank for dim in call["dim"] or range(rank)}
+    if rank == 3:
         dims = {3 if dim == 2 else dim for dim in dims}  # a sequence lies along the width
     if len(source.shape) != 3 or not dims <= {2, 3}:
-        call.refuse(f"goes over the dimensions {sorted(dims)}; it may go over height and width")
+        call.reject(f"goes over the dimensions {sorted(dims)}; it may go over height and width")
     channels, height, width = source.shape
     pooled = (channels, 1 if 2 in dims else height, 1 if 3 in dims else width)
     return _shaped(call, call.add(r.AdaptivePool, [source], pooled, kind=kind))
 
 
 def _shaped(call: Call, value: Value) -> Value:
-    """The value under the shape that the call gives."""
+    """The value in the shape of the call's result."""
     return value if value.shape == call.shape else call.add(r.Reshape, [value], call.shape)
 
 
@@ -160,23 +160,23 @@ def _view(call: Call) -> Value:
 
 
 def _permute(call: Call) -> Value:
-    """Where only sizes of 1 change their places, the order of the values stays."""
+    """If only axes of size 1 move, the order of the values stays."""
     sizes = call.node.all_input_nodes[0].meta["val"].shape
     order = [dim % len(sizes) for dim in call["dims"]]
     moved = [dim for dim in order if sizes[dim] != 1]
-    return _view(call) if moved == sorted(moved) else call.refuse("changes the order of the values")
+    return _view(call) if moved == sorted(moved) else call.reject("changes the order of the values")
 
 
 def _pad(call: Call) -> Value:
-    """Zeros around a map wait for the convolution that takes them over."""
+    """Zeros around a map are left to the next convolution."""
     source = call.value("self")
     if call.node.target is _aten.pad.default and call["mode"] != "constant":
-        call.refuse(f"pads in the mode {call['mode']}, which a convolution cannot take over")
+        call.reject(f"pads in the mode {call['mode']}, which a convolution cannot absorb")
     widths = [*call["pad"], 0, 0, 0, 0]
     left, right, top, bottom = widths[:4]
     around = 2 if _is_over_sequences(call) else 4
     if call["value"] or any(widths[around:]) or min(widths) < 0 or len(call.sizes) not in (3, 4):
-        call.refuse("may only put zeros around the rows and columns of a map")
+        call.reject("may only put zeros around the rows and columns of a map")
     return Value(source.name, source.shape, (top, bottom, left, right))
 
 
@@ -197,7 +197,7 @@ def _clamp(lowest: str, highest: str | None, call: Call) -> Value:
     limits = (call[lowest], None if highest is None else call[highest])
     kinds: dict[Any, r.ActivationKind] = {(0, None): "relu", (0, 6): "relu6"}
     if limits not in kinds:
-        call.refuse(f"limits values to {limits}; it may limit them to 0 and above, or to 0 and 6")
+        call.reject(f"limits values to {limits}; it may limit them to 0 and above, or to 0 and 6")
     return _activation(kinds[limits], call)
 
 
@@ -213,10 +213,10 @@ def _sum(sign: float, call: Call) -> Value:
 
 
 def _reversed_difference(call: Call) -> Value:
-    """other - alpha · self, which torch makes of a number minus a value."""
+    """other - alpha · self: torch's form of a number minus a value."""
     other = call["other"]
     if isinstance(other, Value):
-        call.refuse("subtracts in reverse from a value that depends on the input")
+        call.reject("subtracts in reverse from a value that depends on the input")
     return _affine(call, call.value("self"), -call["alpha"], other)
 
 
@@ -231,24 +231,24 @@ def _product(call: Call) -> Value:
 def _quotient(call: Call) -> Value:
     divisor = call["other"]
     if isinstance(divisor, Value):
-        call.refuse("divides by a value that depends on the input")
+        call.reject("divides by a value that depends on the input")
     return _affine(call, call["self"], 1.0 / np.asarray(divisor, dtype=np.float64), 0.0)
 
 
 def _joined(call: Call, kind: type[r.Add] | type[r.Multiply], value: Value, other: Value) -> Value:
     gate = kind is r.Multiply and other.shape == (value.shape[0], 1, 1)
     if value.shape != call.shape or (other.shape != value.shape and not gate):
-        call.refuse(f"joins the shapes {value.shape} and {other.shape}")
+        call.reject(f"joins the shapes {value.shape} and {other.shape}")
     return call.add(kind, [call.unpadded(value), call.unpadded(other)], call.shape)
 
 
 def _affine(call: Call, value: Value, scale: Any, bias: Any) -> Value:
-    """Constants by channel; one number counts for all channels."""
+    """Constants per channel; one number applies to all channels."""
     scales, shifts = _by_channel(call, scale), _by_channel(call, bias)
     # Zeros around a map stay zeros where nothing is added.
     source = call.unpadded(value) if shifts.any() else value
     if source.padded_shape != call.shape:
-        call.refuse(f"widens the shape {source.shape} to {call.shape}")
+        call.reject(f"widens the shape {source.shape} to {call.shape}")
     return replace(call.add(r.ChannelAffine, [source], source.shape, scale=scales, bias=shifts), padding=source.padding)
 
 
@@ -256,14 +256,14 @@ def _by_channel(call: Call, constant: Any) -> r.Floats:
     values = np.asarray(constant, dtype=np.float32)
     sizes = (1,) * (len(call.sizes) - values.ndim) + values.shape
     if any(size != 1 for axis, size in enumerate(sizes) if axis != 1):
-        call.refuse(f"takes a constant of shape {values.shape}; it may have one value a channel")
+        call.reject(f"takes a constant of shape {values.shape}; it may have one value per channel")
     return np.ascontiguousarray(np.broadcast_to(values.ravel(), call.shape[:1]))
 
 
 def _concat(call: Call) -> Value:
     values = call["tensors"]
     if call["dim"] % len(call.sizes) != 1 or not all(isinstance(value, Value) for value in values):
-        call.refuse("may join values that depend on the input, along the channels")
+        call.reject("may join values that depend on the input, along the channels")
     inputs = [call.unpadded(value) for value in values]
     return inputs[0] if len(inputs) == 1 else call.add(r.Concat, inputs, call.shape)
 

@@ -1,4 +1,4 @@
-"""One call of a traced network as the translation sees it."""
+"""One call of a traced network, as the input of its translation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sca_search.errors import ExportError
 from sca_search.export.graph.records import Record, Shape, Sides
 
 BATCH = 2
-"""Images that a network is traced with: two and not one, so that mixing them shows in a shape."""
+"""Batch size for tracing: two and not one, so that mixing images shows in a shape."""
 
 
 def as_map(shape: Shape) -> Shape:
@@ -20,7 +20,7 @@ def as_map(shape: Shape) -> Shape:
 
 @dataclass(frozen=True)
 class Value:
-    """What a record gives, by its name; `padding` is zeros put around it that the next convolution takes over."""
+    """The value of a record, by name; `padding` is zeros around it, which the next convolution absorbs."""
 
     name: str
     shape: Shape
@@ -45,7 +45,7 @@ def depends_on_input(argument: Any) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call, the layer that makes it, its arguments (constants are tensors), and the way to add records."""
+    """A call, the layer that makes it, its arguments (constants are tensors), and a function that adds records."""
 
     node: Node
     place: str
@@ -54,29 +54,29 @@ class Call:
     keep: Callable[[Record], Value]
 
     def __getitem__(self, name: str) -> Any:
-        """An argument by the name that ATen's signature has for it, or its default."""
+        """An argument by its name in ATen's signature, or its default."""
         for index, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
             if argument.name == name:
-                given = index < len(self.arguments)
-                return self.arguments[index] if given else self.options.get(name, argument.default_value)
+                positional = index < len(self.arguments)
+                return self.arguments[index] if positional else self.options.get(name, argument.default_value)
         raise AssertionError(f"{self.node.target} has no argument {name}")
 
     def value(self, name: str) -> Value:
         """An argument that must depend on the input."""
-        given = self[name]
-        if not isinstance(given, Value):
-            self.refuse(f"needs a value that depends on the input as its {name}")
-        return self.unpadded(given)
+        value = self[name]
+        if not isinstance(value, Value):
+            self.reject(f"needs a value that depends on the input as its {name}")
+        return self.unpadded(value)
 
     def unpadded(self, value: Value) -> Value:
-        """The value, unless zeros are to be put around it."""
+        """The value, which must not have padding."""
         if any(value.padding):
-            self.refuse("follows a padding with zeros, which only a convolution can take over")
+            self.reject("follows a padding with zeros, which only a convolution can absorb")
         return value
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The result's shape as torch has it, the batch included."""
+        """The result's shape in torch, with the batch."""
         result = self.node.meta["val"]
         return tuple((result[0] if isinstance(result, tuple | list) else result).shape)
 
@@ -85,13 +85,13 @@ class Call:
         """The result's shape without the batch; a sequence counts as a map one pixel high."""
         sizes = self.sizes
         if len(sizes) not in (2, 3, 4) or sizes[0] != BATCH:
-            self.refuse(f"gives neither maps nor vectors, one an image: two images became the shape {sizes}")
+            self.reject(f"must give one map or vector per image: two images became the shape {sizes}")
         return as_map(sizes[1:])
 
     def add(self, record: type[Record], inputs: Sequence[Value], shape: Shape, **fields: Any) -> Value:
         """A record of that type under the layer's name."""
         return self.keep(record(self.place, tuple(value.name for value in inputs), shape, **fields))
 
-    def refuse(self, why: str) -> NoReturn:
-        """Says which layer and operation it is, and why not."""
+    def reject(self, why: str) -> NoReturn:
+        """ExportError with the layer, the operation and the reason."""
         raise ExportError(f"{self.place}: the operation {self.node.target} {why}")

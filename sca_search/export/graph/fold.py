@@ -1,4 +1,4 @@
-"""Folds each ChannelAffine into a layer: a BatchNorm into the one in front, an output scale into the one behind."""
+"""Folds each ChannelAffine into a layer: a BatchNorm into the preceding one, an output scale into the following one."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,8 +12,8 @@ from sca_search.export.graph.records import ChannelAffine, Floats, Graph, Record
 def fold_affines(graph: Graph) -> Graph:
     """A graph that computes the same with fewer records.
 
-    s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer takes over the other's constants where nobody else
-    uses its value in between. A single factor in front of a layer, w·(f·x) = f·w·x, is taken over by its scale.
+    s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between
+    has no other use. A single factor before a layer, w·(f·x) = f·w·x, goes into its scale.
     """
     return _fold_into_front(_fold_into_behind(graph))
 
@@ -25,17 +25,17 @@ def _fold_into_behind(graph: Graph) -> Graph:
         for record in graph.records
         if isinstance(record, ChannelAffine) and uses[record.name] == 1 and _is_one_factor(record)
     }
-    taken: set[str] = set()
-    kept: list[Record] = []
+    folded: set[str] = set()
+    records: list[Record] = []
     for record in graph.records:
         front = factors.get(record.inputs[0]) if isinstance(record, WeightRecord) else None
         if front is not None and isinstance(record, WeightRecord):
             scale = _floats(record.scale.astype(np.float64) * front.scale[0])
-            taken.add(front.name)
-            kept.append(replace(record, inputs=front.inputs, scale=scale))
+            folded.add(front.name)
+            records.append(replace(record, inputs=front.inputs, scale=scale))
         else:
-            kept.append(record)
-    return replace(graph, records=tuple(record for record in kept if record.name not in taken))
+            records.append(record)
+    return replace(graph, records=tuple(record for record in records if record.name not in folded))
 
 
 def _is_one_factor(record: ChannelAffine) -> bool:
@@ -50,18 +50,18 @@ def _uses(graph: Graph) -> Counter[str]:
 
 def _fold_into_front(graph: Graph) -> Graph:
     uses = _uses(graph)
-    kept: dict[str, Record] = {}
-    names: dict[str, str] = {}  # of folded records -> of those that took them over
+    records: dict[str, Record] = {}
+    names: dict[str, str] = {}  # of folded records -> of those that absorbed them
     for record in graph.records:
         current = replace(record, inputs=tuple(names.get(name, name) for name in record.inputs))
-        front = kept.get(current.inputs[0])
+        front = records.get(current.inputs[0])
         alone = uses[record.inputs[0]] == 1
         if alone and isinstance(current, ChannelAffine) and isinstance(front, WeightRecord | ChannelAffine):
-            kept[front.name] = _folded(front, current)
+            records[front.name] = _folded(front, current)
             names[record.name] = front.name
         else:
-            kept[current.name] = current
-    return replace(graph, records=tuple(kept.values()), output=names.get(graph.output, graph.output))
+            records[current.name] = current
+    return replace(graph, records=tuple(records.values()), output=names.get(graph.output, graph.output))
 
 
 def _folded(front: WeightRecord | ChannelAffine, behind: ChannelAffine) -> WeightRecord | ChannelAffine:

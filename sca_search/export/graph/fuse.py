@@ -1,6 +1,6 @@
-"""The records as the steps of a C program: what follows a layer and can be done while its sums are at hand, is.
+"""The records as the steps of a C program: operations that follow a layer are fused with it where possible.
 
-A convolution takes over a residual sum behind it, and it or a linear layer the limits of a ReLU or ReLU6.
+A convolution includes a residual sum that follows it, and it or a linear layer the limits of a ReLU or ReLU6.
 """
 
 import math
@@ -15,7 +15,7 @@ _LIMITS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
 @dataclass(frozen=True)
 class Step:
-    """A record, the values that it takes, and the name under which others take its own."""
+    """A record, its inputs, and the name of its value."""
 
     record: Record
     inputs: tuple[str, ...]
@@ -32,7 +32,7 @@ _Front = Callable[[str], Step | None]
 
 
 def is_convolution(record: Record) -> bool:
-    """Whether it is one to the kernels: one of a single cell is a linear layer."""
+    """Whether the convolution kernels are used: a convolution of a single cell is a linear layer."""
     if not isinstance(record, Convolution):
         return False
     single = record.shape[1:] == record.weight.shape[2:] == (1, 1)
@@ -47,19 +47,19 @@ def steps_of(graph: Graph) -> tuple[Step, ...]:
     steps: list[Step] = []
 
     def front(name: str) -> Step | None:
-        """The step of a weight record that nobody but the asker uses, and that limits nothing yet."""
+        """The step of a weight record with a single use and without limits so far."""
         step = steps[places[name]] if places[name] >= 0 else None
         fits = step is not None and isinstance(step.record, WeightRecord) and uses[name] == 1
         return step if fits and step is not None and step.limits == (-math.inf, math.inf) else None
 
     for record in graph.records:
-        taken = _with_residual(record, front, places) if isinstance(record, Add) else _with_limits(record, front)
-        if taken is None:
+        fused = _with_residual(record, front, places) if isinstance(record, Add) else _with_limits(record, front)
+        if fused is None:
             places[record.name] = len(steps)
             steps.append(Step(record, record.inputs, record.name))
         else:
-            place = places[taken.name]
-            steps[place] = replace(taken, name=record.name)
+            place = places[fused.name]
+            steps[place] = replace(fused, name=record.name)
             places[record.name] = place
     return tuple(steps)
 
@@ -72,7 +72,7 @@ def _with_limits(record: Record, front: _Front) -> Step | None:
 
 
 def _with_residual(record: Add, front: _Front, places: dict[str, int]) -> Step | None:
-    """The later of two convolutions takes the earlier value: that is there when its own is made."""
+    """The later of two convolutions adds the earlier value, which is available when its own is computed."""
     later, earlier = sorted(record.inputs, key=lambda name: -places[name])
     step = front(later)
     if step is None or step.residual or places[later] == places[earlier] or not is_convolution(step.record):

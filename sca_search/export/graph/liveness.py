@@ -1,8 +1,8 @@
-"""Which weights of the ternary layers matter: at high sparsity some outputs are zero, or read by nobody.
+"""Which weights of the ternary layers have an effect: at high sparsity some outputs are zero or never used.
 
-Forwards, channels are found that are zero wherever one looks (all weights zero, and a bias that a ReLU cuts off): the
-weights behind them do nothing. Backwards, outputs are found that no weight, no residual and no logit asks for: they
-need not be computed.
+A forward pass finds channels that are zero everywhere (all weights zero, and a bias that a ReLU cuts off): the weights
+that read them have no effect. A backward pass finds outputs that no weight, residual or logit uses: they need not be
+computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _Constants = NDArray[np.float64]  # a value for each channel that has it in all 
 
 @dataclass(frozen=True)
 class Living:
-    """What is left of a ternary layer: its weight with zeros where nothing comes in, and the outputs that are read."""
+    """The part of a ternary layer with an effect: its weight, zero where inputs are zero, and the outputs in use."""
 
     weight: r.Trits
     outputs: _Mask
@@ -34,7 +34,7 @@ def living(graph: r.Graph) -> dict[str, Living]:
     needed = {name: np.zeros(shape[0], dtype=bool) for name, shape in shapes.items()}
     needed[graph.output][:] = True
     for record in reversed(graph.records):
-        for name, mask in _asked(record, needed[record.name], weights, shapes).items():
+        for name, mask in _needed_inputs(record, needed[record.name], weights, shapes).items():
             needed[name] |= mask
     return {name: Living(weight, needed[name]) for name, weight in weights.items()}
 
@@ -77,8 +77,8 @@ def _pooled(_: r.Record, values: _Constants, *__: Any) -> _Constants:
     return np.where(values == 0, 0.0, np.nan)  # the mean of others may count a border of zeros
 
 
-def _reshaped(record: r.Reshape, values: _Constants, given: r.Shape) -> _Constants:
-    cells = np.broadcast_to(values.reshape(-1, *[1] * (len(given) - 1)), given).reshape(record.shape[0], -1)
+def _reshaped(record: r.Reshape, values: _Constants, source: r.Shape) -> _Constants:
+    cells = np.broadcast_to(values.reshape(-1, *[1] * (len(source) - 1)), source).reshape(record.shape[0], -1)
     return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
 
 
@@ -93,23 +93,24 @@ _CONSTANTS: dict[type[r.Record], Callable[..., _Constants]] = {
 }
 
 
-def _asked(
+def _needed_inputs(
     record: r.Record, needed: _Mask, weights: Mapping[str, r.Trits], shapes: Mapping[str, r.Shape]
 ) -> dict[str, _Mask]:
-    """Which channels of its inputs a record asks for, given which of its own are asked for."""
+    """Which channels of its inputs a record needs, from which of its own are needed."""
     if record.name in weights and not (isinstance(record, r.Convolution) and record.groups > 1):
         weight = weights[record.name][needed]
         return {record.inputs[0]: np.asarray(weight.any(axis=(0, *range(2, weight.ndim))))}
     if isinstance(record, r.Reshape):
-        given = shapes[record.inputs[0]]
+        source = shapes[record.inputs[0]]
         cells = np.broadcast_to(needed.reshape(-1, *[1] * (len(record.shape) - 1)), record.shape)
-        return {record.inputs[0]: np.asarray(cells.reshape(given[0], -1).any(axis=1))}
+        return {record.inputs[0]: np.asarray(cells.reshape(source[0], -1).any(axis=1))}
     if isinstance(record, r.Concat):
         ends = np.cumsum([shapes[name][0] for name in record.inputs])
-        asked: dict[str, _Mask] = {}
+        result: dict[str, _Mask] = {}
         for name, mask in zip(record.inputs, np.split(needed, ends[:-1]), strict=True):
-            asked[name] = asked.get(name, False) | mask
-        return asked
-    if isinstance(record, r.WeightRecord):  # a float times what was never computed could be anything
-        return {record.inputs[0]: np.ones(shapes[record.inputs[0]][0], dtype=bool)}
-    return dict.fromkeys(record.inputs, needed)
+            result[name] = result.get(name, False) | mask
+        return result
+    if record.channelwise:
+        return dict.fromkeys(record.inputs, needed)
+    # A float times what was never computed could be anything.
+    return {name: np.ones(shapes[name][0], dtype=bool) for name in record.inputs}

@@ -1,4 +1,4 @@
-"""What is exported: a trained torch network and what is known about it."""
+"""What is exported: a trained torch network and its metadata."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sca_search.export.graph.records import ChannelAffine, Floats, Graph, Shape, WeightRecord
+from sca_search.data.input_spec import InputSpec
+from sca_search.export.graph.records import ChannelAffine, Floats, Graph, WeightRecord
 from sca_search.export.graph.trace import record_name, trace
 
 Zeros = Mapping[str, tuple[int, int]]
@@ -19,7 +20,7 @@ Zeros = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Images:
-    """Inputs to compare formats on, as a user gives them: how many, their batches, and their classes if known."""
+    """Inputs before normalisation, to compare formats on: their number, batches, and labels if known."""
 
     count: int
     batches: Callable[[], Iterable[Floats]]
@@ -28,92 +29,72 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A baked network, the normalisation of its input, and what a study claims of it."""
+    """A baked network, its input, and the zeros that a study claims."""
 
     model: nn.Module
-    input_shape: Shape
-    class_names: tuple[str, ...]  # the outputs' names, whatever they are
+    input: InputSpec
     ternary_layers: tuple[str, ...] = ()
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
     claim: Zeros | None = None  # None: what is counted in the network itself
     images: Images | None = None  # a validation split, where there is one
-    training: Images | None = None  # images from which the scales of integer activations may be taken
+    training: Images | None = None  # images that calibrate the scales of integer activations
     about: Mapping[str, Any] = field(default_factory=dict)  # goes into model files; JSON
-    study_toml: str | None = None  # the study that found it; lies beside the model files
+    study_toml: str | None = None  # the study that found it; written next to the model files
     state_file: Path | None = None  # where its state was read from
-    kind: str = "classes"  # or multi-label, regression: what its answers are
-    target_mean: tuple[float, ...] = ()  # of a regression whose targets were standardised: exported files answer in
-    target_std: tuple[float, ...] = ()  # the user's units, answer · std + mean
 
     def graph(self) -> Graph:
         """Its records."""
         traced = trace(
             self.model,
-            self.input_shape,
+            self.input.input_shape,
             ternary_layers=self.ternary_layers,
-            mean=self.mean,
-            std=self.std,
-            class_names=self.class_names,
+            mean=self.input.mean or None,
+            std=self.input.std or None,
+            class_names=self.input.classes,
             about=self.about,
         )
-        return in_units(traced, self.target_mean, self.target_std) if self.target_std else traced
+        return in_units(traced, self.input) if self.input.is_standardised else traced
 
     def claimed_zeros(self) -> Zeros:
-        """By the names that records have."""
+        """By the names of records."""
         if self.claim is not None:
             return {record_name(name): count for name, count in self.claim.items()}
         weights = {name: self.model.get_parameter(f"{name}.weight") for name in self.ternary_layers}
         return {record_name(name): (int((weight == 0).sum()), weight.numel()) for name, weight in weights.items()}
 
     def normalised(self) -> nn.Module:
-        """The network as a module that takes images as they are."""
-        channels = self.input_shape[0]
-        mean, std = self.mean or (0.0,) * channels, self.std or (1.0,) * channels
-        network = Normalised(self.model, mean, std, self.input_shape)
-        return InUnits(network, self.target_mean, self.target_std) if self.target_std else network
+        """The network as a module that takes images before normalisation."""
+        return Normalised(self.model, self.input)
 
 
 class Normalised(nn.Module):
-    """A network behind the normalisation of its input, in evaluation mode."""
+    """A network that normalises its input, and converts its outputs to the user's units, in evaluation mode."""
 
     mean: Tensor
     std: Tensor
+    target_mean: Tensor | None
+    target_std: Tensor | None
 
-    def __init__(self, network: nn.Module, mean: Iterable[float], std: Iterable[float], input_shape: Shape) -> None:
+    def __init__(self, network: nn.Module, spec: InputSpec) -> None:
         super().__init__()
-        ones = [1] * (len(input_shape) - 1)
-        self.register_buffer("mean", torch.tensor([*mean], dtype=torch.float32).view(-1, *ones))
-        self.register_buffer("std", torch.tensor([*std], dtype=torch.float32).view(-1, *ones))
+        channels, *sides = spec.input_shape
+        by_channel = (-1, *[1] * len(sides))
+        for name, values in (("mean", spec.mean or [0.0] * channels), ("std", spec.std or [1.0] * channels)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32).view(by_channel))
+        for name, units in (("target_mean", spec.target_mean), ("target_std", spec.target_std)):
+            self.register_buffer(name, torch.tensor(units, dtype=torch.float32) if units else None)
         self.network = network
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network((images - self.mean) / self.std)
-        return logits
+        answers: Tensor = self.network((images - self.mean) / self.std)
+        if self.target_mean is None or self.target_std is None:
+            return answers
+        return answers * self.target_std + self.target_mean
 
 
-class InUnits(nn.Module):
-    """A network whose answers are put into the user's units."""
-
-    target_mean: Tensor
-    target_std: Tensor
-
-    def __init__(self, normalised: Normalised, mean: Iterable[float], std: Iterable[float]) -> None:
-        super().__init__()
-        self.register_buffer("target_mean", torch.tensor([*mean], dtype=torch.float32))
-        self.register_buffer("target_std", torch.tensor([*std], dtype=torch.float32))
-        self.normalised = normalised
-        self.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        answers: Tensor = self.normalised(images) * self.target_std + self.target_mean
-        return answers
-
-
-def in_units(graph: Graph, mean: Iterable[float], std: Iterable[float]) -> Graph:
-    """The graph with answer · std + mean folded into its last layer, or behind it where it is none or is used twice."""
-    shift, factor = np.array([*mean], dtype=np.float32), np.array([*std], dtype=np.float32)
+def in_units(graph: Graph, spec: InputSpec) -> Graph:
+    """The graph with output · std + mean folded into its last layer, or as one more record if that is not possible."""
+    shift, factor = (np.array(values, dtype=np.float32) for values in (spec.target_mean, spec.target_std))
     last = graph.record(graph.output)
     is_used = any(graph.output in record.inputs for record in graph.records)
     if isinstance(last, WeightRecord) and not is_used:

@@ -1,18 +1,17 @@
 """A trained network as plain records in execution order: numpy arrays and integers, no torch.
 
-Every format is written from these records and every reader gives them back, so that they are what the word "model"
-means in this package. A record takes the values of earlier records by name and gives one value; shapes are without
-the batch: (channels, height, width) for maps, (features,) for vectors. The value named `INPUT` is the image after
-normalisation, (image - mean) / std by channel. An input may also be a sequence (channels, length); a Reshape then makes
-it a map of height 1.
+Every format is written from these records and every reader returns them. A record takes the values of earlier records
+by name and produces one value; shapes are without the batch: (channels, height, width) for maps, (features,) for
+vectors. The value named `INPUT` is the image after normalisation, (image - mean) / std per channel. An input may also
+be a sequence (channels, length); a Reshape then makes it a map of height 1.
 
-BatchNorm is no record: it is folded into the scale and bias of the layer in front of it, or is a ChannelAffine
-where there is none. Dropout is nothing.
+BatchNorm is not a record: it is folded into the scale and bias of the preceding layer, or is a ChannelAffine if there
+is none. Dropout is left out.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ Floats = NDArray[np.float32]
 Trits = NDArray[np.int8]
 
 INPUT = "input"
-"""The name by which records ask for the normalised image; no record bears it."""
+"""The name of the normalised image; no record has it."""
 
 ActivationKind = Literal[
     "relu",  # max(x, 0)
@@ -42,7 +41,11 @@ ActivationKind = Literal[
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What all records have: a name of its own, the names of its inputs, the shape of its value."""
+    """A unique name, the names of the inputs, the shape of the value."""
+
+    cellwise: ClassVar[bool] = False  # each cell from the cells of the inputs at its place, which it may overwrite
+    channelwise: ClassVar[bool] = False  # each channel from the channels of the inputs at its place
+    has_integers: ClassVar[bool] = True  # whether there are kernels for integer activations
 
     name: str
     inputs: tuple[str, ...]
@@ -89,10 +92,12 @@ class Linear(WeightRecord):
 class Pool(Record):
     """The maximum or the average of windows; window i begins at i · stride - padding.
 
-    A maximum sees only the map itself. An average divides by the number of cells that lie in the map, with
-    `count_include_pad` in the map and its padding; never by cells beyond, where `ceil_mode` lets a last window
-    hang over the edge. `ceil_mode` says only how many windows there are, and the shape has that number.
+    A maximum is over the map without its padding. An average divides by the number of cells in the map, with
+    `count_include_pad` in the map and its padding; never by cells beyond, where `ceil_mode` lets a last window extend
+    over the edge. `ceil_mode` only determines the number of windows, which the shape has as well.
     """
+
+    channelwise = True
 
     kind: Literal["max", "average"]
     kernel: Pair
@@ -104,10 +109,12 @@ class Pool(Record):
 
 @dataclass(frozen=True, eq=False)
 class AdaptivePool(Record):
-    """The maximum or the average of windows that share out a map of H rows: ⌊iH/n⌋ to ⌈(i+1)H/n⌉; columns alike.
+    """The maximum or the average of n windows over a map of H rows: ⌊iH/n⌋ to ⌈(i+1)H/n⌉; columns likewise.
 
-    The shape says into how many; (channels, 1, 1) is the global pool.
+    The shape has the number of windows; (channels, 1, 1) is the global pool.
     """
+
+    channelwise = True
 
     kind: Literal["max", "average"]
 
@@ -115,6 +122,8 @@ class AdaptivePool(Record):
 @dataclass(frozen=True, eq=False)
 class Activation(Record):
     """A function of each value; see `ActivationKind` for their formulas."""
+
+    cellwise = channelwise = True
 
     kind: ActivationKind
     slope: float = 0.0  # of leaky_relu only
@@ -124,15 +133,19 @@ class Activation(Record):
 class Add(Record):
     """The sum of two values of equal shape."""
 
+    cellwise = channelwise = True
+
 
 @dataclass(frozen=True, eq=False)
 class Multiply(Record):
     """The product of two values: of equal shape, or a map and, second, a gate (channels, 1, 1) for its channels."""
 
+    cellwise = channelwise = True
+
 
 @dataclass(frozen=True, eq=False)
 class Concat(Record):
-    """Two or more values one behind the other along their first axis, the channels."""
+    """Two or more values concatenated along their first axis, the channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,22 +157,39 @@ class Reshape(Record):
 class ChannelAffine(Record):
     """scale[c] · x[c] + bias[c] along the first axis: a BatchNorm with no layer to fold into."""
 
+    cellwise = channelwise = True
+
     scale: Floats
     bias: Floats
+
+
+RECORDS: tuple[type[Record], ...] = (
+    Convolution,
+    Linear,
+    Pool,
+    AdaptivePool,
+    Activation,
+    Add,
+    Multiply,
+    Concat,
+    Reshape,
+    ChannelAffine,
+)
+"""All types of records. Every exporter has a table with an entry for each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A whole model: image in, logits out.
 
-    `about` is for people and for verification, JSON through and through; the study that made the model puts its
-    name, goal, trial, accuracies and claimed zeros there. Nothing in it changes what the model computes.
+    `about` is JSON for people and for verification: the study's name, goal, trial and accuracies. It has no effect on
+    what the model computes.
     """
 
     input_shape: Shape
     mean: Floats  # (input_shape[0],)
     std: Floats  # (input_shape[0],), above zero
-    records: tuple[Record, ...]  # each behind those whose values it takes
+    records: tuple[Record, ...]  # each after its inputs
     output: str  # the record whose value is the logits, shape (classes,)
     class_names: tuple[str, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -184,14 +214,14 @@ class Graph:
         return sum(layer.zeros for layer in self.ternary_layers) / weights if weights else 0.0
 
     def last_uses(self) -> dict[str, int]:
-        """For each value, the place of the last record that takes it; the output's is behind the last record."""
+        """For each value, the index of the last record that uses it; for the output, one past the last record."""
         uses = {name: place for place, record in enumerate(self.records) for name in record.inputs}
         return uses | {self.output: len(self.records)}
 
 
 @dataclass(frozen=True, eq=False)
 class TestVectors:
-    """Images as a user gives them (before normalisation) and the logits that the model must answer."""
+    """Images before normalisation, and the logits that the model must produce for them."""
 
     __test__ = False  # pytest takes names that begin with Test for tests
 

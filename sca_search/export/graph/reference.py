@@ -1,10 +1,11 @@
 """What the records mean, in plain numpy: slow and obvious, the reference for every other way to run a graph.
 
-Sums are taken in float64, so that what is left of a difference is the other side's rounding.
+Sums are computed in float64, so that any difference is the rounding of the other implementation.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ Values = NDArray[np.float64]  # batch first
 
 
 def evaluate(graph: r.Graph, images: r.Floats) -> r.Floats:
-    """The logits for a batch of images as a user gives them, before normalisation."""
+    """The logits of a batch of images before normalisation."""
     return every_value(graph, images)[graph.output].astype(np.float32)
 
 
@@ -31,7 +32,7 @@ def every_value(graph: r.Graph, images: r.Floats) -> dict[str, Values]:
 
 
 def apply(record: r.Record, inputs: list[Values]) -> Values:
-    """The value of one record, given those of its inputs."""
+    """The value of one record from those of its inputs."""
     return _MEANING[type(record)](record, *inputs)
 
 
@@ -56,9 +57,9 @@ def _convolution(record: r.Convolution, x: Values) -> Values:
             for column in range(weight.shape[3]):
                 rows = row * record.dilation[0] + record.stride[0] * np.arange(height)
                 columns = column * record.dilation[1] + record.stride[1] * np.arange(width)
-                seen = source[:, :, rows][:, :, :, columns]
+                cells = source[:, :, rows][:, :, :, columns]
                 sums[:, group * per_group : (group + 1) * per_group] += np.einsum(
-                    "oc,nchw->nohw", weight[:, :, row, column], seen
+                    "oc,nchw->nohw", weight[:, :, row, column], cells
                 )
     return _scaled(record, sums)
 
@@ -67,10 +68,10 @@ def _linear(record: r.Linear, x: Values) -> Values:
     return _scaled(record, x @ record.weight.astype(np.float64).T)
 
 
-def window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
+def _window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
     """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
     if isinstance(record, r.AdaptivePool):
-        yield from ((share, share.stop - share.start) for share in _shares(size, record.shape[1 + axis]))
+        yield from ((part, part.stop - part.start) for part in adaptive_windows(size, record.shape[1 + axis]))
         return
     before, after = record.padding[2 * axis : 2 * axis + 2]
     for index in range(record.shape[1 + axis]):
@@ -81,19 +82,28 @@ def window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Itera
         yield inside, counted
 
 
-def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
-    out = np.empty((len(x), *record.shape))
-    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
-        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+
+def pooled(record: r.Pool | r.AdaptivePool, x: Numbers, average: Callable[[Numbers, int], Numbers]) -> Numbers:
+    """The windows of a pool; `average` takes the sum of a window and the number of cells in its divisor."""
+    out = np.empty((len(x), *record.shape), dtype=x.dtype)
+    for i, (rows, rows_counted) in enumerate(_window_cells(record, x.shape[2], 0)):
+        for j, (columns, columns_counted) in enumerate(_window_cells(record, x.shape[3], 1)):
             window = x[:, :, rows, columns]
             if record.kind == "max":
                 out[:, :, i, j] = window.max((2, 3))
             else:
-                out[:, :, i, j] = window.sum((2, 3)) / (rows_counted * columns_counted)
-    return out
+                out[:, :, i, j] = average(window.sum((2, 3)), rows_counted * columns_counted)
+    return out  # type: ignore[return-value]
 
 
-def _shares(size: int, parts: int) -> list[slice]:
+def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
+    return pooled(record, x, lambda sums, count: sums / count)
+
+
+def adaptive_windows(size: int, parts: int) -> list[slice]:
+    """The windows of an adaptive pool along a side of this size."""
     return [slice(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
 
 

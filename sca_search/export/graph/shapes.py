@@ -1,4 +1,4 @@
-"""The rules of a graph: names, order, shapes, values. A graph that keeps them can be run by any of the formats."""
+"""The rules of a graph: names, order, shapes, values. Every format can express a graph that satisfies them."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import numpy as np
 from sca_search.errors import ExportError
 from sca_search.export.graph import records as r
 
-# More values than this in one map are no image classifier's; a file that asks for them is damaged or hostile.
+# No network needs more values than this in one map; a file with more is damaged or hostile.
 MOST_VALUES = 2**26
 # Names go into C comments and file keys.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
@@ -27,7 +27,7 @@ def check_graph(graph: r.Graph) -> None:
         _check_record(record, shapes)
         shapes[record.name] = record.shape
     if graph.output not in shapes or graph.output == r.INPUT:
-        raise ExportError(f"the output {graph.output!r} is the name of no record")
+        raise ExportError(f"the output {graph.output[:200]!r} is the name of no record")
     if shapes[graph.output] != (len(graph.class_names),):
         raise ExportError(
             f"the output {graph.output!r} has shape {shapes[graph.output]}, there are {len(graph.class_names)} classes"
@@ -35,12 +35,12 @@ def check_graph(graph: r.Graph) -> None:
 
 
 def output_shape(record: r.Record, inputs: Shapes) -> r.Shape:
-    """The shape that a record's value has, given those of its inputs; ExportError where they do not fit."""
+    """The shape of a record's value from those of its inputs; ExportError if they do not fit."""
     return _RULES[type(record)](record, inputs)
 
 
 def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ceil_mode: bool = False) -> int:
-    """How many windows lie along a side; with `ceil_mode` one may hang over the edge, but must begin before it."""
+    """Number of windows along a side; with `ceil_mode` one may extend over the edge, but must begin before it."""
     rest = size + sum(padding) - kernel
     if rest < 0 and not (ceil_mode and rest > -stride):
         return 0
@@ -62,10 +62,10 @@ def _check_record(record: r.Record, shapes: Mapping[str, r.Shape]) -> None:
     if not _NAME.fullmatch(record.name):
         raise ExportError(f"a record's name must be letters, digits and ._-, at most 200, got {record.name[:300]!r}")
     if record.name in shapes:
-        raise ExportError(f"{record.name}: the name is taken by an earlier record")
+        raise ExportError(f"{record.name}: an earlier record has the same name")
     for name in record.inputs:
         if name not in shapes:
-            raise ExportError(f"{record.name}: its input {name!r} is no earlier record")
+            raise ExportError(f"{record.name}: its input {name[:200]!r} is no earlier record")
     _check_sizes(record.name, record.shape)
     expected = output_shape(record, tuple(shapes[name] for name in record.inputs))
     if expected != record.shape:
@@ -161,7 +161,7 @@ def _adaptive_pool(record: r.AdaptivePool, inputs: Shapes) -> r.Shape:
 
 def _activation(record: r.Activation, inputs: Shapes) -> r.Shape:
     _require(record, record.kind in get_args(r.ActivationKind), f"of an unknown kind {record.kind!r}")
-    _require(record, math.isfinite(record.slope), f"has the slope {record.slope}")
+    _require(record, abs(record.slope) < 1e30, f"has the slope {record.slope}")
     return _one_input(record, inputs)
 
 
@@ -185,16 +185,16 @@ def _concat(record: r.Concat, inputs: Shapes) -> r.Shape:
 
 
 def _reshape(record: r.Reshape, inputs: Shapes) -> r.Shape:
-    given = _one_input(record, inputs)
-    _require(record, math.prod(given) == math.prod(record.shape), f"cannot make {record.shape} of {given}")
+    shape = _one_input(record, inputs)
+    _require(record, math.prod(shape) == math.prod(record.shape), f"cannot make {record.shape} of {shape}")
     return record.shape
 
 
 def _channel_affine(record: r.ChannelAffine, inputs: Shapes) -> r.Shape:
-    given = _one_input(record, inputs)
-    _check_floats(f"{record.name}: the scale", record.scale, given[:1])
-    _check_floats(f"{record.name}: the bias", record.bias, given[:1])
-    return given
+    shape = _one_input(record, inputs)
+    _check_floats(f"{record.name}: the scale", record.scale, shape[:1])
+    _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
+    return shape
 
 
 _RULES: dict[type[r.Record], Callable[[Any, Shapes], r.Shape]] = {

@@ -1,4 +1,4 @@
-"""Records -> a torch module that is ready to use: nobody's class but those below is needed for it."""
+"""Records -> a torch module that is ready to use and needs no other classes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ class RecordNetwork(nn.Module):
         values = {r.INPUT: (images - self.mean) / self.std}
         for place, (step, (name, inputs)) in enumerate(zip(self.steps, self._wiring, strict=True)):
             values[name] = step(*[values[each] for each in inputs])
-            for used in {*inputs, name}:  # what nobody asks for any more gives its memory back
+            for used in {*inputs, name}:  # values without further uses are freed
                 if self._last_uses.get(used, place) <= place:
                     del values[used]
         return values[self._output]

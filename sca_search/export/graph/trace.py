@@ -1,7 +1,7 @@
-"""A trained torch network -> records, by tracing: any network made of the operations that records know.
+"""A trained torch network -> records, by tracing: any network made of supported operations.
 
 `torch.export` gives the network as a flat list of ATen calls without side effects and dead code; each call becomes
-one record. Calls on constants alone (a weight that is computed from parameters) are carried out at once.
+one record. Calls on constants alone (a weight computed from parameters) are evaluated at once.
 """
 
 import copy
@@ -39,11 +39,11 @@ def trace(
 ) -> Graph:
     """The network's records; ExportError names the layer and the operation that they cannot express.
 
-    The weights of `ternary_layers` (module names) must be -1, 0 or 1. `mean` and `std` are those of the data, by
-    channel: the graph takes images as they are, the network took them normalised.
+    The weights of `ternary_layers` (module names) must be -1, 0 or 1. `mean` and `std` are those of the data, per
+    channel: the graph takes images before normalisation, the network took them normalised.
     """
     program = _exported(model, input_shape)
-    _refuse_kinds(model, program)
+    _check_kinds(model, program)
     walk = _Walk(model, program, ternary_layers)
     output = walk.run()
     walk.require_all_found()
@@ -62,7 +62,7 @@ def trace(
 
 
 def record_name(layer: str) -> str:
-    """A module's name as a record bears it."""
+    """The name of a module's record."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", layer).lstrip(".-")[:190] or "network"
 
 
@@ -71,8 +71,7 @@ def _numbers(output: Value) -> tuple[str, ...]:
 
 
 def _channels(values: Sequence[float] | None, shape: Shape, default: float) -> Any:
-    given = [default] * shape[0] if values is None else values
-    return np.asarray(given, dtype=np.float32)
+    return np.asarray([default] * shape[0] if values is None else values, dtype=np.float32)
 
 
 def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
@@ -80,7 +79,7 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
     images = torch.zeros(BATCH, *input_shape)
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # torch warns of its own insides here, nothing that a user can change
+            warnings.simplefilter("ignore")  # torch warns about its own internals, nothing that a user can change
             program: torch.export.ExportedProgram
             program = torch.export.export(network, (images,)).run_decompositions({})
             return program
@@ -89,7 +88,7 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
         raise ExportError(f"the network cannot be traced: {reason[0]}") from error
 
 
-# Layers whose operations would be refused one by one, in words that say less.
+# Layers whose operations would be rejected one by one, with less helpful messages.
 _UNKNOWN_KINDS: dict[type[nn.Module], str] = {
     Attention: "attention",
     nn.MultiheadAttention: "attention",
@@ -100,8 +99,8 @@ _UNKNOWN_KINDS: dict[type[nn.Module], str] = {
 }
 
 
-def _refuse_kinds(model: nn.Module, program: torch.export.ExportedProgram) -> None:
-    """Names the first layer that runs and that records have no word for."""
+def _check_kinds(model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    """Names the first layer in use that records cannot express."""
     stacks = [node.meta.get("nn_module_stack", {}).values() for node in program.graph.nodes]
     names = dict.fromkeys(path.partition("@")[0] for stack in stacks for path, _ in stack)
     for name in names:
@@ -112,7 +111,7 @@ def _refuse_kinds(model: nn.Module, program: torch.export.ExportedProgram) -> No
 
 
 class _Walk:
-    """Goes through the calls in order and keeps what each gave: a value of the graph or a constant."""
+    """Goes through the calls in order and stores the result of each: a value of the graph or a constant."""
 
     def __init__(
         self, model: nn.Module, program: torch.export.ExportedProgram, ternary_layers: Collection[str]
@@ -121,7 +120,7 @@ class _Walk:
         self._model = model
         self._program = program
         self._known: dict[Node, Any] = {}
-        self._taken = {INPUT}
+        self._names = {INPUT}
         self._ternary = set(ternary_layers)
         self._found: set[str] = set()
         self._scaled = {name for name, module in model.named_modules() if has_output_scale(module)}
@@ -159,7 +158,7 @@ class _Walk:
             raise ExportError(f"the network must give one tensor that depends on its input, got {len(results)} values")
         value: Value = results[0]
         if len(value.shape) != 1:
-            raise ExportError(f"the network must give one number a class, got the shape {value.shape}")
+            raise ExportError(f"the network must give one number per class, got the shape {value.shape}")
         return value
 
     def _resolved(self, argument: Any) -> Any:
@@ -178,11 +177,11 @@ class _Walk:
         return translate(Call(node, self._place(node), arguments, options, self._add))
 
     def _add(self, record: Record) -> Value:
-        """Keeps a record under a name that no other has: a module that is called twice makes two records."""
+        """Appends a record under a unique name: a module that is called twice makes two records."""
         is_scale = record.name in self._scaled and not isinstance(record, WeightRecord)
-        wanted = record_name(f"{record.name}.{OUTPUT_SCALE}" if is_scale else record.name)
-        name = next(name for name in _numbered(wanted) if name not in self._taken)
-        self._taken.add(name)
+        base = record_name(f"{record.name}.{OUTPUT_SCALE}" if is_scale else record.name)
+        name = next(name for name in _numbered(base) if name not in self._names)
+        self._names.add(name)
         if isinstance(record, WeightRecord) and record.name in self._ternary:
             record = replace(record, weight=_trits(record))
             self._found.add(record.name)
@@ -196,7 +195,7 @@ class _Walk:
             raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
 
     def _place(self, node: Node) -> str:
-        """The name of the innermost module that made the call, with the call's own where it is not alone there."""
+        """The name of the innermost module that made the call, with the call's own if the module makes several."""
         stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
         path = stack[-1].split("@")[0] if stack else ""  # torch appends @1 where a module is called a second time
         if path and not any(self._model.get_submodule(path).children()):

@@ -1,13 +1,14 @@
 """A model in integers: what the C export with `--activations int8` computes, defined exactly.
 
-A value is an integer q from -127 to 127 that stands for q · unit, with one unit for each value: the largest that was
-seen on training images, divided by 127. Sums are exact. What a step makes of them is a requantization (requantize.py):
+A value is an integer q from -127 to 127 that stands for q · unit, with one unit for each value: the largest magnitude
+measured on training images, divided by 127. Sums are exact. A step turns them into values by a requantization
+(requantize.py):
 
 - The image: q = (image - mean) · factor in float32, limited, then rounded, halves away from zero.
 - Ternary layers add and subtract. Other weights are integers from -127 to 127 with a unit for each output.
 - Scale, bias, a residual and the limits of a ReLU are one requantization of the sum, so are Add, Multiply (of the
   product), ChannelAffine, and each part of a Concat.
-- A maximum keeps its input's unit. An average is requantized by a fraction, rounded once.
+- A maximum has its input's unit. An average is requantized by a fraction, rounded once.
 - Other activations are a table of 255 values.
 - Logits of a linear layer leave as integers of 25 bits times a power of two, which is exact in float32; other logits
   as float32(q) · float32(unit).
@@ -36,16 +37,15 @@ from sca_search.export.integer.requantize import (
 
 AVERAGE_SHIFT = 16
 _LARGEST_SUM = 2**31 - 1
-_LOGIT_ROOM = 4  # logits may become so many times as large as they were seen
+_LOGIT_ROOM = 4  # logits may become this many times as large as measured
 
 Weight = NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerStep:
-    """A step and the integers that it needs, as far as it does."""
+class IntegerStep(Step):
+    """A step with the integers that it needs."""
 
-    step: Step
     weight: Weight | None = None
     requantizations: tuple[Requantization, ...] = ()  # of a Concat one for each part, of others one
     average_factor: int = 0  # over 2^AVERAGE_SHIFT
@@ -70,7 +70,7 @@ class IntegerModel:
 
 
 def integer_model(graph: r.Graph, largest: Mapping[str, float]) -> IntegerModel:
-    """The integers of a model whose values become so large; ExportError where integers cannot express it."""
+    """The integers of a model from the largest magnitude of each value; ExportError if integers cannot express it."""
     steps = steps_of(graph)
     live = living(graph)
     units = _units(steps, largest)
@@ -95,7 +95,7 @@ def _units(steps: tuple[Step, ...], largest: Mapping[str, float]) -> dict[str, f
 
 def _unit(largest: float) -> float:
     if not math.isfinite(largest):
-        raise ExportError("the training images give values that are not finite, so that they have no scale")
+        raise ExportError("the training images give NaN or infinity, so that the activations have no scale")
     return largest / HIGHEST if largest > 0 else 1.0
 
 
@@ -104,7 +104,7 @@ def _power_of_two(at_least: float) -> float:
 
 
 def _logit_step(graph: r.Graph, steps: tuple[Step, ...]) -> str | None:
-    """The linear layer that gives the logits and nothing else, if one does."""
+    """The linear layer whose only use is as the logits, if there is one."""
     by_name = {step.name: step for step in steps}
     name = graph.output
     while isinstance(by_name[name].record, r.Reshape) and by_name[name].inputs[0] != r.INPUT:
@@ -116,20 +116,22 @@ def _logit_step(graph: r.Graph, steps: tuple[Step, ...]) -> str | None:
 
 def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: r.Graph) -> IntegerStep:
     record, unit = step.record, units[step.name]
+    if not record.has_integers:
+        raise ExportError(f"{record.name}: {type(record).__name__} has no kernel for integer activations")
     if isinstance(record, r.WeightRecord):
         weight, scaling = _layer(step, units, unit, live)
-        return IntegerStep(step, weight, (requantization(record.name, scaling),))
+        return IntegerStep(**vars(step), weight=weight, requantizations=(requantization(record.name, scaling),))
     ratios = [units[name] / unit for name in step.inputs]
     if isinstance(record, r.Activation):
-        return IntegerStep(step, table=_table(record, units[step.inputs[0]], unit))
+        return IntegerStep(**vars(step), table=_table(record, units[step.inputs[0]], unit))
     if isinstance(record, r.Pool | r.AdaptivePool):
-        return IntegerStep(step, average_factor=_average_factor(step, ratios[0], graph))
+        return IntegerStep(**vars(step), average_factor=_average_factor(step, ratios[0], graph))
     scalings = _scalings(record, ratios, unit)
-    return IntegerStep(step, requantizations=tuple(requantization(record.name, each) for each in scalings))
+    return IntegerStep(**vars(step), requantizations=tuple(requantization(record.name, each) for each in scalings))
 
 
 def _scalings(record: r.Record, ratios: list[float], unit: float) -> tuple[Scaling, ...]:
-    """Of what is nothing but requantized; `ratios` are the inputs' units in units of the result."""
+    """Of records that only requantize; `ratios` are the inputs' units in units of the result."""
     if isinstance(record, r.Add):
         return (Scaling.of_one(ratios[0], ratios[1]),)
     if isinstance(record, r.Multiply):
@@ -141,9 +143,9 @@ def _scalings(record: r.Record, ratios: list[float], unit: float) -> tuple[Scali
     return ()
 
 
-def _table(record: r.Activation, given: float, unit: float) -> Weight:
+def _table(record: r.Activation, input_unit: float, unit: float) -> Weight:
     inputs = np.arange(-HIGHEST - 1, HIGHEST + 1).astype(np.float64)
-    values = np.rint(apply(record, [inputs * given]) / unit)
+    values = np.rint(apply(record, [inputs * input_unit]) / unit)
     return np.clip(values, -HIGHEST, HIGHEST).astype(np.int8)
 
 
@@ -163,11 +165,13 @@ def _average_factor(step: Step, ratio: float, graph: r.Graph) -> int:
 
 def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> IntegerStep:
     weight, scaling = _layer(step, units, unit, live)
-    return IntegerStep(step, weight, (logit_requantization(step.record.name, scaling),), is_logits=True)
+    return IntegerStep(
+        **vars(step), weight=weight, requantizations=(logit_requantization(step.record.name, scaling),), is_logits=True
+    )
 
 
 def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:
-    """The weights of a layer as integers, and what becomes of its sums."""
+    """The weights of a layer as integers, and the scaling of its sums."""
     record = step.record
     assert isinstance(record, r.WeightRecord)
     if record.ternary:
@@ -184,7 +188,7 @@ def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[st
 
 
 def quantized_weight(weight: Weight | r.Floats) -> tuple[Weight, NDArray[np.float64]]:
-    """Integers from -127 to 127 and the unit of each output: its largest weight, divided by 127."""
+    """Integers from -127 to 127 and the unit per output: its largest weight, divided by 127."""
     values = weight.astype(np.float64)
     largest = np.abs(values).reshape(len(values), -1).max(axis=1)
     units = np.where(largest > 0, largest / HIGHEST, 1.0)

@@ -1,6 +1,7 @@
-"""Runs a model in integers, by torch and numpy: the reference that the C export must equal bit for bit.
+"""Runs a model in integers, with torch and numpy: the reference that the C export must equal bit for bit; and measures
+the largest values, from which the scales follow.
 
-Layers are summed in float64, which holds all integers below 2^53: their sums are exact in any order.
+Layers are summed in float64, which represents all integers below 2^53: their sums are exact in any order.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,20 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sca_search.export.graph import records as r
-from sca_search.export.graph.reference import window_cells
+from sca_search.export.graph.reference import pooled
 from sca_search.export.graph.torch_module import RecordNetwork
 from sca_search.export.integer.model import AVERAGE_SHIFT, IntegerModel, IntegerStep
 from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
 
 
 def evaluate_integer(model: IntegerModel, images: r.Floats) -> r.Floats:
-    """The logits for a batch of images as a user gives them, before normalisation."""
+    """The logits of a batch of images before normalisation."""
     logits: r.Floats = every_integer(model, images)[model.output].astype(np.float32) * model.logit_unit
     return logits
 
 
 class IntegerNetwork(nn.Module):
-    """The same as a torch module that takes images as they are."""
+    """The same as a torch module."""
 
     def __init__(self, model: IntegerModel) -> None:
         super().__init__()
@@ -39,9 +40,8 @@ def every_integer(model: IntegerModel, images: r.Floats) -> dict[str, Integers]:
     """The integers of each step, and of the input."""
     values = {r.INPUT: quantized_input(model, images)}
     for step in model.steps:
-        values[step.step.name] = _MEANING[type(step.step.record)](
-            step, step.step.record, *[values[name] for name in step.step.inputs]
-        )
+        inputs = [values[name] for name in step.inputs]
+        values[step.name] = _MEANING[type(step.record)](step, step.record, *inputs)
     return values
 
 
@@ -58,31 +58,23 @@ def quantized_input(model: IntegerModel, images: r.Floats) -> Integers:
 
 def _weighted(step: IntegerStep, record: r.Convolution | r.Linear, x: Integers, *residual: Integers) -> Integers:
     assert step.weight is not None
-    weight, given = torch.from_numpy(step.weight.astype(np.float64)), torch.from_numpy(x.astype(np.float64))
+    weight, values = torch.from_numpy(step.weight.astype(np.float64)), torch.from_numpy(x.astype(np.float64))
     if isinstance(record, r.Convolution):
         top, bottom, left, right = record.padding
-        padded = F.pad(given, (left, right, top, bottom))
+        padded = F.pad(values, (left, right, top, bottom))
         sums = F.conv2d(padded, weight, None, record.stride, 0, record.dilation, record.groups)
     else:
-        sums = F.linear(given, weight)
-    exact: Integers = np.rint(sums.numpy()).astype(np.int64)  # what an algorithm with other products has rounded
+        sums = F.linear(values, weight)
+    exact: Integers = np.rint(sums.numpy()).astype(np.int64)  # some convolution algorithms round
     return requantize(exact, step.requantizations[0], *residual)
 
 
 def _pool(step: IntegerStep, record: r.Pool | r.AdaptivePool, x: Integers) -> Integers:
-    out = np.empty((len(x), *record.shape), dtype=np.int64)
-    for i, (rows, rows_counted) in enumerate(window_cells(record, x.shape[2], 0)):
-        for j, (columns, columns_counted) in enumerate(window_cells(record, x.shape[3], 1)):
-            window = x[:, :, rows, columns]
-            if record.kind == "max":
-                out[:, :, i, j] = window.max((2, 3))
-            else:
-                out[:, :, i, j] = average(window.sum((2, 3)), rows_counted * columns_counted, step.average_factor)
-    return out
+    return pooled(record, x, lambda sums, count: average(sums, count, step.average_factor))
 
 
 def average(sums: Integers, count: int, factor: int) -> Integers:
-    """sum / count · factor / 2^AVERAGE_SHIFT to the nearest integer, of two that are equally near the larger."""
+    """sum / count · factor / 2^AVERAGE_SHIFT to the nearest integer, ties rounded up."""
     divisor = count << AVERAGE_SHIFT
     return np.clip((2 * sums * factor + divisor) // (2 * divisor), -HIGHEST, HIGHEST)
 
@@ -115,22 +107,22 @@ _PORTION = 64
 
 
 def largest_values(graph: r.Graph, images: Iterable[r.Floats]) -> dict[str, float]:
-    """The largest absolute value of each record, and of the input, over batches of images as a user gives them."""
+    """The largest absolute value of each record, and of the input, over batches of images before normalisation."""
     network = RecordNetwork(graph)
     largest = dict.fromkeys([r.INPUT, *(record.name for record in graph.records)], 0.0)
 
-    def see(name: str, value: Tensor) -> None:
+    def measure(name: str, value: Tensor) -> None:
         largest[name] = max(largest[name], float(value.abs().max()))
 
     for record, step in zip(graph.records, network.steps, strict=True):
-        step.register_forward_hook(_hook(record.name, see))
+        step.register_forward_hook(_hook(record.name, measure))
     with torch.inference_mode():
         for batch in images:
             for part in torch.split(torch.from_numpy(batch), _PORTION):
-                see(r.INPUT, (part - network.mean) / network.std)
+                measure(r.INPUT, (part - network.mean) / network.std)
                 network(part)
     return largest
 
 
-def _hook(name: str, see: Callable[[str, Tensor], None]) -> Callable[[nn.Module, object, Tensor], None]:
-    return lambda _module, _inputs, value: see(name, value)
+def _hook(name: str, measure: Callable[[str, Tensor], None]) -> Callable[[nn.Module, object, Tensor], None]:
+    return lambda _module, _inputs, value: measure(name, value)

@@ -1,6 +1,6 @@
-"""How fast an exported model is: our C beside onnxruntime and torch, one image at a time on one thread.
+"""The latency of an exported model: our C compared with onnxruntime and torch, one image at a time on one thread.
 
-All are timed in one process, in turns, so that a slow phase of the machine hits every one of them.
+All are timed in one process, in turns, so that a slow phase of the machine affects all of them.
 """
 
 import math
@@ -29,7 +29,7 @@ OURS, FLOAT, INT8, TORCH = "C", "onnxruntime fp32", "onnxruntime int8", "torch, 
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to run a model, and what it takes up; None where that is not known."""
+    """One way to run a model, and the memory that it needs; None if unknown."""
 
     name: str
     sampler: Sampler
@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """Engines timed in turns; `adds` is how often a weight that is not zero meets a cell, None where nobody knows."""
+    """Engines timed in turns; `adds` is the number of additions by non-zero weights, None if unknown."""
 
     measured: tuple[Measured, ...]
     clock_hz: float
@@ -57,12 +57,12 @@ class Bench:
     built_by: str
 
     def ratio(self, measured: Measured) -> float | None:
-        """How many times as fast as onnxruntime in float32, by medians."""
+        """Speed-up over onnxruntime in float32, by medians."""
         rival = next((each for each in self.measured if each.engine.name == FLOAT), None)
         return None if rival is None else rival.timing.median / measured.timing.median
 
-    def adds_a_cycle(self, measured: Measured) -> float | None:
-        """Additions that the network needs, by the cycles that it took; dense engines do more of them."""
+    def adds_per_cycle(self, measured: Measured) -> float | None:
+        """Additions that the network needs, per cycle that it took; dense engines do more of them."""
         return None if self.adds is None else self.adds / (measured.timing.median * self.clock_hz)
 
     def as_json(self) -> dict[str, Any]:
@@ -83,9 +83,9 @@ class Bench:
             "iqr_us": 1e6 * timing.spread,
             "low_us": 1e6 * timing.low,
             "ratio": self.ratio(measured),
-            "adds_a_cycle": self.adds_a_cycle(measured),
+            "adds_per_cycle": self.adds_per_cycle(measured),
             "samples": len(timing.seconds),
-            "noisy_share": timing.noisy_share,
+            "noisy_fraction": timing.noisy_fraction,
             "over_quiet_samples": timing.has_quiet,
             "disk_bytes": engine.disk_bytes,
             "scratch_bytes": engine.scratch_bytes,
@@ -94,7 +94,7 @@ class Bench:
 
 
 def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lambda _line: None) -> Bench:
-    """Times the C source of an export folder, and what runs the same model in its stead, for so many seconds."""
+    """Times the C source of an export folder, and other engines with the same model, for this many seconds."""
     if not 0 < seconds < math.inf:
         raise ExportError(f"--seconds must be above 0, got {seconds:g}")
     if not folder.is_dir():
@@ -107,9 +107,9 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
     model = compile_model(folder, compiler=compiler)
     graph, vectors = _known(folder)
     integers = folder / INTEGER_VECTORS_FILE
-    answered = read_vectors(integers) if integers.is_file() else vectors
-    if answered is not None:
-        require_answers(str(folder / C), model, answered)
+    expected = read_vectors(integers) if integers.is_file() else vectors
+    if expected is not None:
+        require_answers(str(folder / C), model, expected)
     image = vectors.images[0] if vectors is not None else np.zeros(model.input_shape, dtype=np.float32)
     engines, left_out = [c_engine(OURS, model, image)], []
     if graph is None or vectors is None:
@@ -127,13 +127,13 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
 def of_timings(
     engines: list[Engine], timings: Timings, adds: int | None, left_out: tuple[str, ...], built_by: str
 ) -> Bench:
-    """What was timed, as a whole."""
+    """The engines with their timings."""
     measured = tuple(Measured(engine, timings.each[engine.name]) for engine in engines)
     return Bench(measured, timings.clock_hz, adds, left_out, built_by)
 
 
 def bench_engines(engines: list[Engine], seconds: float) -> Timings:
-    """Times engines in turns, with torch on one thread meanwhile."""
+    """Times engines in turns, with torch on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -143,7 +143,7 @@ def bench_engines(engines: list[Engine], seconds: float) -> Timings:
 
 
 def c_engine(name: str, model: CompiledModel, image: Floats) -> Engine:
-    """A compiled model; on disk it is its library, with the weights in it."""
+    """A compiled model; its size on disk is that of the library, with the weights."""
     return Engine(
         name,
         stopwatch().sampler(model, image),
@@ -154,7 +154,7 @@ def c_engine(name: str, model: CompiledModel, image: Floats) -> Engine:
 
 
 def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[str]]:
-    """onnxruntime in float32 and int8, or a sentence why not."""
+    """onnxruntime in float32 and int8, or why not."""
     missing = onnxruntime_missing()
     if missing:
         return [], [missing]
@@ -167,7 +167,7 @@ def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[
 
 
 def torch_engine(graph: Graph, image: Floats, disk_bytes: int | None = None) -> Engine:
-    """The model as `sca_search.load` gives it."""
+    """The model as `sca_search.load` returns it."""
     network, batch = RecordNetwork(graph), torch.from_numpy(np.array(image[None]))
 
     def run() -> None:
@@ -178,13 +178,13 @@ def torch_engine(graph: Graph, image: Floats, disk_bytes: int | None = None) -> 
 
 
 def adds_of(graph: Graph) -> int:
-    """Non-zero weights times the cells that each is used for; multiplications of dense layers count as well."""
+    """Non-zero weights times the cells that use them, multiplications of dense layers included."""
     layers = [record for record in graph.records if isinstance(record, WeightRecord)]
     return sum((layer.weight.size - layer.zeros) * math.prod(layer.shape[1:]) for layer in layers)
 
 
 def _known(folder: Path) -> tuple[Graph | None, TestVectors | None]:
-    """The model and its test vectors, from whichever files there are; a packed file in float16 has others than C."""
+    """The model and its test vectors, from the files that exist; a packed file in float16 has others than C."""
     graph, vectors = read_packed(folder / PACKED) if (folder / PACKED).is_file() else (None, None)
     if (folder / VECTORS_FILE).is_file():
         vectors = read_vectors(folder / VECTORS_FILE)

@@ -1,10 +1,10 @@
-"""Measures how long a network takes: its latency model, from the cache or now; one candidate as it would be exported;
+"""Measures the latency of a network: its latency model, from the cache or now; one candidate as it would be exported;
 or the program that measures it on another device."""
 
 import hashlib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -46,31 +46,31 @@ Say = Callable[[str], None]
 
 _MEASURE_SECONDS = 1.0
 _ATTEMPTS = 4
-_STEADY = 0.1  # quartiles so far apart, relative to the low percentile; a quiet machine has a fifth of it
+_STEADY = 0.1  # interquartile range relative to the low percentile; a quiet machine has a fifth of it
 _MOST_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class How:
-    """How a network is calibrated. Compiling takes longer than the timing, which ends early where it is sure."""
+    """How a network is calibrated. Compiling takes longer than the timing, which ends early if it is precise enough."""
 
     seconds: float = 15.0  # of timing, at most
-    fresh: bool = False  # measured even if it was before
+    fresh: bool = False  # ignore the cache
     sparsities: tuple[float, ...] = SPARSITIES
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One image on one thread: the tenth percentile of quiet samples, and how far the quartiles lie apart beside it."""
+    """One image on one thread: the tenth percentile of quiet samples, and the interquartile range relative to it."""
 
     latency_ms: float
     spread: float
-    noisy_share: float
+    noisy_fraction: float
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """A folder with the program for another device, the programs compiled in it, and a sentence where there is none."""
+    """A folder with the program for another device, the compiled programs in it, and why if there are none."""
 
     folder: Path
     programs: tuple[str, ...]
@@ -78,11 +78,9 @@ class Emitted:
 
 
 def graph_of(task: Task, model: nn.Module, layers: tuple[str, ...] | None = None) -> Graph:
-    """A network of the task with trits in its ternary layers, or those named. ExportError if it cannot be exported."""
-    data = task.data
+    """A network of the task with trits in its ternary layers, or in `layers`. ExportError if it cannot be exported."""
     layers = baked_layers(model, task.ternary_layers) if layers is None else layers
-    network = Network(model, data.input_shape, data.classes, layers, data.mean, data.std)
-    return replace(network, target_mean=data.target_mean, target_std=data.target_std).graph()
+    return Network(model, task.data.input, layers).graph()
 
 
 def calibration_graph(task: Task) -> Graph:
@@ -96,7 +94,7 @@ def calibration_graph(task: Task) -> Graph:
 
 
 def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> Calibration:
-    """What the latency model is made of."""
+    """The measurements of a latency model: from the cache, or measured now."""
     how, compiler = how or How(), require_compiler()
     known = cached_file(graph, compiler, how)
     if known.is_file() and not how.fresh:
@@ -108,13 +106,13 @@ def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None 
     try:
         make_private(known.parent)
         write_calibration(known, calibration)
-    except StorageError as error:  # a home that may not be written, or is full
-        say(f"the calibration is not kept: {error}")
+    except StorageError as error:  # a home folder that is not writable, or full
+        say(f"the calibration is not cached: {error}")
     return calibration
 
 
 def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
-    """Where the calibration of a network on this machine is kept: none of another processor, compiler or kernels."""
+    """The cache file of a network on this machine: one per processor, compiler and version of the kernels."""
     built_by = (compiler.version(), *compiler.command, *compiler.native())
     parts = [instruction_set(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
     whole = "".join(f"{len(part)}:{part}" for part in parts)
@@ -127,8 +125,8 @@ def _measured(graph: Graph, compiler: Compiler, how: How, say: Say) -> Calibrati
         _write_sources(folder, graph, how, say)
         build_calibration(folder, folder / "calibrate", compiler, compiler.native(), say)
         say(f"timing the network at several sparsities, for at most {how.seconds:g} s")
-        said = run_program([str(folder / "calibrate"), f"{how.seconds:g}"]).decode(errors="replace")
-    return parse_calibration(said, "the calibration", graph)
+        output = run_program([str(folder / "calibrate"), f"{how.seconds:g}"]).decode(errors="replace")
+    return parse_calibration(output, "the calibration", graph)
 
 
 def _write_sources(folder: Path, graph: Graph, how: How, say: Say) -> None:
@@ -140,7 +138,7 @@ def _write_sources(folder: Path, graph: Graph, how: How, say: Say) -> None:
 def emit_calibration(
     folder: Path, graph: Graph, target: str, say: Say = lambda _line: None, how: How | None = None
 ) -> Emitted:
-    """Writes the program that calibrates a network on another device: sources, and programs where they can be built."""
+    """Writes the program that calibrates a network on another device: sources, and programs if they can be built."""
     kind = TARGETS[require_target(target)]
     check_empty(folder)
     compiler, programs = zig_compiler(), []
@@ -158,8 +156,8 @@ def emit_calibration(
 _INSTALL = "pip install 'sca-search[cross]'"
 
 
-def refuse_mixed(emit: Path | None, target: str | None, seconds: float) -> None:
-    """Checks what a user asks of a calibration before data and network are read."""
+def check_options(emit: Path | None, target: str | None, seconds: float) -> None:
+    """Checks the options of a calibration before data and network are read."""
     if (emit is None) != (target is None):
         raise SpecError("--emit DIR and --target NAME must be given together: the program is for one kind of device")
     if target is not None and emit is not None:
@@ -170,21 +168,21 @@ def refuse_mixed(emit: Path | None, target: str | None, seconds: float) -> None:
 
 
 def check_empty(folder: Path) -> None:
-    """Refuses a place where something is already."""
+    """Rejects a path that exists and is not an empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "holds files" if folder.is_dir() else "is a file"
         raise SpecError(f"--emit: {folder} must be a new or an empty folder, it {what}")
 
 
 def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
-    """The C export of this very graph, compiled and timed on this machine; again where that was not quiet."""
+    """The C export of this graph, compiled and timed on this machine; repeated if that was not quiet."""
     sampler = sampler_of(graph)
     timing = steadiest(lambda: time_in_turns({"model": sampler}, seconds).each["model"])
-    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_share)
+    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_fraction)
 
 
 def sampler_of(graph: Graph) -> Sampler:
-    """The C export of a graph, compiled, on one image; nothing of it stays on the disk."""
+    """The C export of a graph, compiled, on one image; nothing stays on disk."""
     noise = _noise(graph)
     nothing = TestVectors(noise[None], np.zeros((1, len(graph.class_names)), np.float32))
     with tempfile.TemporaryDirectory() as temporary:
@@ -193,18 +191,18 @@ def sampler_of(graph: Graph) -> Sampler:
     return stopwatch().sampler(model, noise)
 
 
-def steadiest(take: Callable[[], Timing]) -> Timing:
+def steadiest(measure: Callable[[], Timing]) -> Timing:
     """The first of a few timings that is steady and has quiet samples, else the one with the smallest spread."""
-    taken: list[Timing] = []
+    timings: list[Timing] = []
     for _ in range(_ATTEMPTS):
-        taken.append(take())
-        if taken[-1].has_quiet and taken[-1].spread <= _STEADY * taken[-1].low:
-            return taken[-1]
-    return min(taken, key=lambda timing: timing.spread / timing.low)
+        timings.append(measure())
+        if timings[-1].has_quiet and timings[-1].spread <= _STEADY * timings[-1].low:
+            return timings[-1]
+    return min(timings, key=lambda timing: timing.spread / timing.low)
 
 
 def _noise(graph: Graph) -> Floats:
-    """An image that is normal noise once it is normalised, as in a calibration."""
+    """An image that is normal noise after normalisation, as in a calibration."""
     channels = (-1, *(1 for _ in graph.input_shape[1:]))
     noise = np.random.default_rng(0).standard_normal(graph.input_shape)
     image: Floats = (noise * graph.std.reshape(channels) + graph.mean.reshape(channels)).astype(np.float32)

@@ -1,8 +1,8 @@
-"""How long a network takes at given numbers of non-zeros: a sum over its layers, each a curve that was measured.
+"""The latency of a network as a function of its non-zeros: a sum over its layers, each with a measured curve.
 
 A calibration times the whole network at several sparsities, step by step. The steps of a variant are scaled so that
-their sum is the time of the whole prediction, which no time stamps interrupted; a layer's curve then goes through its
-scaled times, made monotone, since a weight more is never work less.
+their sum is the time of the whole prediction without time stamps; a layer's curve then interpolates its scaled times,
+made monotone, since more weights never mean less work.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from scipy.optimize import isotonic_regression
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Spread = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Sparsity = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Table(BaseModel):
@@ -24,7 +24,7 @@ class _Table(BaseModel):
 
 
 class StepTime(_Table):
-    """The low time of a step; what is said of weights is said of ternary layers alone."""
+    """The low time of a step; ternary layers also have a kernel and weights."""
 
     step: str
     low_us: Annotated[float, Field(ge=0)]
@@ -35,16 +35,16 @@ class StepTime(_Table):
 
 
 class VariantTime(_Table):
-    """The network at one sparsity: its low time as a whole, and that of its steps in order."""
+    """The network at one sparsity: its low time in total, and that of its steps in order."""
 
-    sparsity: Share
+    sparsity: Sparsity
     low_us: Annotated[float, Field(gt=0)]
     spread: Spread
     steps: Annotated[tuple[StepTime, ...], Field(min_length=1)]
 
 
 class Calibration(_Table):
-    """What the program of a calibration prints."""
+    """The output of the calibration program."""
 
     format: str
     version: int
@@ -67,10 +67,10 @@ class LayerLatency:
     weights: int
     nonzeros: tuple[int, ...]  # rising
     microseconds: tuple[float, ...]  # never falling
-    kernels: tuple[str, ...]  # what the layer had there
+    kernels: tuple[str, ...]  # of the layer at each point
 
     def at(self, nonzeros: float) -> float:
-        """Straight from point to point; sparser than all of them, straight on but never below 0; denser, the last."""
+        """Linear interpolation; extrapolated for sparser layers, but never below 0; constant for denser layers."""
         if nonzeros >= self.nonzeros[0] or len(self.nonzeros) == 1:
             return float(np.interp(nonzeros, self.nonzeros, self.microseconds))
         slope = (self.microseconds[1] - self.microseconds[0]) / (self.nonzeros[1] - self.nonzeros[0])
@@ -79,25 +79,25 @@ class LayerLatency:
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """A network's time, by the non-zeros of its ternary layers."""
+    """A network's time from the non-zeros of its ternary layers."""
 
-    fixed_us: float  # all that is no ternary layer
+    fixed_us: float  # everything but ternary layers
     layers: Mapping[str, LayerLatency]
     spread: float  # of the calibration, relative: between the halves of its samples, in the worst variant
     about: Mapping[str, str]
 
     def predict_us(self, nonzeros: Mapping[str, float]) -> float:
-        """Of one image on one thread; a number for every ternary layer."""
+        """Per image on one thread, from the non-zeros of every ternary layer."""
         return self.fixed_us + sum(layer.at(nonzeros[name]) for name, layer in self.layers.items())
 
     def range_us(self, least_nonzeros: Mapping[str, int]) -> tuple[float, float]:
-        """The fastest, every layer with the fewest non-zeros that it must keep, and the slowest, none of them zero."""
+        """The fastest, every layer with its minimum of non-zeros, and the slowest, without zeros."""
         dense = {name: layer.weights for name, layer in self.layers.items()}
         return self.predict_us(least_nonzeros), self.predict_us(dense)
 
 
 def latency_model(calibration: Calibration) -> LatencyModel:
-    """The model that a calibration gives."""
+    """The latency model of a calibration."""
     scales = [_scale(variant) for variant in calibration.variants]
     fixed = [
         scale * sum(step.low_us for step in variant.steps if step.weights is None)
@@ -126,7 +126,7 @@ def _scale(variant: VariantTime) -> float:
 
 
 def _layer(steps: list[StepTime], scales: list[float]) -> LayerLatency:
-    """A layer's curve from its step in every variant; what has the same number of non-zeros counts as one point."""
+    """A layer's curve from its step in every variant; equal numbers of non-zeros are averaged to one point."""
     first = steps[0]
     times: dict[int, list[float]] = {}
     for step, scale in zip(steps, scales, strict=True):

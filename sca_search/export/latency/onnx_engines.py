@@ -1,7 +1,7 @@
-"""onnxruntime at its best on a model, to compare with: float32, and int8 with its activations quantized, too.
+"""onnxruntime in its fastest configurations, to compare with: float32, and int8 with quantized activations.
 
-The exported ONNX file stores trits behind DequantizeLinear, which onnxruntime computes anew at every call: with its
-weights as plain floats the same network is nearly twice as fast, so that this is what a comparison must take.
+The exported ONNX file stores trits as input of DequantizeLinear, which onnxruntime computes at every call: with weights
+as plain floats the same network is nearly twice as fast, so a fair comparison uses those.
 """
 
 import logging
@@ -39,10 +39,10 @@ def int8_engine(graph: Graph, image: Floats, calibration: Floats) -> OnnxEngine:
     With reduced range, without which 16-bit sums overflow on processors that have no VNNI.
     """
     with tempfile.TemporaryDirectory() as temporary, _silence():
-        given, quantized = Path(temporary) / "float.onnx", Path(temporary) / "int8.onnx"
-        given.write_bytes(float_model(graph).SerializeToString())
+        original, quantized = Path(temporary) / "float.onnx", Path(temporary) / "int8.onnx"
+        original.write_bytes(float_model(graph).SerializeToString())
         quantize_static(
-            given,
+            original,
             quantized,
             _Reader(calibration),
             quant_format=QuantFormat.QDQ,
@@ -73,10 +73,10 @@ def _engine(content: bytes, image: Floats) -> OnnxEngine:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    given = {IMAGES: np.ascontiguousarray(image[None], dtype=np.float32)}
+    inputs = {IMAGES: np.ascontiguousarray(image[None], dtype=np.float32)}
 
     def run() -> Floats:
-        (logits,) = session.run([LOGITS], given)
+        (logits,) = session.run([LOGITS], inputs)
         answer: Floats = np.asarray(logits, dtype=np.float32)[0]
         return answer
 
@@ -94,7 +94,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Quantization advises on the root logger; a model of records has nothing left to prepare."""
+    """Quantization logs advice about preparing models, which does not apply to these."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

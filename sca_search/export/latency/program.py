@@ -1,7 +1,8 @@
-"""A C program that times a network at several sparsities and prints what it found: see kernels/calibrate.c.
+"""A C program that times a network at several sparsities and prints the results: see kernels/calibrate.c.
 
-Its variants are the network's own C source with random trits, compiled as a user compiles it. They run with time stamps
-between the steps and without: the steps tell how the time is shared, the whole tells how much of it there is.
+Its variants are the network's own C source with random trits, compiled as a user compiles it: latency depends on where
+the zeros are, not on what was learned. They run with time stamps between the steps and without: the stamps show how the
+time divides into steps, the run without them how long it is.
 """
 
 import functools
@@ -27,12 +28,12 @@ from sca_search.system.machine import usable_cores
 
 
 def nonzeros_at(graph: r.Graph, sparsity: float) -> dict[str, int]:
-    """Weights that are not zero, by ternary layer, at the same sparsity in each; never none."""
+    """Non-zero weights per ternary layer, at the same sparsity in each; at least one."""
     return {layer.name: max(1, round((1 - sparsity) * layer.weight.size)) for layer in graph.ternary_layers}
 
 
 def with_random_trits(graph: r.Graph, nonzeros: Mapping[str, int], seed: int = 0) -> r.Graph:
-    """The graph with so many trits that are not zero, each anywhere in its layer."""
+    """The graph with these numbers of non-zero trits, at random places in each layer."""
     draws = np.random.default_rng(seed)
     records = tuple(
         _filled(record, nonzeros[record.name], draws)
@@ -44,8 +45,8 @@ def with_random_trits(graph: r.Graph, nonzeros: Mapping[str, int], seed: int = 0
 
 
 def _filled(layer: r.WeightRecord, nonzeros: int, draws: np.random.Generator) -> r.WeightRecord:
-    """Scaled so that values stay near 1 however deep the network; a bias, as trained layers have it, keeps outputs
-    without weights from being zero, for which C has a short cut."""
+    """Scaled so that values stay near 1 in deep networks; a bias, as in trained layers, prevents outputs that are
+    always zero, which C skips."""
     size, outputs = layer.weight.size, len(layer.weight)
     trits = np.zeros(size, dtype=np.int8)
     trits[draws.choice(size, nonzeros, replace=False)] = draws.choice(np.array([-1, 1], dtype=np.int8), nonzeros)
@@ -60,21 +61,21 @@ VERSION = 1
 SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 # More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
 _STOPWATCH = "-O1"
-_SAID = 4  # files after which a compilation says how far it is
+_REPORT_EVERY = 4  # files after which a compilation reports its progress
 
 Say = Callable[[str], None]
 
 
 def network_hash(graph: r.Graph) -> str:
-    """Of a network's structure: records and their shapes, nothing of weights."""
+    """Hash of a network's structure: records and their shapes, without weights."""
     structure = [list(graph.input_shape), [describe(record) for record in graph.records], graph.output]
     return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @functools.cache
 def kernels_hash() -> str:
-    """Of everything that determines the speed of a model's C source: the kernels, and the source generated for a fixed
-    network at several sparsities. Comments and file names of the generator do not count.
+    """Hash of everything that determines the speed of a model's C source: the kernels, and the source generated for a
+    fixed network at several sparsities. Comments and file names of the generator do not count.
     """
     graph = _probe_graph()
     variants = (with_random_trits(graph, nonzeros_at(graph, sparsity)) for sparsity in SPARSITIES)
@@ -127,7 +128,7 @@ def calibration_sources(graph: r.Graph, sparsities: Sequence[float] = SPARSITIES
 def build_calibration(
     folder: Path, program: Path, compiler: Compiler, flags: tuple[str, ...], say: Say, cross: tuple[str, ...] = ()
 ) -> None:
-    """Compiles the sources in a folder; `cross` names another machine, where it is to run."""
+    """Compiles the sources in a folder; `cross` are the flags for another machine."""
     objects = _objects(folder)
 
     def compile_one(name: str) -> None:
@@ -136,7 +137,7 @@ def build_calibration(
     say(f"compiling {len(objects)} files")
     with ThreadPoolExecutor(usable_cores()) as pool:
         for done, _ in enumerate(pool.map(compile_one, objects), start=1):
-            if done % _SAID == 0 and done < len(objects):
+            if done % _REPORT_EVERY == 0 and done < len(objects):
                 say(f"compiled {done} of {len(objects)}")
     made = [Path(f"{program}-{name}.o") for name in objects]
     static = ("-static",) if cross else ()
@@ -146,7 +147,7 @@ def build_calibration(
 
 
 def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
-    """What is compiled, by the name of the object: files and flags of their own."""
+    """What is compiled, by the name of the object: its files and flags."""
     objects: dict[str, tuple[str, ...]] = {
         "stopwatch": (_STOPWATCH, str(folder / "stopwatch.c")),
         "calibrate": (str(folder / "calibrate.c"),),
@@ -161,7 +162,7 @@ def _variant(number: int, variant: r.Graph) -> str:
 
 
 def _table(graph: r.Graph, variants: list[r.Graph], sparsities: Sequence[float]) -> str:
-    """The header by which the program knows its variants, and what it is to say of them."""
+    """The header with the program's variants and their descriptions."""
     sizes = {
         "VARIANTS": len(variants),
         "STEPS": len(stamped_steps(graph)),
@@ -198,14 +199,14 @@ def _about(graph: r.Graph) -> str:
 
 
 def _described(variant: r.Graph) -> list[str]:
-    """What is known of each step before it is timed, as the inside of a JSON object."""
+    """The description of each step, as the inside of a JSON object."""
     layers = {layer.name: layer for layer in variant.ternary_layers}
     kernels = chosen_kernels(variant)
-    told = []
+    described = []
     for name in stamped_steps(variant):
         step: dict[str, object] = {"step": name}
         if name in layers:
             weights, zeros = layers[name].weight.size, layers[name].zeros
             step |= {"kernel": kernels[name], "weights": weights, "nonzeros": weights - zeros}
-        told.append(json.dumps(step)[1:-1])
-    return told
+        described.append(json.dumps(step)[1:-1])
+    return described

@@ -1,11 +1,11 @@
-"""A calibration as a file: what the program of a calibration printed, here or on another device.
+"""A calibration as a file: the output of the calibration program, on this or another device.
 
 {"format": "sca-search/latency", "version": 1, "network": "…", "kernels": "…", "threads": 1, "batch": 1, "cpu": "…",
  "compiler": "…", "samples": 640, "noisy_samples": 12, "variants": [{"sparsity": 0.5, "low_us": 81.2, "spread": 0.004,
  "steps": [{"step": "conv2", "kernel": "lists", "weights": 51200, "nonzeros": 25600, "low_us": 70.1, "spread": 0.003},
  …]}, …]}
 
-`network` and `kernels` are hashes: of the records without their weights, and of the C kernels and what writes them.
+`network` and `kernels` are hashes: of the records without their weights, and of the C kernels and generated C.
 """
 
 import json
@@ -24,7 +24,7 @@ from sca_search.system.files import write_text_atomic
 
 
 def read_latency_table(path: Path, graph: Graph) -> LatencyModel:
-    """The model of a file that was measured for this network with these kernels, on whatever machine."""
+    """The model of a file that was measured for this network with these kernels, on any machine."""
     return latency_model(read_calibration(path, graph))
 
 
@@ -34,7 +34,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 
 def read_calibration(path: Path, graph: Graph) -> Calibration:
-    """SpecError, naming the file, unless it is whole and of this network and these kernels."""
+    """SpecError, with the file's name, unless it is valid and of this network and these kernels."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -45,7 +45,7 @@ def read_calibration(path: Path, graph: Graph) -> Calibration:
 
 
 def parse_calibration(text: str, where: str, graph: Graph) -> Calibration:
-    """What a file holds; `where` it came from is for the sentence if it cannot be used."""
+    """The content of a file; `where` it came from is for the error message."""
     content = _content(text, where)
     _require_same(content, where, graph)
     try:
@@ -69,23 +69,23 @@ def _content(text: str, where: str) -> dict[str, Any]:
 
 
 def _require_same(content: dict[str, Any], where: str, graph: Graph) -> None:
-    """Format, network and kernels, in this order: the first that is another explains all that follows."""
+    """Format, network and kernels, in this order: the first that differs explains all other errors."""
     if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
-        given = f"{content.get('format')!r}, version {content.get('version')!r}"
-        raise SpecError(f"{where}: a latency table must have the format {FORMAT!r}, version {VERSION}, got {given}")
+        found = f"{content.get('format')!r}, version {content.get('version')!r}"
+        raise SpecError(f"{where}: a latency table must have the format {FORMAT!r}, version {VERSION}, got {found}")
     if content.get("network") != network_hash(graph):
-        given = f"must be of this study's network, {network_hash(graph)}, got {content.get('network')!r}"
-        raise SpecError(f"{where}: the latency table {given}")
+        rule = f"must be of this study's network, {network_hash(graph)}, got {content.get('network')!r}"
+        raise SpecError(f"{where}: the latency table {rule}")
     if content.get("kernels") != kernels_hash():
-        given = f"must be of this version's C kernels, {kernels_hash()}, got {content.get('kernels')!r}"
-        raise SpecError(f"{where}: the latency table {given}; calibrate again")
+        rule = f"must be of this version's C kernels, {kernels_hash()}, got {content.get('kernels')!r}"
+        raise SpecError(f"{where}: the latency table {rule}; calibrate again")
 
 
 def _check(calibration: Calibration, graph: Graph) -> None:
-    """What single numbers do not show. ValueError says what is wrong."""
+    """Rules that involve several numbers. ValueError says what is wrong."""
     sparsities = [variant.sparsity for variant in calibration.variants]
     if any(later <= earlier for earlier, later in pairwise(sparsities)):
-        raise ValueError(f"the sparsities of its variants must rise, got {sparsities}")
+        raise ValueError(f"the sparsities of its variants must increase, got {sparsities}")
     if calibration.noisy_samples > calibration.samples:
         raise ValueError(f"{calibration.noisy_samples} of {calibration.samples} samples cannot be noisy")
     for variant in calibration.variants:
@@ -94,7 +94,7 @@ def _check(calibration: Calibration, graph: Graph) -> None:
         for few, many in zip(sparser.steps, denser.steps, strict=True):
             if (few.nonzeros or 0) > (many.nonzeros or 0):
                 raise ValueError(
-                    f"{few.step}: non-zeros must not rise with sparsity, got {many.nonzeros, few.nonzeros}"
+                    f"{few.step}: non-zeros must not increase with sparsity, got {many.nonzeros, few.nonzeros}"
                 )
 
 
@@ -111,7 +111,7 @@ def _check_steps(variant: VariantTime, graph: Graph) -> None:
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first fault: where in the file, the rule, what was given."""
+    """The first error: where in the file, the rule, the actual value."""
     fault = error.errors()[0]
     place = ".".join(map(str, fault["loc"]))
     return f"{place}: {fault['msg'][0].lower()}{fault['msg'][1:]}, got {str(fault['input'])[:80]}"

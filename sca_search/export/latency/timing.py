@@ -1,9 +1,9 @@
-"""Times several programs in one process, in turns, and sees when the machine is not quiet.
+"""Times several programs in one process, in turns, and detects when the machine is not quiet.
 
-Each sample stands between two calibration loops whose cycles are known. One is a single chain of instructions: it
-tells the clock. The other fills the core: it slows down when a second thread of the same core is at work, which the
-first does not notice. A sample is noisy if a loop beside it took over a tenth longer than the fastest, or if its thread
-was interrupted.
+Each sample is taken between two calibration loops whose cycles are known. One is a single chain of instructions: it
+measures the clock rate. The other fills the core: it slows down when a second thread of the same core is running, which
+the first does not notice. A sample is noisy if a loop next to it took over a tenth longer than the fastest, or if its
+thread was interrupted.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ from sca_search.export.c.library import CompiledModel, address
 from sca_search.export.graph.records import Floats
 
 Sampler = Callable[[int], float]
-"""Seconds that so many calls take."""
+"""Number of calls -> seconds."""
 
 # More optimisation would vectorise the loops, and their cycles would no longer be known.
 _FLAGS = ("-O1", "-std=c99")
 _LOOPS = 4_000  # about 20 microseconds of each loop
-_CYCLES_A_LOOP = 16
+_CYCLES_PER_LOOP = 16
 _NOISY = 1.1  # times the fastest loop
 _INTERRUPTED = 1.02  # times the seconds that the thread was running
 _WARM_SECONDS, _SAMPLE_SECONDS = 0.001, 0.002
@@ -36,14 +36,14 @@ _FEWEST_QUIET = 5
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """Seconds a call, sample by sample, and which samples were taken while the machine was quiet."""
+    """Seconds per call of each sample, and which samples were measured while the machine was quiet."""
 
     seconds: NDArray[np.float64]
     quiet: NDArray[np.bool_]
 
     @property
-    def noisy_share(self) -> float:
-        """The share of samples that a noisy machine spoilt."""
+    def noisy_fraction(self) -> float:
+        """The fraction of noisy samples."""
         return 1.0 - float(self.quiet.mean())
 
     @property
@@ -57,7 +57,7 @@ class Timing:
 
     @property
     def low(self) -> float:
-        """The tenth percentile: what a noise that was not seen has touched least."""
+        """The tenth percentile: least affected by noise that was not detected."""
         return self._percentile(10)
 
     @property
@@ -71,27 +71,27 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timings:
-    """Programs by name that were timed in turns, and the processor's clock meanwhile."""
+    """Programs by name that were timed in turns, and the processor's clock rate."""
 
     clock_hz: float
     each: Mapping[str, Timing]
 
 
 def time_in_turns(samplers: Mapping[str, Sampler], seconds: float, least_rounds: int = 7) -> Timings:
-    """Rounds in which every program is sampled once, for so many seconds."""
+    """Rounds in which every program is sampled once, for this many seconds."""
     watch = stopwatch()
     counts = {name: _calls(sampler) for name, sampler in samplers.items()}
-    taken: dict[str, list[_Sample]] = {name: [] for name in samplers}
+    samples: dict[str, list[_Sample]] = {name: [] for name in samplers}
     names, rounds, end = list(samplers), 0, time.monotonic() + seconds
     while rounds < least_rounds or time.monotonic() < end:
         for name in names:
-            taken[name].append(_sample(watch, samplers[name], counts[name]))
-        names = [*names[1:], names[0]]  # so that nobody always follows the same one
+            samples[name].append(_sample(watch, samplers[name], counts[name]))
+        names = [*names[1:], names[0]]  # so that the order varies
         rounds += 1
-    loops = np.array([sample.loops for samples in taken.values() for sample in samples])
+    loops = np.array([sample.loops for each in samples.values() for sample in each])
     fastest = loops.min(axis=0)
-    each = {name: _timing(samples, counts[name].sample, fastest) for name, samples in taken.items()}
-    return Timings(_CYCLES_A_LOOP * _LOOPS / float(fastest[0]), each)
+    timings = {name: _timing(each, counts[name].sample, fastest) for name, each in samples.items()}
+    return Timings(_CYCLES_PER_LOOP * _LOOPS / float(fastest[0]), timings)
 
 
 class Stopwatch:
@@ -109,13 +109,13 @@ class Stopwatch:
         return self._library.stopwatch_cycles(count), self._library.stopwatch_width(count)
 
     def sampler(self, model: CompiledModel, image: Floats) -> Sampler:
-        """A compiled model on one image, timed inside C: what it costs to call from Python is left out."""
+        """A compiled model on one image, timed inside C, without the cost of calls from Python."""
         logits = np.empty(len(model.class_names), dtype=np.float32)
         memory = np.ascontiguousarray(image, dtype=np.float32)
         places = (model.function, model.tables_address, model.scratch_address, address(memory), address(logits))
 
         def sample(count: int) -> float:
-            _ = model, memory, logits  # whose memory is written to, so that they must live as long as this function
+            _ = model, memory, logits  # their memory is used, so they must live as long as this function
             seconds: float = self._library.stopwatch_model(*places, ctypes.c_size_t(count))
             return seconds
 
@@ -124,7 +124,7 @@ class Stopwatch:
 
 @functools.cache
 def stopwatch() -> Stopwatch:
-    """The one of this process."""
+    """The stopwatch of this process."""
     return Stopwatch()
 
 
@@ -142,7 +142,7 @@ def python_sampler(call: Callable[[], Any]) -> Sampler:
 
 @dataclass(frozen=True)
 class _Calls:
-    """How many calls warm the caches before a sample, since others drove its data out, and how many are the sample."""
+    """Number of calls that warm the caches before a sample, and in the sample."""
 
     warm: int
     sample: int

@@ -17,7 +17,7 @@ from sca_search.export.graph.records import INPUT, Floats, Graph, Record, Reshap
 from sca_search.export.latency.timing import Timing, stopwatch, time_in_turns
 
 Timer = Callable[[Graph, WeightRecord], Mapping[str, Timing]]
-"""A graph and one of its layers -> the time of each kernel that the layer can have."""
+"""A graph and one of its layers -> the time of each kernel that the layer can use."""
 
 _SECONDS = 0.5  # for all kernels of a layer together
 
@@ -28,19 +28,19 @@ def tune(graph: Graph, say: Callable[[str], None] = lambda _line: None, timer: T
     for layer in graph.ternary_layers:
         timings = (timer or time_kernels)(graph, layer)
         chosen[layer.name] = min(timings, key=lambda kind: timings[kind].low)
-        say(f"{layer.name}: {chosen[layer.name]} ({_told(timings)})")
+        say(f"{layer.name}: {chosen[layer.name]} ({_described(timings)})")
     return chosen
 
 
 def time_kernels(graph: Graph, layer: WeightRecord) -> Mapping[str, Timing]:
-    """One layer of a graph with each kernel that it can have, in turns."""
+    """One layer of a graph with each kernel that it can use, in turns."""
     image = layer_input(graph, layer)
     samplers = {kind: stopwatch().sampler(model, image) for kind, model in layer_models(graph, layer).items()}
     return time_in_turns(samplers, _SECONDS).each
 
 
 def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ()) -> dict[str, CompiledModel]:
-    """A layer alone, compiled with each kernel that it can have."""
+    """A layer alone, compiled with each kernel that it can use."""
     alone = one_layer(graph, layer)
     known = [kind for kind in CONVOLUTION_KERNELS if can_have(graph, layer.name, kind)] if is_convolution(layer) else ()
     models = {}
@@ -52,7 +52,7 @@ def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ())
 
 
 def one_layer(graph: Graph, layer: WeightRecord) -> Graph:
-    """A graph of nothing but one layer of another; of the answers, its caller is given only the first."""
+    """A graph with only one layer of another; of its outputs, only the first is named."""
     shape = graph.shape_of(layer.inputs[0])
     records: tuple[Record, ...] = (replace(layer, inputs=(INPUT,)),)
     if len(layer.shape) > 1:
@@ -62,13 +62,13 @@ def one_layer(graph: Graph, layer: WeightRecord) -> Graph:
 
 
 def layer_input(graph: Graph, layer: WeightRecord) -> Floats:
-    """What a layer may be given behind a ReLU: half of it zeros, which some kernels skip."""
+    """An input as after a ReLU: half of it zeros, which some kernels skip."""
     noise = np.random.default_rng(0).standard_normal(graph.shape_of(layer.inputs[0]))
     return np.maximum(noise, 0).astype(np.float32)
 
 
 def _write(folder: Path, alone: Graph, options: COptions) -> bool:
-    """Whether the layer can have that kernel, in which case its source is written."""
+    """Whether the layer can use that kernel, in which case its source is written."""
     nothing = TestVectors(np.zeros((1, *alone.input_shape), np.float32), np.zeros((1, 1), np.float32))
     try:
         write_c(folder, alone, nothing, options)
@@ -77,5 +77,5 @@ def _write(folder: Path, alone: Graph, options: COptions) -> bool:
     return True
 
 
-def _told(timings: Mapping[str, Timing]) -> str:
+def _described(timings: Mapping[str, Timing]) -> str:
     return ", ".join(f"{kind} {1e6 * timing.low:.1f} µs" for kind, timing in timings.items())

@@ -1,4 +1,4 @@
-"""The ONNX export. It needs the extra [onnx]; whether its packages are installed can be asked without them."""
+"""The ONNX export. It needs the extra [onnx]; the functions here work without it."""
 
 from importlib.util import find_spec
 

@@ -1,8 +1,8 @@
 """Each record as ONNX nodes.
 
-A ternary weight is stored as trits; DequantizeLinear gives each output channel its scale. What ONNX says in more than
-one way, runtimes read in more than one way: windows that hang over an edge are therefore spelled out as padding, and
-uneven adaptive pools as gathered windows.
+A ternary weight is stored as trits; DequantizeLinear applies the scale per output channel. Runtimes disagree about
+corner cases of ONNX: windows that extend over an edge are therefore written as explicit padding, and uneven adaptive
+pools as gathered windows.
 """
 
 import math
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from sca_search.export.graph import records as r
+from sca_search.export.graph.reference import adaptive_windows
 
 
 @dataclass
 class Nodes:
     """Nodes and constants of a graph in the making.
 
-    Names of records have no slash, so that names with one are free for everything else.
+    Names of records have no slash, so names with one are available for everything else.
     """
 
     int2: bool
@@ -33,7 +34,7 @@ class Nodes:
         return name
 
     def trits(self, name: str, trits: NDArray[Any]) -> str:
-        """A constant of one byte or two bits a trit."""
+        """A constant with one byte or two bits per trit."""
         if self.int2:
             self.constants.append(helper.make_tensor(name, TensorProto.INT2, trits.shape, pack_int2(trits), raw=True))
             return name
@@ -45,7 +46,7 @@ class Nodes:
 
 
 def pack_int2(trits: NDArray[Any]) -> bytes:
-    """Four trits a byte, the first in the lowest bits, as two's complement."""
+    """Four trits per byte, the first in the lowest bits, as two's complement."""
     bits = np.zeros(math.ceil(trits.size / 4) * 4, dtype=np.uint8)
     bits[: trits.size] = trits.reshape(-1).view(np.uint8) & 3
     shifted = bits.reshape(-1, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)
@@ -59,12 +60,12 @@ def value_of(record: r.Record | str) -> str:
 
 
 def add_nodes(nodes: Nodes, record: r.Record, inputs: tuple[r.Shape, ...]) -> None:
-    """Appends what computes a record."""
+    """Appends the nodes of a record."""
     _NODES[type(record)](nodes, record, [value_of(name) for name in record.inputs], inputs)
 
 
 def by_channel(values: r.Floats, rank: int) -> r.Floats:
-    """Numbers of channels, to be spread over a batch of values of that rank."""
+    """Numbers per channel, shaped to broadcast over a batch of values of that rank."""
     return values.reshape(1, -1, *[1] * (rank - 1))
 
 
@@ -99,7 +100,7 @@ def _linear(nodes: Nodes, record: r.Linear, values: list[str], _: tuple[r.Shape,
 def _pool(nodes: Nodes, record: r.Pool, values: list[str], inputs: tuple[r.Shape, ...]) -> None:
     top, bottom, left, right = record.padding
     if record.count_include_pad:
-        # Only padding that is part of the map is counted without counting what hangs over its edge.
+        # Padding that is part of the map is counted, cells beyond its edge are not.
         pads = nodes.constant(f"{record.name}/pads", np.array([0, 0, top, left, 0, 0, bottom, right], dtype=np.int64))
         values = [nodes.node("Pad", [*values, pads], f"{record.name}/padded")]
     ends = []
@@ -131,29 +132,25 @@ def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inpu
 
 
 def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> str:
-    """The maximum of the given cells along one axis."""
+    """The maximum of these cells along one axis."""
     windows = nodes.node("Gather", [value, cells], f"{output}/windows", axis=axis)
     behind = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
     return nodes.node("ReduceMax", [windows, behind], output, keepdims=0)
 
 
-def _shares(size: int, parts: int) -> list[range]:
-    return [range(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
-
-
 def _means(size: int, parts: int) -> r.Floats:
     """(parts, size): a row has 1 / n at the n cells of its part."""
     means = np.zeros((parts, size), dtype=np.float32)
-    for row, share in zip(means, _shares(size, parts), strict=True):
-        row[list(share)] = 1 / len(share)
+    for row, part in zip(means, adaptive_windows(size, parts), strict=True):
+        row[part] = 1 / (part.stop - part.start)
     return means
 
 
 def _cells(size: int, parts: int) -> NDArray[np.int64]:
     """(parts, most cells of a part): the cells of each part; a smaller part has its last cell more than once."""
-    shares = _shares(size, parts)
-    most = max(map(len, shares))
-    return np.array([[share[min(index, len(share) - 1)] for index in range(most)] for share in shares], dtype=np.int64)
+    windows = adaptive_windows(size, parts)
+    most = max(part.stop - part.start for part in windows)
+    return np.array([[min(part.start + index, part.stop - 1) for index in range(most)] for part in windows], np.int64)
 
 
 def _activation(nodes: Nodes, record: r.Activation, values: list[str], _: tuple[r.Shape, ...]) -> None:

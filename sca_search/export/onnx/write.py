@@ -1,7 +1,7 @@
 """The ONNX export: images in, logits out, any batch, normalisation inside; checked by onnx, run by onnxruntime.
 
 Ternary weights are int8 behind DequantizeLinear, in opset 20. With `int2` they take two bits each: that needs opset 25,
-which onnxruntime runs on a CPU from 1.24 on (1.23 refuses the file).
+which onnxruntime runs on a CPU from 1.24 on (1.23 rejects the file).
 """
 
 import json
@@ -24,20 +24,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sca_search.export.onnx.nodes import Nodes, add_nodes, by_channel, value_of
 
-# (opset, version of the file format that came with it); 20 is the first with Gelu, 25 the first with INT2.
+# (opset, version of the file format released with it); 20 is the first with Gelu, 25 the first with INT2.
 INT8_VERSIONS = (20, 9)
 INT2_VERSIONS = (25, 13)
 IMAGES, LOGITS = "images", "logits"
 
 
 def write_onnx(path: Path, graph: Graph, *, int2: bool = False) -> None:
-    """Writes a model that onnx has checked; ExportError if it is refused, and nothing is written."""
+    """Writes a model that onnx has checked; ExportError if it is invalid, and nothing is written."""
     model = onnx_model(graph, int2=int2)
     try:
         onnx.checker.check_model(model, full_check=True)
         content = model.SerializeToString()
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EncodeError, ValueError) as error:
-        raise ExportError(f"{path}: onnx refuses the model: {error}") from error
+        raise ExportError(f"{path}: onnx rejects the model: {error}") from error
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
@@ -77,7 +77,7 @@ def open_onnx(path: Path) -> Callable[[Floats], Floats]:
     try:
         session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no common ancestor
-        raise ExportError(f"{path}: onnxruntime refuses the model: {error}") from error
+        raise ExportError(f"{path}: onnxruntime rejects the model: {error}") from error
 
     def run(images: Floats) -> Floats:
         (logits,) = session.run([LOGITS], {IMAGES: np.ascontiguousarray(images, dtype=np.float32)})
@@ -98,8 +98,8 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
     counts = {}
     for node in model.graph.node:
         if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
-            if not isinstance(node.name, str):  # of a name that is no UTF-8, protobuf gives the bytes
-                raise ExportError(f"{path} cannot be read as an ONNX model: a node's name is no text")
+            if not isinstance(node.name, str):  # protobuf returns bytes for a name that is not UTF-8
+                raise ExportError(f"{path} cannot be read as an ONNX model: a node's name must be a string")
             trits = _stored_trits(path, constants[node.input[0]])
             counts[node.name.removesuffix("/weight")] = (int((trits == 0).sum()), trits.size)
     return counts

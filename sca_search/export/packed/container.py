@@ -1,8 +1,8 @@
 """The container of a packed model: a safetensors file, read strictly.
 
 Written here and not by the safetensors library, which orders the metadata differently each time: the same model gives
-the same bytes. The library reads these files; the reader here refuses what the library lets pass (a name twice,
-numbers that are none).
+the same bytes. The library reads these files; the reader here also rejects what the library accepts (a name twice,
+NaN).
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def from_bytes(content: bytes) -> tuple[Tensors, dict[str, str]]:
     header, begin = _header(content)
     metadata = _metadata(header.pop("__metadata__", None))
     _check_checksum(content, begin, metadata.pop("checksum", ""))
-    entries = sorted(((*_entry(name, given), name) for name, given in header.items()), key=lambda entry: entry[0])
+    entries = sorted(((*_entry(name, content), name) for name, content in header.items()), key=lambda entry: entry[0])
     tensors: Tensors = {}
     at = 0
     for (first, last), kind, shape, name in entries:
@@ -61,16 +61,16 @@ def from_bytes(content: bytes) -> tuple[Tensors, dict[str, str]]:
         tensors[name] = np.frombuffer(content, kind, math.prod(shape), begin + first).reshape(shape)
         at = last
     if begin + at != len(content):
-        raise ExportError(f"the file has {len(content) - begin - at} bytes behind its last tensor")
+        raise ExportError(f"the file has {len(content) - begin - at} bytes after its last tensor")
     return tensors, metadata
 
 
 def strict_json(text: str | bytes, what: str) -> Any:
-    """JSON without names that occur twice, NaN, infinity or bottomless nesting."""
+    """JSON without repeated names, NaN, infinity or excessive nesting."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ExportError(f"{what} is no JSON: {error}") from error
+        raise ExportError(f"{what} is not JSON: {error}") from error
 
 
 def _header(content: bytes) -> tuple[dict[str, Any], int]:
@@ -95,13 +95,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
-def _metadata(given: Any) -> dict[str, str]:
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+def _metadata(content: Any) -> dict[str, str]:
+    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise ExportError("the header has no metadata")
-    return given
+    return content
 
 
 def _check_checksum(content: bytes, header_end: int, checksum: str) -> None:
@@ -115,20 +115,24 @@ def _check_checksum(content: bytes, header_end: int, checksum: str) -> None:
         raise ExportError(f"the checksum is wrong: the file was damaged or changed, {checksum[:12]}… is expected")
 
 
-def _entry(name: str, given: Any) -> tuple[tuple[int, int], np.dtype[Any], tuple[int, ...]]:
-    if not isinstance(given, dict) or given.keys() != {"dtype", "shape", "data_offsets"}:
+def _entry(name: str, content: Any) -> tuple[tuple[int, int], np.dtype[Any], tuple[int, ...]]:
+    if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data_offsets"}:
         raise ExportError(f"the tensor {name!r} must have a dtype, a shape and offsets")
-    shape, offsets = _sizes(name, given["shape"]), _sizes(name, given["data_offsets"])
-    kind = _TYPES.get(str(given["dtype"]))
+    shape, offsets = _sizes(name, content["shape"]), _sizes(name, content["data_offsets"])
+    kind = _TYPES.get(str(content["dtype"]))
     if kind is None or len(offsets) != 2:
-        raise ExportError(f"the tensor {name!r} must be of type {', '.join(_TYPES)}, got {str(given['dtype'])[:40]!r}")
+        raise ExportError(
+            f"the tensor {name!r} must be of type {', '.join(_TYPES)}, got {str(content['dtype'])[:40]!r}"
+        )
     return (offsets[0], offsets[1]), kind, shape
 
 
-def _sizes(name: str, given: Any) -> tuple[int, ...]:
+def _sizes(name: str, content: Any) -> tuple[int, ...]:
     fine = (
-        isinstance(given, list) and len(given) <= 8 and all(type(each) is int and 0 <= each < 2**48 for each in given)
+        isinstance(content, list)
+        and len(content) <= 8
+        and all(type(each) is int and 0 <= each < 2**48 for each in content)
     )
     if not fine:
-        raise ExportError(f"the tensor {name!r} has sizes that are none")
-    return tuple(given)
+        raise ExportError(f"the tensor {name!r} has invalid sizes")
+    return tuple(content)

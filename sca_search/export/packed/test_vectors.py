@@ -1,7 +1,7 @@
-"""Test vectors: a few images that a model file carries, with the logits that it must answer.
+"""Test vectors: a few images in a model file, with the logits that the model must produce.
 
 Images are stored as bytes, q -> lowest + q · step with a step that is a power of two: a quarter of float32's size, and
-exact. So that this loses nothing, test images are put on such a grid before the logits are worked out.
+exact, because test images are rounded to such a grid before the logits are computed.
 """
 
 import math
@@ -14,15 +14,15 @@ from sca_search.export.graph.records import Floats, Graph, TestVectors
 from sca_search.export.packed.container import Tensors, from_bytes, to_bytes
 from sca_search.system.files import atomic_path
 
-# Values of an image up to which so many are taken. Four see more of a model than one; but of large images they would be
-# the larger part of a small file.
+# Values of an image, and how many images are stored up to there. Four test more of a model than one, but of large
+# images they would be the larger part of a small file.
 _COUNTS = ((2**10, 4), (2**15, 2))
 
 _FORMAT = {"format": "sca-search/test-vectors", "version": "1"}
 
 
 def vector_count(graph: Graph) -> int:
-    """How many test vectors suit a model."""
+    """The number of test vectors of a model."""
     return next((count for most, count in _COUNTS if math.prod(graph.input_shape) <= most), 1)
 
 
@@ -34,7 +34,7 @@ def on_grid(images: Floats) -> Floats:
 
 
 def vector_tensors(vectors: TestVectors) -> Tensors:
-    """The tensors under which a file keeps test vectors; images that lie on no grid stay float32."""
+    """The tensors of test vectors in a file; images that are not on a grid stay float32."""
     low, step = _grid(vectors.images)
     codes = np.rint((vectors.images.astype(np.float64) - low) / step)
     exact = np.array_equal((low + codes * step).astype(np.float32), vectors.images)
@@ -45,21 +45,21 @@ def vector_tensors(vectors: TestVectors) -> Tensors:
 
 
 def take_vectors(tensors: Tensors) -> TestVectors:
-    """Removes the test vectors' tensors and gives what they hold; whether they fit a model is not checked."""
+    """Removes the tensors of test vectors and returns their content; whether they fit a model is not checked."""
     nothing = np.zeros(0, dtype=np.float32)
     images, logits = tensors.pop("test.images", nothing), tensors.pop("test.logits", nothing)
     if images.dtype == np.uint8:
         grid = tensors.pop("test.grid", nothing)
         if grid.dtype != np.float32 or grid.shape != (2,) or not np.isfinite(grid).all():
-            raise ExportError("the test images must have a grid of two numbers, their lowest level and their step")
+            raise ExportError("the test images must have a grid of two numbers, the lowest level and the step")
         low, step = grid.astype(np.float64)
-        with np.errstate(over="ignore"):  # infinite, which `check_vectors` refuses
+        with np.errstate(over="ignore"):  # infinite, which `check_vectors` rejects
             images = (low + images * step).astype(np.float32)
     return TestVectors(np.array(images), np.array(logits))
 
 
 def check_vectors(graph: Graph, vectors: TestVectors) -> None:
-    """Raises ExportError unless there are some, of the shapes that the model has."""
+    """Raises ExportError unless there are some, of the model's shapes."""
     count = len(vectors.images) if vectors.images.ndim else 0
     for what, values, shape in (
         ("images", vectors.images, (count, *graph.input_shape)),
@@ -72,7 +72,7 @@ def check_vectors(graph: Graph, vectors: TestVectors) -> None:
 
 
 def write_vectors(path: Path, vectors: TestVectors) -> None:
-    """A file of its own for formats that cannot carry test vectors."""
+    """A separate file, for formats that cannot contain test vectors."""
     content = to_bytes(vector_tensors(vectors), _FORMAT)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)

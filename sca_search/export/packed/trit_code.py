@@ -1,20 +1,20 @@
-"""The entropy code of ternary weights: one table a layer, rANS over runs of zeros.
+"""The entropy code of ternary weights: one table per layer, rANS over runs of zeros.
 
 A layer's trits are cut into symbols: a run of r < R zeros and the sign that ends it, or R zeros and no sign. With R = 1
-these are the three trits themselves; sparse layers take longer runs, so that a symbol carries bits enough to be worth
+these are the three trits themselves; sparse layers use longer runs, so that a symbol carries enough bits to be worth
 a step of the decoder. The table of all 2R + 1 symbols follows from the frequencies of 0, +1 and -1.
 
-The payload, in little endian (a varint has seven bits a byte, lowest first; the top bit says that more follow):
+The payload, in little endian (a varint has seven bits per byte, lowest first; the top bit says that more follow):
 
 1. uint16 zero, uint16 plus: frequencies out of 16384; minus = 16384 - zero - plus. If one of the three is 16384,
    all trits are equal and nothing follows.
 2. One byte: the binary logarithm of R, at most 6. One byte: how many zeros of the last symbol lie beyond the layer.
 3. varint: the number of symbols. varint: the number of lanes, at least a 4096th of the symbols.
-4. One uint32 a lane, its state x.
+4. One uint32 per lane, its state x.
 5. uint16 words to the end.
 
 The table, where / rounds down and signs is 1 or 2, as many as have a frequency: left = 16384; for r = 0 to R - 1:
-hit = max(left * (plus + minus) / 16384, signs); the symbol of r zeros and + gets hit * plus / (plus + minus), but at
+hit = max(left * (plus + minus) / 16384, signs); the symbol of r zeros and + has hit * plus / (plus + minus), but at
 least 1 if plus > 0 and at most hit - 1 if minus > 0; that of r zeros and - gets the rest of hit; left -= hit. The last
 symbol, R zeros, gets what is left, which is above 0 unless zero is 0. Their ranges stand in this order.
 
@@ -61,7 +61,7 @@ class Table:
 
     @property
     def only_trit(self) -> int | None:
-        """The trit that all are, if they are equal."""
+        """The value of all trits, if they are equal."""
         only = [trit for trit, frequency in ((0, self.zero), (1, self.plus), (-1, self.minus)) if frequency]
         return only[0] if len(only) == 1 else None
 
@@ -94,17 +94,17 @@ def fit_table(flat: Trits) -> Table:
     """Frequencies in proportion to the counts, at least 1 for what occurs; the longest run that pays."""
     plus, minus = int((flat == 1).sum()), int((flat == -1).sum())
     counts = np.array([flat.size - plus - minus, plus, minus])
-    shares = np.maximum(np.floor(counts * (TABLE_SIZE / max(flat.size, 1)) + 0.5).astype(int), counts > 0)
-    shares[np.argmax(shares)] += TABLE_SIZE - shares.sum()  # an empty layer is zeros
-    zero_share = counts[0] / max(flat.size, 1)
+    frequencies = np.maximum(np.floor(counts * (TABLE_SIZE / max(flat.size, 1)) + 0.5).astype(int), counts > 0)
+    frequencies[np.argmax(frequencies)] += TABLE_SIZE - frequencies.sum()  # an empty layer is zeros
+    sparsity = counts[0] / max(flat.size, 1)
     # Longer runs make fewer symbols; beyond a quarter of all symbols without a sign they hardly do.
-    run_bits = max((bits for bits in range(MOST_RUN_BITS + 1) if zero_share ** (1 << bits) >= 0.25), default=0)
-    return Table(int(shares[0]), int(shares[1]), run_bits)
+    run_bits = max((bits for bits in range(MOST_RUN_BITS + 1) if sparsity ** (1 << bits) >= 0.25), default=0)
+    return Table(int(frequencies[0]), int(frequencies[1]), run_bits)
 
 
 def cut(flat: Trits, table: Table) -> tuple[Symbols, int]:
     """Trits to symbols, and how many zeros of the last lie beyond the layer."""
-    if table.run == 1:  # the same as below, without eight bytes a trit
+    if table.run == 1:  # the same as below, without eight bytes per trit
         return np.where(flat == 0, np.uint8(2), (flat < 0).view(np.uint8)), 0
     places = np.flatnonzero(flat)
     runs = np.diff(places, prepend=-1) - 1
@@ -131,16 +131,16 @@ def join(symbols: Symbols, beyond: int, table: Table, count: int) -> Trits:
     return trits
 
 
-# States live in [2^16, 2^32) and move by 16-bit words: at most one word a symbol, which numpy can vectorise.
+# States live in [2^16, 2^32) and move by 16-bit words: at most one word per symbol, which numpy can vectorise.
 WORD_BITS = 16
 START = 1 << WORD_BITS
 # A lane costs about 24 bits more than its symbols: 16 that its state starts with, 8 of a last word half empty.
 LANE_COST_BITS = 24
-# So much of a payload may go into lanes: more of them make fewer steps.
-LANE_SHARE = 1 / 128
-# Bounds the decoder's time, whatever a damaged header says.
+# The fraction of a payload that may go into lanes: more lanes make fewer steps.
+LANE_FRACTION = 1 / 128
+# Limits the decoder's time, whatever a damaged header says.
 MOST_STEPS = 4096
-# A few bytes can stand for any number of equal trits; a layer of more is not believed.
+# A few bytes can stand for any number of equal trits; a layer with more is rejected.
 MOST_TRITS = 1 << 28
 
 States = NDArray[np.uint64]
@@ -186,11 +186,11 @@ def decode_trits(payload: bytes, count: int) -> Trits:
 
 
 def _lane_count(symbols: Symbols, table: Table) -> int:
-    """As many lanes as their share of the payload allows, but never too few for the decoder's bound."""
+    """As many lanes as their fraction of the payload allows, but never too few for the decoder's limit."""
     uses = np.bincount(symbols, minlength=table.frequencies.size)
     used = uses > 0
     bits = float((uses[used] * (TABLE_BITS - np.log2(table.frequencies[used]))).sum())
-    return max(int(bits * LANE_SHARE / LANE_COST_BITS), math.ceil(symbols.size / MOST_STEPS))
+    return max(int(bits * LANE_FRACTION / LANE_COST_BITS), math.ceil(symbols.size / MOST_STEPS))
 
 
 def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[np.uint16]]:
@@ -206,7 +206,7 @@ def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[n
         words.append(x[full].astype(np.uint16))
         x[full] >>= np.uint64(WORD_BITS)
         frequency = frequencies[step]
-        # Exact in floats, and several times faster: both numbers are small, and a quotient that is no whole number
+        # Exact in floats, and several times faster: both numbers are small, and a quotient that is not an integer
         # is at least 2^-14 away from one.
         quotient = (x.astype(np.float64) / frequency).astype(np.uint64)
         x += quotient * (np.uint64(TABLE_SIZE) - frequency) + starts[step]

@@ -1,4 +1,4 @@
-"""The rounds of a study: refits that fail, stops in the midst of a whole split."""
+"""Running a study: refits that fail, stops in the middle of a whole split."""
 
 import json
 from dataclasses import replace
@@ -11,10 +11,10 @@ from torch.nn import functional
 from sca_search.config.study import StudySpec
 from sca_search.errors import LimitError
 from sca_search.runs.folder import new_run
-from sca_search.study.events import Audience
-from sca_search.study.rounds import _within
-from sca_search.study.run import run_study
+from sca_search.study.events import Note, TrialEnded
+from sca_search.study.run import _within, run_study
 from sca_search.study.setup import make_task
+from sca_search.system.signals import NEVER, StopWhen
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.train import until_stopped
 
@@ -57,16 +57,18 @@ def no_memory(_outputs: Tensor) -> Tensor:
 def test_a_refit_that_fails_is_told_and_left_out(tmp_path, how, reason) -> None:
     spec, loss, notes = short_study(tmp_path, refits=2), FailingLoss(how), []
 
-    def on_trial_end(_row) -> None:
-        loss.fails = True  # from now on, which is the first refit
-
-    def on_note(sentence: str) -> None:
-        notes.append(sentence)
-        loss.fails = False
+    class Listener:
+        def on_event(self, event) -> None:
+            match event:
+                case TrialEnded():
+                    loss.fails = True  # from now on, which is the first refit
+                case Note(text):
+                    notes.append(text)
+                    loss.fails = False
 
     run = new_run(spec)
     task = replace(make_task(spec), loss=loss)
-    finished = run_study(run, spec, task, Audience(on_trial_end=on_trial_end, on_note=on_note))
+    finished = run_study(run, spec, task, [Listener()])
     assert len(notes) == 1
     assert notes[0].startswith(f"refit 1 of candidate 0 failed and is left out: {reason}")
     assert not finished.stopped
@@ -76,10 +78,10 @@ def test_a_refit_that_fails_is_told_and_left_out(tmp_path, how, reason) -> None:
 
 
 def test_a_refit_has_the_time_of_a_trial() -> None:
-    assert _within(60.0, lambda: True)()
-    assert not _within(None, lambda: False)()
+    assert _within(60.0, StopWhen(lambda: True)).is_set()
+    assert not _within(None, NEVER).is_set()
     with pytest.raises(LimitError, match=r"took longer than its 0 s"):
-        _within(0.0, lambda: False)()
+        _within(0.0, NEVER).is_set()
 
 
 def test_a_stop_in_the_midst_of_a_split_is_answered_before_the_next_batch() -> None:
@@ -91,9 +93,9 @@ def test_a_stop_in_the_midst_of_a_split_is_answered_before_the_next_batch() -> N
             yield (torch.tensor(number),)
 
     with pytest.raises(StopRequestedError):
-        list(until_stopped(batches(), lambda: len(given) == 4))
+        list(until_stopped(batches(), StopWhen(lambda: len(given) == 4)))
     assert given == [0, 1, 2, 3]
-    assert len(list(until_stopped([(torch.zeros(1),)] * 5, lambda: False))) == 5
+    assert len(list(until_stopped([(torch.zeros(1),)] * 5, NEVER))) == 5
 
 
 @pytest.mark.e2e
@@ -107,9 +109,9 @@ def test_a_stop_while_the_test_images_are_read_leaves_them_for_later(tmp_path) -
         return task.data.read_test()
 
     slow = replace(task, data=replace(task.data, read_test=read_test))
-    stopped = run_study(run, spec, slow, Audience(stop_requested=lambda: bool(stops)))
+    stopped = run_study(run, spec, slow, stop=StopWhen(lambda: bool(stops)))
     assert stopped.stopped
-    assert "test_accuracy" not in json.loads(run.summary_file.read_text())["chosen"]
-    again = run_study(run, spec, task, Audience())
+    assert "test_metric" not in json.loads(run.summary_file.read_text())["chosen"]
+    again = run_study(run, spec, task)
     assert not again.stopped
     assert "test_metric" in json.loads(run.summary_file.read_text())["chosen"]

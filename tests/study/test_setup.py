@@ -8,10 +8,17 @@ import torch
 from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
-from sca_search.study.setup import given_prior, layer_costs, make_space, make_task, take_prior, warm_start
+from sca_search.study import setup
+from sca_search.study.setup import (
+    StudyContext,
+    build_context,
+    make_task,
+    prepare_costs,
+    read_context,
+    warm_start,
+)
 from sca_search.ternary.prior_correction import Observation
 from sca_search.ternary.prior_file import write_prior
-from sca_search.training.task import Progress
 
 SEEN = [Observation("conv2", 0.5, 0.49, 10.0), Observation("fc1", 0.9, 0.95, 3.0)]
 
@@ -79,54 +86,78 @@ def test_a_given_prior_is_copied_into_the_run(tmp_path, run, task):
     path = tmp_path / "elsewhere.json"
     write_prior(path, "sharpened", task.layer_shapes, SEEN)
     spec = spec_of(search={"prior": path})
-    take_prior(run, spec, task)
+    assert build_context(run, spec, task).prior == tuple(SEEN)
     path.unlink()  # what becomes of the other run does not matter any more
-    assert given_prior(run, spec, task) == tuple(SEEN)
+    assert read_context(run, spec, task).prior == tuple(SEEN)
 
 
 def test_a_prior_is_taken_once(tmp_path, run, task):
     path = tmp_path / "elsewhere.json"
     write_prior(path, "sharpened", task.layer_shapes, SEEN)
-    take_prior(run, spec_of(search={"prior": path}), task)
+    build_context(run, spec_of(search={"prior": path}), task)
     write_prior(path, "sharpened", task.layer_shapes, SEEN[:1])
-    take_prior(run, spec_of(search={"prior": path}), task)
-    assert given_prior(run, spec_of(), task) == tuple(SEEN)
+    assert build_context(run, spec_of(search={"prior": path}), task).prior == tuple(SEEN)
 
 
 def test_without_a_given_prior_there_is_none(run, task):
-    take_prior(run, spec_of(), task)
-    assert given_prior(run, spec_of(), task) == ()
-    assert list(run.path.iterdir()) == []
+    assert build_context(run, spec_of(), task).prior == ()
+    assert not run.given_prior_file.exists()
 
 
 # The warm start and the layers' sensitivity
 
 
 def test_the_warm_start_is_trained_once_and_read_back(run, task):
-    told = []
-    first = warm_start(run, spec_of(), task, Progress(told.append))
-    again = warm_start(run, spec_of(), task, Progress(told.append))
-    assert [epoch.phase for epoch in told] == ["dense"]
+    events = []
+    first = warm_start(run, spec_of(), task, events.append)
+    again = warm_start(run, spec_of(), task, events.append)
+    assert [event.epoch.phase for event in events] == ["dense"]
     assert again.score == first.score
-    assert torch.equal(again.answers, first.answers)
+    assert torch.equal(again.teacher_logits, first.teacher_logits)
     assert first.state.keys() == again.state.keys() == task.make_model().state_dict().keys()
     assert all(torch.equal(first.state[name], again.state[name]) for name in first.state)
 
 
 def test_sensitivity_is_measured_once_and_read_back(run, task):
-    start = warm_start(run, spec_of(), task, Progress())
-    first = layer_costs(run, spec_of(), task, start)
+    first = build_context(run, spec_of(), task).space.costs
     assert {cost.layer for cost in first} == {"conv2", "fc1"}
     kept = json.loads(run.sensitivity_file.read_text())
     run.sensitivity_file.write_text(json.dumps(kept[:3]))
-    assert layer_costs(run, spec_of(), task, start) == first[:3]
+    assert build_context(run, spec_of(), task).space.costs == first[:3]
 
 
 def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
-    start = warm_start(run, spec_of(), task, Progress())
-    without = make_space(run, spec_of(search={"space": {"split": 0.0}}), task, start)
+    without = build_context(run, spec_of(search={"space": {"split": 0.0}}), task).space
     assert without.costs == ()
     assert not run.sensitivity_file.exists()
-    with_split = make_space(run, spec_of(search={"space": {"split": 1.0}}), task, start)
-    assert list(with_split.costs) == layer_costs(run, spec_of(), task, start)
+    with_split = build_context(run, spec_of(search={"space": {"split": 1.0}}), task).space
+    assert {cost.layer for cost in with_split.costs} == {"conv2", "fc1"}
     assert with_split.layers == without.layers == task.layer_shapes
+
+
+# The context
+
+
+def same_state(ours: StudyContext, theirs: StudyContext) -> bool:
+    first, second = ours.warm_start.state, theirs.warm_start.state
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_files_of_a_context_give_the_same_one(run, task):
+    built = build_context(run, spec_of(), task)
+    read = read_context(run, spec_of(), task)
+    assert same_state(built, read)
+    assert torch.equal(built.warm_start.teacher_logits, read.warm_start.teacher_logits)
+    assert (built.space, built.prior, built.warm_start.score) == (read.space, read.prior, read.warm_start.score)
+
+
+def test_the_network_is_traced_once_for_all_that_a_budget_needs(run, task, monkeypatch):
+    traced = []
+    graph = setup.calibration_graph(task)
+    monkeypatch.setattr(setup, "calibration_graph", lambda _task: traced.append(None) or graph)
+    spec = spec_of(goal={"target_sparsity": None, "max_kb": 12.0})
+    costs = prepare_costs(spec, task, None)
+    context = build_context(run, spec, task, costs)
+    assert len(traced) == 1
+    assert context.space.budgets is costs.budgets
+    assert context.cost_meter is costs.meter

@@ -1,6 +1,6 @@
 """Difference between planned sparsity and the sparsity after rounding, in the paper's form with its constant α.
 
-    python -m benchmarks.landing --seeds 3
+    python -m benchmarks.achieved_sparsity --seeds 3
 
 The first trial uses the closed form. After four trials of an ordinary study, a fifth is trained with several strengths
 of the regularizer, with and without the correction that was fitted to the four. All of this is repeated without pinned
@@ -21,11 +21,11 @@ from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
-from sca_search.study.objective import Listener, Objective, work
+from sca_search.study.objective import Objective, work
 from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
-from sca_search.study.setup import make_space, make_task, warm_start
+from sca_search.study.setup import build_context, make_task
 from sca_search.study.space import STRENGTH, Space
-from sca_search.training.task import Progress, Settled
+from sca_search.training.task import Settled
 from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
@@ -67,11 +67,11 @@ def _results(seed: int, target: float, pinning: str) -> list[RoundingResult]:
     task = make_task(spec)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        start = warm_start(run, spec, task, Progress())
-        space = make_space(run, spec, task, start)
+        context = build_context(run, spec, task)
+        space, start = context.space, context.warm_start
         study = open_study(run, space)
         fill_queue(study, space)
-        objective = Objective(run, space, task, start, Listener())
+        objective = Objective(context)
         work(study, objective, lambda: has_waiting(study))
         first = rows(study)[0]
         error = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
@@ -79,9 +79,9 @@ def _results(seed: int, target: float, pinning: str) -> list[RoundingResult]:
         found = [RoundingResult(f"{pinning}: first trial, strength 100", target, error, adjusted)]
         for strength in STRENGTHS:
             plain = _with_strength(space, target, strength, PINNINGS[pinning])
-            corrected = plain.model_copy(update={"asked": objective.asked(study, plain)})
+            corrected = plain.model_copy(update={"asked": objective.requested(study, plain)})
             for what, candidate in (("closed form", plain), ("corrected", corrected)):
-                settled = train_candidate(candidate, task, start, Progress())
+                settled = train_candidate(candidate, task, start)
                 found.append(_result(f"{pinning}: fifth trial, strength {strength:g}, {what}", target, settled))
     print(seed, target, [f"{each.what}: {100 * each.error:.2f}" for each in found], flush=True)
     return found
@@ -118,7 +118,7 @@ def _report(results: list[RoundingResult], seeds: int) -> None:
         "on, the latest value that a study tries; no pinning: no weight is pinned in any of the five trials. "
         f"Corrected: the requested sparsity is corrected by the results of those four.  \n{provenance()}"
     )
-    write_section(RESULTS, "landing", text)
+    write_section(RESULTS, "achieved sparsity", text)
 
 
 def _worst(results: list[RoundingResult], what: str, target: float) -> str:
