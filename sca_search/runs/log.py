@@ -78,13 +78,13 @@ def _warnings_too() -> Iterator[None]:
 def log_epoch(who: str, epoch: Any) -> None:
     """A line an epoch."""
     logger.debug(
-        "%s: %s epoch %d of %d, accuracy %.2f%%, rounded %.2f%%, sparsity %.3f%%",
+        "%s: %s epoch %d of %d, metric %.5g, rounded %.5g, sparsity %.3f%%",
         who,
         epoch.phase,
         epoch.epoch,
         epoch.epochs,
-        100 * epoch.soft_metric,
-        100 * epoch.rounded_metric,
+        epoch.soft_metric,
+        epoch.rounded_metric,
         100 * epoch.sparsity,
     )
 
@@ -92,7 +92,7 @@ def log_epoch(who: str, epoch: Any) -> None:
 def log_end(row: Mapping[str, Any]) -> None:
     """What became of a trial."""
     if row["state"] == "complete":
-        figures = f"accuracy {row['metric']:.2%} at sparsity {row['sparsity']:.3%}"
+        figures = f"metric {row['metric']:.5g} at sparsity {row['sparsity']:.3%}"
         took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
         logger.info("trial %d ended: %s%s", row["trial"], figures, took)
     else:

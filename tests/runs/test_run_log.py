@@ -66,8 +66,8 @@ def test_ends_of_trials_say_what_became_of_them(tmp_path: Path) -> None:
         log_end({"trial": 4, "state": "failed", "reason": "the loss became nan in epoch 2"})
         log_end({"trial": 5, "state": "paused", "reason": ""})
     assert [line.split(" ", 1)[1] for line in lines_of(tmp_path)] == [
-        "INFO trial 3 ended: accuracy 50.00% at sparsity 25.000%, 1.2 s",
-        "INFO trial 6 ended: accuracy 50.00% at sparsity 25.000%",
+        "INFO trial 3 ended: metric 0.5 at sparsity 25.000%, 1.2 s",
+        "INFO trial 6 ended: metric 0.5 at sparsity 25.000%",
         "WARNING trial 4 ended: failed, the loss became nan in epoch 2",
         "WARNING trial 5 ended: paused",
     ]
