@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from sca_search.config.load import resolve
-from sca_search.dashboard import PageWriter, render_page
+from sca_search.dashboard import PageWriter, live, render_page
 from sca_search.dashboard.document import compact, sensitivity, study_document
 from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
 from sca_search.dashboard.paper import paper_figures
 from sca_search.dashboard.parameters import importance, parallel
 from sca_search.dashboard.prior import corrected, mean_drift, prior_view
-from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials
+from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials, read_run
 from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_rows, thinned
@@ -27,6 +27,7 @@ from sca_search.runs.progress import Now
 from sca_search.runs.trials import searched_parameters, trial_frame
 from sca_search.study.events import StudyStarted, TrialEnded
 from sca_search.ternary.prior_correction import Observation, asked_for
+from tests.support.make_run_folder import RUN_FOLDER
 
 
 def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[str, object]:
@@ -500,3 +501,21 @@ def test_a_running_study_spends_little_time_on_its_page(tiny_run: tuple[Path, st
     assert not run.dashboard_file.exists()
     writer.on_event(ended)
     assert run.dashboard_file.exists()
+
+
+def test_polling_the_status_reads_the_run_only_after_a_change(tmp_path: Path, monkeypatch) -> None:
+    run = shutil.copytree(RUN_FOLDER, tmp_path / "run")
+    reads: list[Path] = []
+    monkeypatch.setattr(live, "read_run", lambda path: (reads.append(path), read_run(path))[1])
+    studies = live.LiveStudies([run], lambda _run, _trial: {})
+    first = studies.status()
+    assert first["status"] == [{"kind": "finished", "text": "Finished: 2 trials"}]
+    now = {"what": "trial 7", "epoch": 1, "epochs": 20, "at": 1e99, "pause_seconds": 1.5}
+    (run / "progress.json").write_text(json.dumps(now))
+    second = studies.status()
+    assert second["status"] == [{"kind": "running", "text": "Running: 2 of 2 trials · trial 7, epoch 1 of 20"}]
+    assert (second["version"], reads) == (first["version"], [run])
+    (run / "summary.json").unlink()
+    (run / "progress.json").unlink()
+    assert studies.status()["status"][0]["kind"] == "stopped"
+    assert reads == [run, run]
