@@ -514,7 +514,7 @@ def test_a_damaged_checkpoint_is_told_and_its_training_starts_again(tmp_path, ta
     studio.work()
     (note,) = studio.notes
     assert re.search(
-        r"checkpoint\.safetensors: is no checkpoint that can be read: .*; training starts from the beginning$", note
+        r"checkpoint\.safetensors: must be a readable checkpoint, got: .*; training starts from the beginning$", note
     )
     assert studio.states() == {0: "complete"}
     assert_trained_in_one_go(studio, 0, task, start)
