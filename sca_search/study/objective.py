@@ -27,7 +27,6 @@ from sca_search.runs.log import logger
 from sca_search.runs.trials import trial_frame
 from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.budgets import Costs
-from sca_search.study.candidates import facts, keep
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RUNG, RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
@@ -43,6 +42,7 @@ from sca_search.study.queue import (
     rows,
     rung_scores,
 )
+from sca_search.study.results import facts, keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors

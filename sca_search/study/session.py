@@ -42,8 +42,8 @@ from sca_search.study.events import (
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import FAILURES, Clock, Objective, work
 from sca_search.study.once import OnceTasks
-from sca_search.study.outcome import refit, summarize, write_tables
 from sca_search.study.queue import complete_trials, fill_queue, join, observations, open_study, queue_another, rows
+from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     CostSetup,
     StudyContext,

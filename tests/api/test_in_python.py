@@ -103,7 +103,7 @@ def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Res
 
 
 @pytest.mark.e2e
-def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_refused_by_name(tmp_path: Path) -> None:
+def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_rejected_by_name(tmp_path: Path) -> None:
     result = sca.search(
         SmallTransformer, two_classes(3, 16, 16), target_sparsity=0.9, out=tmp_path, **(QUICK | {"epochs": 12})
     )

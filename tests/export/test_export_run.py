@@ -183,6 +183,8 @@ def test_commands_of_the_card_work(
     card = Path("out/MODEL.md").read_text()
     for python in card.split("```python\n")[1:]:
         program = python.split("```")[0]
+        if "network.load_state_dict" in program:  # of the user's own network
+            continue
         subprocess.run([sys.executable, "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
     shell = card.split("```sh\n")[1].split("```")[0].splitlines()
     images = torch.rand(3, 1, 8, 8).numpy()

@@ -131,7 +131,7 @@ def test_bad_requests_are_one_sentence(
     assert list(Path().iterdir()) == []
 
 
-def test_damaged_features_are_refused() -> None:
+def test_damaged_features_are_rejected() -> None:
     with pytest.raises(RunError, match=r"features\.json cannot be read"):
         page_features(
             {"labels": [], "compared": 1, "images": {"width": 2, "height": 2, "pixels": ["AA=="]}, "layers": []}

@@ -273,7 +273,7 @@ def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
         ),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_is_written(
+def test_what_cannot_be_searched_is_rejected_before_anything_is_written(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("LIMIT", "0"))

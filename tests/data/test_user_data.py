@@ -292,7 +292,7 @@ class Failing(Module):
         (Failing(), r"its data module failed with AttributeError|its data module failed with OSError: no such disk"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_sentence(given: object, message: str) -> None:
+def test_what_cannot_be_used_gives_a_one_line_error(given: object, message: str) -> None:
     with pytest.raises(DataError, match=message) as told:
         from_objects("mine", given, seed=0)
     assert "\n" not in str(told.value)
@@ -327,7 +327,7 @@ class Breaks(Dataset[tuple[Tensor, int]]):
         return torch.full((2, 7), float(row)), row % 3
 
 
-def test_a_data_set_that_raises_at_once_is_refused_and_later_is_told_as_the_users() -> None:
+def test_a_data_set_that_raises_at_once_is_rejected_and_later_is_reported_as_the_users() -> None:
     with pytest.raises(DataError, match=r"reading item \d+ failed with RuntimeError: the tape is torn \(test_data_ob"):
         from_objects("mine", (Breaks(5), pairs(), pairs()), seed=0)
     source = Breaks(1000)
@@ -379,7 +379,7 @@ def test_a_function_or_an_object_of_a_file_is_a_data_set(own: str, name: str) ->
         ("plane", "has no 'plane'; did you mean 'plain'?"),
     ],
 )
-def test_a_function_that_gives_no_data_is_refused(own: str, name: str, message: str) -> None:
+def test_a_function_that_gives_no_data_is_rejected(own: str, name: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as told:
         load_data(f"{own}:{name}", seed=0)
     assert "\n" not in str(told.value)

@@ -85,7 +85,7 @@ def test_each_kind_has_its_default() -> None:
     assert metric_of(None, data_with(torch.rand(4))).name == "r2"
 
 
-def test_a_metric_of_another_kind_is_refused_with_those_that_fit() -> None:
+def test_a_metric_of_another_kind_is_rejected_with_those_that_fit() -> None:
     with pytest.raises(
         SpecError, match=r"accuracy is not for targets that are regression, .*: known are r2, negative-m"
     ):
@@ -120,7 +120,7 @@ def test_what_a_users_metric_gives_is_checked(given: object, message: str) -> No
         try_metric(metric, data_with(torch.arange(6) % 2))
 
 
-def test_answers_that_are_not_finite_are_a_divergence() -> None:
+def test_outputs_that_are_not_finite_are_a_divergence() -> None:
     metric = metric_of("r2", data_with(torch.rand(8)))
     with pytest.raises(DivergenceError, match="outputs are not finite"):
         metric(torch.full((8, 1), math.inf), torch.rand(8, 1))
@@ -132,7 +132,7 @@ def test_targets_that_are_all_alike_have_no_r2() -> None:
         try_metric(metric_of(None, data), data)
 
 
-def test_a_module_that_is_no_function_is_refused() -> None:
+def test_a_module_that_is_no_function_is_rejected() -> None:
     with pytest.raises(SpecError, match=r"the metric numpy:pi must be a function of \(outputs, targets\), got 3\.14"):
         metric_of("numpy:pi", data_with(torch.rand(4)))
 
@@ -170,7 +170,7 @@ def test_values_are_shown_in_percent_only_where_they_are_shares() -> None:
     assert short_name("some/where/file.py:mine") == "mine"
 
 
-def test_a_whole_is_one_for_shares_and_a_level_for_units() -> None:
+def test_a_whole_is_one_for_fractions_and_a_level_for_units() -> None:
     assert (
         metric_scale("accuracy", 0.9),
         metric_scale("r2", -3.0),

@@ -1,38 +1,137 @@
-"""The results of a study: tables, refits of the chosen candidate, the test split, features and summary."""
+"""Results of a study: candidate folders, tables, refits of the chosen candidate, the test split and the summary.
+
+A candidate's folder holds its model, its history and its record. Refits have folders below it.
+"""
 
 import contextlib
+import csv
+import dataclasses
+import io
 import json
 import shutil
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
 
 from sca_search.config.candidate import Candidate
-from sca_search.config.costs import COST_COLUMNS
+from sca_search.config.costs import COST_COLUMNS, TERNARY_SIZE
 from sca_search.config.study import StudySpec
-from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain
-from sca_search.runs.candidates import FEATURES, best_of, records_of
+from sca_search.export.packed.trit_code import encode_trits
+from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
+from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
 from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
+from sca_search.runs.provenance import made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.budgets import Costs
-from sca_search.study.candidates import keep
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext
-from sca_search.system.files import atomic_path, write_json_atomic
+from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
+from sca_search.ternary.histogram import Snapshot
+from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Epoch, Settled, Task
 from sca_search.training.train import OnEpoch, train_candidate, until_stopped
 
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts in the written file."""
+
+    sparsity: float
+    ternary_bytes: int  # of the ternary weights in the packed file
+    layer_bytes: dict[str, int]
+
+
+def facts(settled: Settled) -> dict[str, float]:
+    """Metrics of a candidate besides its two objectives."""
+    error = settled.score.error
+    return {
+        **({} if error is None else {"accuracy_error": error}),
+        "loss": settled.score.loss,
+        "soft_accuracy": settled.soft_accuracy,
+        "rounded_accuracy": settled.rounded_accuracy,
+        "moved_share": settled.moved_share,
+        "sparsity_before": settled.sparsity_before,
+    }
+
+
+def keep(
+    run: RunFolder,
+    number: int,
+    candidate: Candidate,
+    settled: Settled,
+    task: Task,
+    costs: Costs,
+    refit: int = 0,
+) -> Counted:
+    """Write a candidate's folder with its measured costs, and return the counts in the written file."""
+    folder = run.candidate(number, refit)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / HISTORY, history_csv(settled.history))
+    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
+    model_file = folder / "model.safetensors"
+    save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
+    counted = _counted(model_file)
+    record = {
+        "candidate": candidate.model_dump(mode="json"),
+        "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
+        "accuracy": settled.score.accuracy,
+        "sparsity": counted.sparsity,
+        TERNARY_SIZE.key: counted.ternary_bytes,
+        **facts(settled),
+        **costs.figures,
+        "strength_unit": settled.unit,
+        "alphas": settled.alphas,
+        "dead_layers": settled.dead_layers,
+        "reached": settled.reached,
+        "layers": {
+            name: dataclasses.asdict(count)
+            | dict(costs.layers.get(name, {}))
+            | {TERNARY_SIZE.key: counted.layer_bytes[name]}
+            for name, count in zero_counts(settled.baked_trits()).items()
+        },
+    }
+    # The record comes last: if it exists, the candidate is complete.
+    write_json_atomic(folder / RECORD, record)
+    return counted
+
+
+def history_csv(history: tuple[Epoch, ...]) -> str:
+    """The epochs of a training as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*(each.name for each in dataclasses.fields(Epoch)), "gap"])
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(epoch) | {"gap": epoch.gap} for epoch in history)
+    return text.getvalue()
+
+
+def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
+    """One line per epoch: programs read the counts, and one line per number would take three times the space."""
+    lines = [json.dumps(dataclasses.asdict(each), allow_nan=False) for each in snapshots]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _counted(model_file: Path) -> Counted:
+    state, layers, _ = load_plain(model_file)
+    trits = {name: state[f"{name}.weight"] for name in layers}
+    sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
+    return Counted(counted_sparsity(model_file), sum(sizes.values()), sizes)
 
 
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:

@@ -136,7 +136,7 @@ def test_a_module_made_in_python_is_copied_each_time():
         ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean 'resnet18'?"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_sentence(folder, name, sentence):
+def test_what_cannot_be_made_gives_a_one_line_error(folder, name, sentence):
     (folder / "broken.py").write_text("1 / 0\n")
     (folder / "ends.py").write_text("import sys\nsys.exit(3)\n")
     with pytest.raises(ModelError) as caught:
@@ -173,7 +173,7 @@ def test_torchvision_takes_any_number_of_channels(channels):
     assert (first.stride, first.padding, first.bias) == ((2, 2), (1, 1), None)
 
 
-def test_a_vision_transformer_is_told_its_images_size():
+def test_a_vision_transformer_is_reported_its_images_size():
     with torch.device("meta"):
         network = find_maker("torchvision:vit_b_16", num_classes=4, input_shape=(3, 32, 32))()
     assert network.encoder.pos_embedding.shape == (1, 5, 768)  # 2 × 2 patches and the class token
@@ -181,7 +181,7 @@ def test_a_vision_transformer_is_told_its_images_size():
         find_maker("torchvision:vit_b_16", num_classes=4, input_shape=(3, 32, 48))
 
 
-def test_timm_is_asked_for_where_it_is_missing(monkeypatch):
+def test_timm_is_requested_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # its import fails
     with pytest.raises(ModelError) as caught:
         find_maker("timm:resnet18", num_classes=4, input_shape=(3, 32, 32))

@@ -481,7 +481,7 @@ def test_take_soft_gives_the_weight_itself_once():
         weight.wdr()
 
 
-def test_wdr_refuses_before_any_forward_pass():
+def test_wdr_rejects_before_any_forward_pass():
     model = nn.Sequential(nn.Linear(3, 2))
     parametrize_layers(model, {"0": 0.6})
     with pytest.raises(RuntimeError, match="forward pass"):

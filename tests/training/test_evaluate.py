@@ -81,14 +81,14 @@ def test_scores_compare_by_value():
 # Logits
 
 
-def test_answers_come_in_the_splits_order():
+def test_outputs_come_in_the_splits_order():
     rows = np.random.default_rng(1).normal(size=(11, 3)).astype(np.float32)
     given = logits_of(Table(rows), numbered([0] * 11).batches(4))
     np.testing.assert_array_equal(given.numpy(), rows)
     assert not given.requires_grad
 
 
-def test_answers_are_those_of_the_evaluated_network():
+def test_outputs_are_those_of_the_evaluated_network():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(1, 2)).train()
     split = numbered([0] * 8)
     assert torch.equal(logits_of(model, split.batches(3)), logits_of(model, split.batches(3)))
@@ -238,7 +238,7 @@ def test_distillation_against_numpy(share, temperature):
     assert float(distillation(share, temperature)(*tensors(logits, labels, teacher))) == pytest.approx(expected)
 
 
-def test_distillation_without_a_share_is_cross_entropy():
+def test_distillation_without_a_fraction_is_cross_entropy():
     logits, labels, teacher = tensors(*drawn())
     assert float(distillation(0.0, 4.0)(logits, labels, teacher)) == pytest.approx(float(cross_entropy(logits, labels)))
 

@@ -43,7 +43,7 @@ def steps_of(epochs: int) -> int:
 
 
 @pytest.mark.parametrize("target", [0.0, 0.5, 0.9])
-def test_bake_leaves_exactly_the_zeros_that_were_asked_for(target: float) -> None:
+def test_bake_leaves_exactly_the_zeros_that_were_requested(target: float) -> None:
     model = ternarize(small_network(), target)
     bake(model)
     inner = [model[3].weight, model[5].weight]
@@ -87,7 +87,7 @@ def test_regularizer_is_the_papers_sum_over_layers() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.AdamW(p, 3e-4)])
-def test_loop_with_control_learns_at_the_sparsity_asked_for(make: object) -> None:
+def test_loop_with_control_learns_at_the_sparsity_requested(make: object) -> None:
     model = ternarize(small_network(), 0.8)
     optimizer = make(model.parameters())  # type: ignore[operator]
     control = Control(model, steps_of(30), optimizer=optimizer)

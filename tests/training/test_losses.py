@@ -44,7 +44,7 @@ def test_balanced_cross_entropy_weighs_every_class_the_same() -> None:
     assert float(loss_of("balanced-cross-entropy", data_with(labels))(outputs, labels)) == pytest.approx(expected)
 
 
-def test_a_loss_of_another_kind_is_refused() -> None:
+def test_a_loss_of_another_kind_is_rejected() -> None:
     with pytest.raises(
         SpecError, match="the loss mse is not for targets that are classes, as those of mine: known are cross"
     ):
@@ -83,13 +83,13 @@ def test_a_users_loss_is_taken_as_it_is(tmp_path: Path) -> None:
         ("broken", r"failed with AttributeError: .* \(own\.py, line 8\)$"),
     ],
 )
-def test_a_loss_that_is_none_is_refused_before_anything_is_trained(tmp_path: Path, name: str, message: str) -> None:
+def test_a_loss_that_is_none_is_rejected_before_anything_is_trained(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
     with pytest.raises(SpecError, match=rf"^the loss .*own\.py:{name} {message}"):
         loss_of(f"{tmp_path}/own.py:{name}", data_with(torch.rand(4)))
 
 
-def test_a_loss_that_fails_later_is_told_as_the_users(tmp_path: Path) -> None:
+def test_a_loss_that_fails_later_is_reported_as_the_users(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     loss = loss_of(f"{tmp_path}/own.py:late", data_with(torch.rand(4)))
     with pytest.raises(CodeError, match=r"own\.py:late failed with ValueError: tired \(own\.py, line 13\)$"):

@@ -56,28 +56,28 @@ def write_folder(root: Path) -> None:
                 jpeg(root / part / label / f"{number}.jpg", (part, label, number), (20, 20))
 
 
-def test_a_broken_test_image_of_imagenet_is_refused_first(run: Run, tmp_path: Path) -> None:
+def test_a_broken_test_image_of_imagenet_is_rejected_first(run: Run, tmp_path: Path) -> None:
     broken = cut(write_imagenet(tmp_path) / "val" / "n01" / "ILSVRC2012_val_n011.JPEG")
     said = refused(run, "--data", "imagenet", "--data-dir", str(tmp_path), "--image-size", "16")
     assert said.startswith(f"{broken}: every image must be readable, this one is not (")
     assert said.endswith("); --skip-unreadable leaves such files out")
 
 
-def test_a_broken_test_image_of_tiny_imagenet_is_refused_first(run: Run, tmp_path: Path) -> None:
+def test_a_broken_test_image_of_tiny_imagenet_is_rejected_first(run: Run, tmp_path: Path) -> None:
     broken = cut(write_tiny_imagenet(tmp_path) / "val" / "images" / "val_2.JPEG")
     said = refused(run, "--data", "tiny-imagenet", "--data-dir", str(tmp_path), "--image-size", "16")
     assert said.startswith(f"{broken}: every image must be readable")
 
 
 @pytest.mark.parametrize("augment", ["none", "scale-aspect"])
-def test_a_broken_test_image_of_a_folder_is_refused_first(run: Run, tmp_path: Path, augment: str) -> None:
+def test_a_broken_test_image_of_a_folder_is_rejected_first(run: Run, tmp_path: Path, augment: str) -> None:
     write_folder(tmp_path / "pets")
     cut(tmp_path / "pets" / "test" / "dog" / "1.jpg")
     said = refused(run, "--data", "folder:pets", "--image-size", "16", "--augment", augment)
     assert said.startswith("pets/test/dog/1.jpg: every image must be readable")
 
 
-def test_a_test_image_of_16_bits_is_refused_first(run: Run, tmp_path: Path) -> None:
+def test_a_test_image_of_16_bits_is_rejected_first(run: Run, tmp_path: Path) -> None:
     write_folder(tmp_path / "pets")
     Image.fromarray(np.zeros((20, 20), np.uint16)).save(tmp_path / "pets" / "test" / "dog" / "deep.png")
     said = refused(run, "--data", "folder:pets", "--image-size", "16")
@@ -129,7 +129,7 @@ def arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:
     return given | changes
 
 
-def test_a_changed_byte_of_cifars_test_images_is_refused_first(run: Run, tmp_path: Path) -> None:
+def test_a_changed_byte_of_cifars_test_images_is_rejected_first(run: Run, tmp_path: Path) -> None:
     write_cifar10_npz(tmp_path)
     file = tmp_path / "cifar10.npz"
     with zipfile.ZipFile(file) as archive:
@@ -142,7 +142,7 @@ def test_a_changed_byte_of_cifars_test_images_is_refused_first(run: Run, tmp_pat
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
-def test_test_images_that_are_not_finite_are_refused_first(run: Run, tmp_path: Path, value: float) -> None:
+def test_test_images_that_are_not_finite_are_rejected_first(run: Run, tmp_path: Path, value: float) -> None:
     bad = np.zeros((12, 8, 8))
     bad[11, 7, 7] = value
     np.savez_compressed(tmp_path / "a.npz", **arrays(test_images=bad))
@@ -164,7 +164,7 @@ def test_test_images_are_looked_through_in_pieces(tmp_path: Path) -> None:
     assert peak < 20e6
 
 
-def test_a_damaged_array_is_told_whatever_packed_it(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_array_is_reported_whatever_packed_it(run: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **arrays())
     with (
         zipfile.ZipFile(tmp_path / "plain.npz") as plain,
@@ -199,7 +199,7 @@ def with_header(path: Path, key: str, shape: tuple[int, ...]) -> None:
     ],
 )
 @pytest.mark.parametrize("key", ["train_images", "test_images"])
-def test_an_array_that_claims_another_size_is_refused(
+def test_an_array_that_claims_another_size_is_rejected(
     run: Run, tmp_path: Path, key: str, shape: tuple[int, ...], size: str
 ) -> None:
     with_header(tmp_path / "a.npz", key, shape)
@@ -210,7 +210,7 @@ def test_an_array_that_claims_another_size_is_refused(
     )
 
 
-def test_names_of_another_shape_are_refused_unread(run: Run, tmp_path: Path) -> None:
+def test_names_of_another_shape_are_rejected_unread(run: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **arrays())
     member = BytesIO()
     np.lib.format.write_array_header_1_0(member, {"descr": "<U3", "fortran_order": False, "shape": (10**30, 0)})
@@ -260,7 +260,7 @@ WHOLE = "the copy of mnist is incomplete or corrupt"
         ("t10k", 30, 28, 11, f"{RAW}/t10k-labels-idx1-ubyte: {WHOLE} (labels must be 0..9, got 10)"),
     ],
 )
-def test_a_copy_of_mnist_that_is_something_else_is_refused(
+def test_a_copy_of_mnist_that_is_something_else_is_rejected(
     run: Run, part: str, count: int, side: int, classes: int, sentence: str
 ) -> None:
     write_mnist(Path("data"))
@@ -338,7 +338,7 @@ def net(num_classes): return Net(64, num_classes)
         (("--metric", "own.py:ends"), "data set 'digits': the metric ends failed with SystemExit: 0"),
     ],
 )
-def test_a_function_that_ends_the_process_is_refused(
+def test_a_function_that_ends_the_process_is_rejected(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
@@ -355,7 +355,7 @@ def test_test_examples_that_were_looked_through_are_not_read_again(tmp_path: Pat
         load_study_data(data, seed=0)
 
 
-def test_an_item_of_a_users_test_split_that_cannot_be_read_is_refused_first(tmp_path: Path) -> None:
+def test_an_item_of_a_users_test_split_that_cannot_be_read_is_rejected_first(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         OWN.replace("sys.exit(0)", "return torch.full((1, 8, 8), row / 0 if row else 1), 0")
     )

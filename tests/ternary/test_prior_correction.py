@@ -57,7 +57,7 @@ def test_asked_lies_between_0_and_1_and_never_falls_as_the_plan_rises(observatio
 
 @quick
 @given(observed, strengths)
-def test_nothing_and_everything_are_asked_for_as_such(observations, strength):
+def test_nothing_and_everything_are_requested_as_such(observations, strength):
     assert asked_for(observations, 0.0, strength) == 0.0
     assert asked_for(observations, 1.0, strength) == pytest.approx(1.0, abs=1e-6)
 
@@ -201,7 +201,7 @@ def test_while_they_are_few_all_observations_count():
     assert nearest(seen, [0.5], 10.0) == seen
 
 
-def test_near_is_a_plan_that_was_asked_for_or_reached_at_about_the_strength():
+def test_near_is_a_plan_that_was_requested_or_reached_at_about_the_strength():
     """Beside 200 far ones: at the plan itself, reaching it from elsewhere, and at a strength that is 1.1 times ours."""
     near = [
         Observation("conv2", 0.9, 0.5, 10.0),

@@ -63,7 +63,7 @@ class Evil:
     ],
     ids=["code", "module", "nested", "empty", "tensor", "infinite"],
 )
-def test_another_content_is_refused_and_runs_no_code(tmp_path, capsys, content, sentence):
+def test_another_content_is_rejected_and_runs_no_code(tmp_path, capsys, content, sentence):
     torch.save(content, tmp_path / "a.pt")
     with pytest.raises(ModelError, match=sentence):
         load_weights(network(), tmp_path / "a.pt")
@@ -71,7 +71,7 @@ def test_another_content_is_refused_and_runs_no_code(tmp_path, capsys, content, 
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
-def test_a_file_that_is_none_is_refused(tmp_path, name):
+def test_a_file_that_is_none_is_rejected(tmp_path, name):
     with pytest.raises(ModelError, match="there is no such file"):
         load_weights(network(), tmp_path / name)
     (tmp_path / name).write_text("hello")
