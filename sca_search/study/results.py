@@ -25,9 +25,9 @@ from sca_search.config.study import StudySpec
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
 from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
-from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
+from sca_search.runs.integrity import damage_refused
 from sca_search.runs.provenance import made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.budgets import Costs
@@ -62,10 +62,10 @@ def facts(settled: Settled) -> dict[str, float]:
     """Metrics of a candidate besides its two objectives."""
     error = settled.score.error
     return {
-        **({} if error is None else {"accuracy_error": error}),
+        **({} if error is None else {"metric_error": error}),
         "loss": settled.score.loss,
-        "soft_accuracy": settled.soft_accuracy,
-        "rounded_accuracy": settled.rounded_accuracy,
+        "soft_metric": settled.soft_metric,
+        "rounded_metric": settled.rounded_metric,
         "moved_share": settled.moved_share,
         "sparsity_before": settled.sparsity_before,
     }
@@ -91,7 +91,7 @@ def keep(
     record = {
         "candidate": candidate.model_dump(mode="json"),
         "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
-        "accuracy": settled.score.accuracy,
+        "metric": settled.score.accuracy,
         "sparsity": counted.sparsity,
         TERNARY_SIZE.key: counted.ternary_bytes,
         **facts(settled),
@@ -169,7 +169,7 @@ def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: 
     summary: dict[str, Any] = {
         "study": run.path.name,
         "goal": aim_of(spec, metric),
-        "metric": metric,
+        "metric_name": metric,
         "task": task.data.kind,
         "examples": "images" if task.data.input.is_image else "examples",
         "target_sparsity": spec.goal.target_sparsity,
@@ -181,7 +181,7 @@ def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: 
         "hypervolume": front_area(pareto_front(frame), start.score.accuracy, metric),
         "seconds": round(seconds, 1),
         "versions": versions(),
-        "dense": {"accuracy": start.score.accuracy},
+        "dense": {"metric": start.score.accuracy},
         "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
         "chosen": None,
     }
@@ -211,14 +211,14 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
-    accuracies = [record["accuracy"] for record in records]
+    accuracies = [record["metric"] for record in records]
     return {
         "trial": trial,
         "candidate": number,
         "sparsity": counted_sparsity(run.chosen_file),
-        "accuracy": best["accuracy"],
-        "accuracy_mean": statistics.fmean(accuracies),
-        "accuracy_spread": statistics.pstdev(accuracies),
+        "metric": best["metric"],
+        "metric_mean": statistics.fmean(accuracies),
+        "metric_spread": statistics.pstdev(accuracies),
         "seeds": len(accuracies),
         "moved_share": best["moved_share"],
         "sparsity_before_exact_step": best["sparsity_before"],
@@ -245,5 +245,5 @@ def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) 
         write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
     test = task.data.read_test()
     dense, ours = (task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop)) for network in networks)
-    tested = {"test_accuracy": ours.accuracy, "test_images": len(test)}
-    return summary | {"dense": summary["dense"] | {"test_accuracy": dense.accuracy}, "chosen": chosen | tested}
+    tested = {"test_metric": ours.accuracy, "test_images": len(test)}
+    return summary | {"dense": summary["dense"] | {"test_metric": dense.accuracy}, "chosen": chosen | tested}

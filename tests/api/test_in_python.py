@@ -158,7 +158,7 @@ def test_functions_stand_for_loss_and_metric_and_the_metric_chooses(tmp_path: Pa
         sequence_network(), two_classes(3, 40), front=True, metric=in_thousandths, loss=doubled, out=tmp_path, **QUICK
     )
     assert losses
-    assert result.summary["metric"] == "in_thousandths"
+    assert result.summary["metric_name"] == "in_thousandths"
     assert 500 < result.chosen.accuracy <= 1000
     assert result.chosen.trial == result.summary["chosen"]["trial"]
 

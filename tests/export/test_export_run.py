@@ -40,7 +40,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     network = sca_search.load("out/model.safetensors")
     assert network.about["trial"] == summary["trial"]
     assert network.about["goal"] == "target sparsity 0.5"
-    assert network.about["test_accuracy"] == summary["test_accuracy"]
+    assert network.about["test_accuracy"] == summary["test_metric"]
     graph, _ = read_packed(Path("out/model.safetensors"))
     assert {layer.name: layer.zeros for layer in graph.ternary_layers} == {
         name: layer["zeros"] for name, layer in summary["layers"].items()

@@ -29,7 +29,7 @@ def checkpoint(**changes):
         "epoch": 5,
         "unit": 1.25e-7,
         "alphas": {"conv2": 0.1, "fc1": 1.9999999999999998},
-        "history": [{"phase": "ternary", "epoch": 1, "soft_accuracy": 0.1}],
+        "history": [{"phase": "ternary", "epoch": 1, "soft_metric": 0.1}],
         "model": {
             "conv2.parametrizations.weight.original": torch.randn(3, 2, 2, 2, generator=generator),
             "bn2.num_batches_tracked": torch.tensor(17),

@@ -145,7 +145,7 @@ def test_model_with_a_state_computes_what_the_trained_one_did(task, start):
 
 
 def test_gap_is_what_rounding_costs():
-    assert Epoch("ternary", 1, 2, soft_accuracy=0.75, rounded_accuracy=0.5).gap == 0.25
+    assert Epoch("ternary", 1, 2, soft_metric=0.75, rounded_metric=0.5).gap == 0.25
 
 
 # The optimizer
@@ -438,7 +438,7 @@ def test_dense_start_learns_and_tells_of_each_epoch(task):
     start = train_dense(task, epochs=3, learning_rate=0.01, seed=0, on_epoch=told.append)
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [("dense", n, 3) for n in (1, 2, 3)]
     assert start.score.accuracy > 0.8
-    assert told[-1].soft_accuracy == told[-1].rounded_accuracy == start.score.accuracy
+    assert told[-1].soft_metric == told[-1].rounded_metric == start.score.accuracy
     assert start.score.accuracy == pytest.approx(accuracy_by_hand(task.model_with(start.state), task.data.val))
 
 
@@ -552,7 +552,7 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
         *(("frozen", n, 2) for n in (1, 2)),
     ]
     assert settled.history == tuple(told)
-    recorded = [(epoch.soft_accuracy, epoch.rounded_accuracy) for epoch in told]
+    recorded = [(epoch.soft_metric, epoch.rounded_metric) for epoch in told]
     np.testing.assert_allclose(recorded, expected, atol=1e-9)
     assert all(epoch.gap == 0 for epoch in told[3:])
     zeros = math.floor(0.9 * ALL_TERNARY + 0.5)

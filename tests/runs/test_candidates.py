@@ -11,7 +11,7 @@ from sca_search.errors import RunError
 from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
 
-GOOD: dict[str, Any] = {"accuracy": 0.5, "loss": 0.1, "layers": {"conv2": {"zeros": 1, "weights": 2}}}
+GOOD: dict[str, Any] = {"metric": 0.5, "loss": 0.1, "layers": {"conv2": {"zeros": 1, "weights": 2}}}
 
 
 def run_with(folder: Path, record: dict[str, Any]) -> RunFolder:
@@ -21,17 +21,15 @@ def run_with(folder: Path, record: dict[str, Any]) -> RunFolder:
     return run
 
 
-@pytest.mark.parametrize(
-    "accuracy", [True, "0.5", None, [], math.nan, math.inf, -math.inf, 10**309, -(10**309)], ids=str
-)
-def test_an_accuracy_without_a_measure_is_refused(tmp_path: Path, accuracy: object) -> None:
-    with pytest.raises(RunError, match=r"candidate\.json cannot be read: accuracy must be a number"):
-        records_of(run_with(tmp_path, GOOD | {"accuracy": accuracy}), 0)
+@pytest.mark.parametrize("metric", [True, "0.5", None, [], math.nan, math.inf, -math.inf, 10**309, -(10**309)], ids=str)
+def test_metric_that_is_not_a_finite_number_is_rejected(tmp_path: Path, metric: object) -> None:
+    with pytest.raises(RunError, match=r"candidate\.json cannot be read: metric must be a finite number"):
+        records_of(run_with(tmp_path, GOOD | {"metric": metric}), 0)
 
 
 @pytest.mark.parametrize("loss", [False, "0.1", math.nan, 10**309], ids=str)
-def test_a_loss_without_a_measure_is_refused(tmp_path: Path, loss: object) -> None:
-    with pytest.raises(RunError, match=r"candidate\.json cannot be read: loss must be a number"):
+def test_loss_that_is_not_a_number_is_rejected(tmp_path: Path, loss: object) -> None:
+    with pytest.raises(RunError, match=r"candidate\.json cannot be read: loss must be a finite number"):
         records_of(run_with(tmp_path, GOOD | {"loss": loss}), 0)
 
 

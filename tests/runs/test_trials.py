@@ -26,7 +26,7 @@ def complete(trial, sparsity, accuracy, loss=0.5, **more):
         "trial": trial,
         "state": "complete",
         "sparsity": sparsity,
-        "accuracy": accuracy,
+        "metric": accuracy,
         "loss": loss,
         **more,
     }
@@ -49,22 +49,24 @@ trials = st.lists(
 
 
 def test_trial_frame_orders_columns_and_rows():
-    frame = frame_of(complete(3, 0.5, 0.9, width=4, beta=2.0), complete(1, 0.6, 0.8, width=8))
-    assert list(frame.columns) == [*COLUMNS, "beta", "width"]
+    frame = frame_of(
+        complete(3, 0.5, 0.9, **{"param.width": 4, "param.beta": 2.0}), complete(1, 0.6, 0.8, **{"param.width": 8})
+    )
+    assert list(frame.columns) == [*COLUMNS, "param.beta", "param.width"]
     assert frame["trial"].tolist() == [1, 3]
-    assert frame["width"].tolist() == [8, 4]
-    assert math.isnan(frame["beta"][0])
-    assert frame["beta"][1] == 2.0
+    assert frame["param.width"].tolist() == [8, 4]
+    assert math.isnan(frame["param.beta"][0])
+    assert frame["param.beta"][1] == 2.0
 
 
 def test_ties_of_other_metrics_are_within_the_error_found_by_bootstrap():
     frame = frame_of(
-        complete(0, 0.5, -20.0, loss=0.5, images=100, accuracy_error=1.5),
-        complete(1, 0.5, -21.4, loss=0.4, images=100, accuracy_error=0.1),
-        complete(2, 0.5, -21.6, loss=0.3, images=100, accuracy_error=9.0),
+        complete(0, 0.5, -20.0, loss=0.5, images=100, metric_error=1.5),
+        complete(1, 0.5, -21.4, loss=0.4, images=100, metric_error=0.1),
+        complete(2, 0.5, -21.6, loss=0.3, images=100, metric_error=9.0),
     )
     assert choose(frame, 0.5) == 1  # the error of the best decides
-    assert choose(frame.assign(accuracy_error=0.0), 0.5) == 0
+    assert choose(frame.assign(metric_error=0.0), 0.5) == 0
 
 
 def test_area_counts_from_five_points_or_hundredths_below_the_dense_network():
@@ -76,19 +78,19 @@ def test_area_counts_from_five_points_or_hundredths_below_the_dense_network():
 
 
 def test_what_is_expected_has_percent_only_for_shares():
-    chosen = {"accuracy_mean": 0.91234, "accuracy_spread": 0.01234, "seeds": 2}
+    chosen = {"metric_mean": 0.91234, "metric_spread": 0.01234, "seeds": 2}
     assert expected_accuracy(chosen, "macro-f1") == "91.23% ± 1.23% over 2 seeds"
     assert expected_accuracy(chosen, "r2") == "0.91234 ± 0.012 over 2 seeds"
     assert expected_accuracy(chosen | {"seeds": 1}, "r2") == "0.91234, one seed"
 
 
 def test_trial_frame_fills_what_is_missing():
-    row = frame_of({"trial": 0, "state": "waiting", "planned_sparsity": 0.9, "accuracy": None}).iloc[0]
+    row = frame_of({"trial": 0, "state": "waiting", "planned_sparsity": 0.9, "metric": None}).iloc[0]
     assert row["state"] == "waiting"
     assert row["reason"] == ""
     assert row["off_target"] == False  # noqa: E712  (numpy's own bool)
     assert row["planned_sparsity"] == 0.9
-    numbers = ["sparsity", "accuracy", "loss", "soft_accuracy", "rounded_accuracy", "moved_share", "seconds"]
+    numbers = ["sparsity", "metric", "loss", "soft_metric", "rounded_metric", "moved_share", "seconds"]
     assert row[numbers].isna().all()
 
 
@@ -97,7 +99,7 @@ def test_trial_frame_of_nothing_has_the_columns():
     assert list(frame.columns) == list(COLUMNS)
     assert len(frame) == 0
     assert frame["trial"].dtype == "int64"
-    assert frame["accuracy"].dtype == "float64"
+    assert frame["metric"].dtype == "float64"
     assert frame["off_target"].dtype == "bool"
     assert len(pareto_front(frame)) == 0
     assert hypervolume(pareto_front(frame), accuracy=0.0, sparsity=0.0) == 0.0
@@ -122,7 +124,7 @@ def test_pareto_front_keeps_the_undominated_sorted_by_sparsity():
         complete(3, 0.7, 0.80),  # beaten by 0 at the same accuracy
         complete(4, 0.8, 0.85),
         complete(5, 0.99, math.nan),
-        {"trial": 6, "state": "failed", "sparsity": 0.99, "accuracy": 0.99},
+        {"trial": 6, "state": "failed", "sparsity": 0.99, "metric": 0.99},
     )
     assert pareto_front(frame)["trial"].tolist() == [1, 4, 0]
 
@@ -142,11 +144,11 @@ def test_pareto_front_is_the_brute_force_one(rows):
     usable = [
         row
         for row in rows
-        if row["state"] == "complete" and not math.isnan(row["sparsity"]) and not math.isnan(row["accuracy"])
+        if row["state"] == "complete" and not math.isnan(row["sparsity"]) and not math.isnan(row["metric"])
     ]
 
     def point(row):
-        return row["sparsity"], row["accuracy"]
+        return row["sparsity"], row["metric"]
 
     def beats(one, other):
         at_least = all(a >= b for a, b in zip(point(one), point(other), strict=True))
@@ -176,7 +178,7 @@ def test_hypervolume_is_the_area_of_the_union_of_rectangles(rows, accuracy, spar
     # Each point spans a rectangle from the reference. Cut the plane at all their edges; a cell belongs
     # to the union if its upper corner lies within one of them.
     front = pareto_front(trial_frame(rows))
-    points = list(zip(front["sparsity"], front["accuracy"], strict=True))
+    points = list(zip(front["sparsity"], front["metric"], strict=True))
     widths = sorted({sparsity} | {x for x, _ in points if x > sparsity})
     heights = sorted({accuracy} | {y for _, y in points if y > accuracy})
     union = sum(
@@ -194,7 +196,7 @@ def test_choose_takes_the_most_accurate_within_the_tolerance():
         complete(1, 0.901, 0.85),  # at the tolerance, as decimals say
         complete(2, 0.9011, 0.99),
         complete(3, 0.9, math.nan),
-        {"trial": 4, "state": "running", "sparsity": 0.9, "accuracy": 0.99},
+        {"trial": 4, "state": "running", "sparsity": 0.9, "metric": 0.99},
     )
     assert choose(frame, 0.9) == 1
     assert choose(frame, 0.9, tolerance=0.0) == 0
@@ -230,10 +232,16 @@ def test_choose_takes_the_lowest_loss_where_accuracies_differ_by_chance_alone():
     assert choose(frame.drop(columns="images"), 0.5) == 0
 
 
+def test_undeclared_column_is_rejected():
+    with pytest.raises(ValueError, match=r"must be declared or start with 'param\.', got 'width'"):
+        frame_of(complete(0, 0.5, 0.9, width=4))
+    frame_of(complete(0, 0.5, 0.9, **{"rung.2": 0.1, "predicted_latency_ms": 0.1, "latency_ms": 0.2}))
+
+
 def test_csv_returns_what_was_written(tmp_path):
     path = tmp_path / "trials.csv"
     frame = frame_of(
-        complete(0, 0.1 + 0.2, 1 / 3, moved_share=0.01, optimizer="None", rate=1e-30),
+        complete(0, 0.1 + 0.2, 1 / 3, moved_share=0.01, **{"param.optimizer": "None", "param.rate": 1e-30}),
         {"trial": 1, "state": "failed", "reason": 'diverged, "loss" is\nnot finite; λ = 2'},
         {"trial": 2, "state": "waiting"},
     )
@@ -285,11 +293,11 @@ HEAD = ",".join(COLUMNS)
 def test_read_csv_refuses_another_table(tmp_path, content):
     path = tmp_path / "trials.csv"
     path.write_bytes(content)
-    with pytest.raises(RunError, match="is no table of trials"):
+    with pytest.raises(RunError, match="is not a table of trials"):
         read_csv(path)
 
 
 def test_one_seed_is_said_to_be_one_and_shows_no_spread():
-    known = {"accuracy_mean": 0.9875, "accuracy_spread": 0.001}
+    known = {"metric_mean": 0.9875, "metric_spread": 0.001}
     assert expected_accuracy(known | {"seeds": 3}) == "98.75% ± 0.10% over 3 seeds"
     assert expected_accuracy(known | {"seeds": 1}) == "98.75%, one seed"
