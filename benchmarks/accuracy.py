@@ -81,9 +81,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) ->
     if not run.summary_file.exists():
         _run(spec, run, arguments.cells / f"dense-{arguments.study.stem}-seed{seed}")
     summary: dict[str, Any] = json.loads(run.summary_file.read_text())
-    print(
-        f"{run.path.name}: test {summary['chosen']['test_accuracy']:.4f}, dense {summary['dense']['test_accuracy']:.4f}"
-    )
+    print(f"{run.path.name}: test {summary['chosen']['test_metric']:.4f}, dense {summary['dense']['test_metric']:.4f}")
     epochs = (spec.train.dense_epochs, spec.train.epochs, spec.train.frozen_epochs)
     return summary | {"form": form, "target": target, "seed": seed, "epochs": epochs}
 
@@ -91,7 +89,7 @@ def _cell(arguments: argparse.Namespace, seed: int, target: float, form: str) ->
 class _TrialPrinter:
     def on_event(self, event: Event) -> None:
         if isinstance(event, TrialEnded) and event.row is not None:
-            print(" ", event.trial, event.row.get("accuracy"))
+            print(" ", event.trial, event.row.get("metric"))
 
 
 def _run(spec: StudySpec, run: RunFolder, dense: Path) -> None:
@@ -158,8 +156,8 @@ def _paper(study: str, target: float) -> list[str]:
 
 
 def _row(target: float, form: str, cells: list[dict[str, Any]]) -> list[str]:
-    ternary = [100 * cell["chosen"]["test_accuracy"] for cell in cells]
-    dense = [100 * cell["dense"]["test_accuracy"] for cell in cells]
+    ternary = [100 * cell["chosen"]["test_metric"] for cell in cells]
+    dense = [100 * cell["dense"]["test_metric"] for cell in cells]
     gaps = [ours - theirs for ours, theirs in zip(ternary, dense, strict=True)]
     chosen = [cell["chosen"] for cell in cells]
     off = max(100 * abs(each["sparsity_before_exact_step"] - target) for each in chosen)

@@ -123,7 +123,7 @@ def _split(layers: tuple[LayerShape, ...], costs: list[LayerCost], limits: tuple
 
 
 def _frame(tries: list[dict[str, float]]) -> pd.DataFrame:
-    known = ({"trial": number, "state": "complete", "sparsity": 0.5, "accuracy": 0.5} for number in range(len(tries)))
+    known = ({"trial": number, "state": "complete", "sparsity": 0.5, "metric": 0.5} for number in range(len(tries)))
     return trial_frame(one | other for one, other in zip(known, tries, strict=True))
 
 
@@ -187,8 +187,9 @@ def _study_cell(arguments: argparse.Namespace, position: float, allocation: str)
     chosen, dense = finished.summary["chosen"], finished.summary["dense"]
     assert isinstance(chosen, dict)
     assert isinstance(dense, dict)
-    cell = {"budget": budget, "dense_test": dense["test_accuracy"]}
-    cell |= {name: chosen[name] for name in ("latency_ms", "sparsity", "accuracy", "test_accuracy")}
+    cell = {"budget": budget, "dense_test": dense["test_metric"]}
+    cell |= {name: chosen[name] for name in ("latency_ms", "sparsity")}
+    cell |= {"accuracy": chosen["metric"], "test_accuracy": chosen["test_metric"]}
     cell_file.write_text(json.dumps(cell))
     return cell
 

@@ -103,9 +103,9 @@ def _report(
         [
             method,
             METHODS[method].weights,
-            str(len(_values(entries, method, "test_accuracy"))),
-            _mean(_values(entries, method, "accuracy"), 100, 2),
-            _mean(_values(entries, method, "test_accuracy"), 100, 2),
+            str(len(_values(entries, method, "test_metric"))),
+            _mean(_values(entries, method, "metric"), 100, 2),
+            _mean(_values(entries, method, "test_metric"), 100, 2),
             _mean(_values(entries, method, "sparsity"), 100, 2),
             _mean(_values(entries, method, "ternary_bytes"), 1 / 1024, 2),
             _mean(_values(entries, method, "file_bytes"), 1 / 1024, 1),
@@ -139,8 +139,8 @@ def _differences(entries: list[MethodResult], again: dict[str, list[MethodResult
     for method, known in METHODS.items():
         if known.weights != TRITS or method == SCA:
             continue
-        ours = {entry.seed: entry.test_accuracy for entry in again.get(method, entries) if entry.method == SCA}
-        theirs = {entry.seed: entry.test_accuracy for entry in entries if entry.method == method}
+        ours = {entry.seed: entry.test_metric for entry in again.get(method, entries) if entry.method == SCA}
+        theirs = {entry.seed: entry.test_metric for entry in entries if entry.method == method}
         pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
         differences = [100 * (mine - other) for mine, other in pairs if mine is not None and other is not None]
         sparsity = _mean(_values(entries, method, "sparsity"), 100, 1)

@@ -232,7 +232,7 @@ def _point(bench: Bench, run: RunFolder, row: dict[str, Any]) -> Point:
         epochs=bench.spent,
         planned=row["planned_sparsity"],
         sparsity=row["sparsity"],
-        accuracy=row["accuracy"],
+        accuracy=row["metric"],
         loss=row["loss"],
         test_accuracy=bench.test(bench.task.model_with(state)),
         before=row["sparsity_before"],

@@ -33,8 +33,8 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
 from sca_search.study.objective import Objective
 from sca_search.study.optuna_internals import WaitingTrialCache
-from sca_search.study.outcome import write_tables
 from sca_search.study.queue import observations, rows
+from sca_search.study.results import write_tables
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.setup import build_context, make_task
 from sca_search.study.space import Space

@@ -51,23 +51,23 @@ def _write(data: str, part: str, cells: list[Cell]) -> None:
 
 def area(cell: Cell, epochs: float = float("inf"), accuracy: str = "test_accuracy") -> float:
     """The hypervolume in points × sparsity after some epochs, from the named accuracy."""
+    points = [point for point in cell["points"] if point["epochs"] <= epochs]
     rows = [
         {
             "trial": number,
             "state": "complete",
             "sparsity": point["sparsity"],
-            "accuracy": point["accuracy"],
+            "metric": point["accuracy"],
             "loss": point["loss"],
-            "test_accuracy": point["test_accuracy"],
         }
-        for number, point in enumerate(cell["points"])
-        if point["epochs"] <= epochs
+        for number, point in enumerate(points)
     ]
     if not rows:
         return 0.0
-    front = pareto_front(trial_frame(rows))
+    named = {name: [point[name] for point in points] for name in ("accuracy", "test_accuracy")}
+    front = pareto_front(trial_frame(rows).assign(**named))
     dense = cell["dense_test"] if accuracy == "test_accuracy" else cell["dense"]
-    counted = front.assign(accuracy=front[accuracy].astype(float))
+    counted = front.assign(metric=front[accuracy].astype(float))
     return 100 * hypervolume(_upper(counted), accuracy=dense - POINTS_BELOW, sparsity=LEAST_SPARSITY)
 
 
@@ -149,7 +149,8 @@ def _lost_at(cell: Cell, sparsity: float) -> float:
 
 def _best(cell: Cell, points: list[dict[str, Any]]) -> dict[str, Any]:
     """The network selected on validation, by the rule of a study."""
-    frame = pd.DataFrame(points).assign(trial=range(len(points)), images=cell["images"])
+    frame = pd.DataFrame(points).rename(columns={"accuracy": "metric"})
+    frame = frame.assign(trial=range(len(points)), images=cell["images"])
     selected = best_trial(frame)
     assert selected is not None
     return points[selected]

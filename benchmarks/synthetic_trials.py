@@ -46,7 +46,7 @@ def synthetic(space: Space, candidate: int) -> FrozenTrial:
     attributes: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
     attributes["asked"] = {layer.name: shifted(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
     attributes["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
-    attributes["rung_accuracy"] = 0.9
+    attributes["rung_metric"] = 0.9
     state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
     values = None
     if state == TrialState.COMPLETE:
@@ -69,7 +69,7 @@ def finished(
         }
         for layer, fraction in zip(space.layers, asked.values(), strict=True)
     ]
-    figures = {"loss": loss, "soft_accuracy": 0.98, "rounded_accuracy": 0.97, "moved_share": 0.001}
+    figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "moved_share": 0.001}
     return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360, "observed": observed}
 
 

@@ -126,7 +126,7 @@ def _measured(
         "variant": name,
         "loss": settled.score.loss,
         "accuracy": settled.score.accuracy - start.score.accuracy,
-        "rounding_gap": settled.soft_accuracy - settled.rounded_accuracy,
+        "rounding_gap": settled.soft_metric - settled.rounded_metric,
         "test_accuracy": score(settled.model, test).accuracy - score(task.model_with(start.state), test).accuracy,
     }
     print(sparsity, name, f"validation loss {settled.score.loss:.4f}", flush=True)

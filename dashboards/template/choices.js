@@ -1,25 +1,25 @@
-// The searched values: which mattered, and what good trials have in common.
+// The searched parameters: their importance, and what good trials have in common.
 function importanceFigure() {
   const { ranked, headline } = study().importance;
   const note =
-    "Share of each searched value in a trial being among the best for its sparsity (PED-ANOVA). Few trials make it rough.";
+    "Importance of each searched parameter for being among the best trials of a sparsity (PED-ANOVA). Rough with few trials.";
   if (!ranked.length) {
-    return { title: headline, note, empty: "It takes ten complete trials in which a value was varied." };
+    return { title: headline, note, empty: "Needs ten complete trials in which a parameter varies." };
   }
   const shown = ranked.slice(0, 12);
   const colour = colours();
   return {
     title: headline,
     note,
-    alt: `Bar chart of importance: ${shown.map(([name, share]) => `${name} ${percent(share, 0)}`).join(", ")}.`,
+    alt: `Bar chart of importance: ${shown.map(([name, value]) => `${name} ${percent(value, 0)}`).join(", ")}.`,
     traces: [{
       type: "bar",
       orientation: "h",
       y: shown.map((_, index) => index),
-      x: shown.map(([, share]) => 100 * share),
+      x: shown.map(([, value]) => 100 * value),
       width: 0.66,
       marker: { color: colour.accent },
-      text: shown.map(([, share]) => percent(share, 0)),
+      text: shown.map(([, value]) => percent(value, 0)),
       textposition: "outside",
       cliponaxis: false,
       textfont: { size: 11, color: colour.ink },
@@ -29,7 +29,7 @@ function importanceFigure() {
     layout: layout(Math.max(300, barsHeight(shown.length)), {
       uirevision: "importance",
       margin: { l: 60, r: 40, t: 8, b: 40 },
-      xaxis: axis("share, %", { rangemode: "tozero" }),
+      xaxis: axis("importance, %", { rangemode: "tozero" }),
       yaxis: axis("", {
         tickmode: "array",
         tickvals: shown.map((_, index) => index),
@@ -54,19 +54,19 @@ function placeOn(scale, value) {
   return high > low ? (at - low) / (high - low) : 0.5;
 }
 
-// A phone has room for the four values that mattered most, and the outcome.
+// A narrow screen shows the four most important parameters and the result.
 function parallelShown() {
-  const told = study().parallel;
-  if (!isNarrow() || told.axes.length < 7) return told;
-  const kept = [0, 1, 2, 3, told.axes.length - 2, told.axes.length - 1];
-  const pick = (values) => kept.map((index) => values[index]);
-  return { axes: pick(told.axes), lines: told.lines.map(pick), trials: told.trials };
+  const data = study().parallel;
+  if (!isNarrow() || data.axes.length < 7) return data;
+  const indices = [0, 1, 2, 3, data.axes.length - 2, data.axes.length - 1];
+  const pick = (values) => indices.map((index) => values[index]);
+  return { axes: pick(data.axes), lines: data.lines.map(pick), trials: data.trials };
 }
 
 function parallelFigure() {
   const { axes, lines, trials: numbers } = parallelShown();
   const note =
-    "A line a trial across the values that mattered most; strong: trials on the front; dashed: the selected one. Click a line to select it.";
+    "One line per trial across the most important parameters; strong: trials on the front; dashed: the selected one. Click a line to select it.";
   if (lines.length < 2) return { title: "Values and outcomes", note, empty: "It takes two complete trials." };
   const colour = colours();
   const onFront = new Set(currentFront().trials);
@@ -85,23 +85,23 @@ function parallelFigure() {
     });
     return made;
   };
-  const trace = (name, keep, look) => ({
+  const trace = (name, keep, style) => ({
     type: "scatter",
     mode: "lines",
     name,
     ...joined(keep),
-    line: look,
+    line: style,
     hovertemplate: "trial %{customdata}<extra></extra>",
     connectgaps: false,
   });
   const ends = (scale) =>
     (scale.kind === "names" ? [scale.names.at(-1), scale.names[0]] : [scale.high, scale.low]).map((value) =>
-      scale.name === "sparsity" || (scale.name === "accuracy" && metric().is_fraction)
+      scale.name === "sparsity" || (scale.name === "metric" && metric().is_fraction)
         ? percent(value, 1)
         : plain(short(value))
     );
   const narrow = isNarrow();
-  const names = axes.map((scale) => plain(scale.name === "accuracy" ? metric().name : scale.name).replaceAll("_", " "));
+  const names = axes.map((scale) => plain(scale.name === "metric" ? metric().name : scale.name).replaceAll("_", " "));
   return {
     title: "Which values good trials have in common",
     note,

@@ -1,9 +1,9 @@
-// Several studies beside each other; one of them is shown below in full.
+// Several studies side by side; one of them is shown below in detail.
 // As many as have no factor in common with the inks: pairs of both repeat late.
 const markers = ["circle", "square", "diamond", "triangle-up", "cross", "star-triangle-down", "hexagon"];
 const isComparison = () => page.studies.length > 1;
 
-function studyLook(index) {
+function studyStyle(index) {
   const colour = colours();
   const inks = [colour.accent, colour.second, colour.third, colour.fourth];
   return {
@@ -18,12 +18,12 @@ function compareFigure() {
   const key = state.axis;
   const shown = page.studies.map((each, index) => ({
     each,
-    look: studyLook(index),
+    style: studyStyle(index),
     front: each.fronts.find((front) => front.measure.key === key),
   })).filter(({ front }) => front?.trials.length);
-  if (!shown.length) return { title: "Fronts beside each other", note: "", empty: "No trial has finished yet." };
+  if (!shown.length) return { title: "Fronts side by side", note: "", empty: "No trial has finished yet." };
   const { measure } = shown[0].front;
-  const traces = shown.flatMap(({ each, look, front }) => {
+  const traces = shown.flatMap(({ each, style, front }) => {
     const rows = front.trials.map((trial) => trialsOf(each).find((row) => row.trial === trial));
     const name = plain(each.name);
     return [
@@ -32,7 +32,7 @@ function compareFigure() {
         mode: "lines",
         x: front.outline.map(([x]) => measure.factor * x),
         y: front.outline.map(([, y]) => metricFactor() * y),
-        line: line(look.ink, look.dash),
+        line: line(style.ink, style.dash),
         legendgroup: name,
         showlegend: false,
         hoverinfo: "skip",
@@ -43,20 +43,20 @@ function compareFigure() {
         name,
         legendgroup: name,
         x: rows.map((row) => measure.factor * row[measure.key]),
-        y: rows.map((row) => metricFactor() * row.accuracy),
+        y: rows.map((row) => metricFactor() * row.metric),
         customdata: rows.map((row) => row.trial),
-        marker: { color: look.ink, symbol: look.symbol, size: 9, line: { color: colours().card, width: 1 } },
+        marker: { color: style.ink, symbol: style.symbol, size: 9, line: { color: colours().card, width: 1 } },
         hovertemplate: `${name}, trial %{customdata}<br>%{y:.4~g} ${metricUnit()} at %{x:.2f} ${measure.unit}<extra></extra>`,
       },
     ];
   });
-  const low = Math.min(...shown.map(({ front }) => front.view.accuracy[0]));
-  const high = Math.max(...shown.map(({ front }) => front.view.accuracy[1]));
+  const low = Math.min(...shown.map(({ front }) => front.view.metric[0]));
+  const high = Math.max(...shown.map(({ front }) => front.view.metric[1]));
   const best =
     shown.map(({ each, front }) => [each.name, each.growth.area.at(-1) ?? 0, front]).sort((a, b) => b[1] - a[1])[0];
   const sameReference = new Set(shown.map(({ each }) => JSON.stringify(each.growth.reference))).size === 1;
   return {
-    title: sameReference ? `${best[0]} covers the most` : "Fronts beside each other",
+    title: sameReference ? `${best[0]} covers the most` : "Fronts side by side",
     note: `The fronts of all studies, validation ${metric().name} against ${measure.name}.${
       sameReference ? "" : " Their areas count from different points and are not compared."
     }`,
@@ -72,7 +72,7 @@ function compareFigure() {
 
 function compareGrowthFigure() {
   if (!isComparison()) return null;
-  const shown = page.studies.map((each, index) => ({ each, look: studyLook(index) })).filter(({ each }) =>
+  const shown = page.studies.map((each, index) => ({ each, style: studyStyle(index) })).filter(({ each }) =>
     each.growth.area.length
   );
   if (!shown.length) return null;
@@ -80,8 +80,8 @@ function compareGrowthFigure() {
     title: "How fast each front grew",
     note: "Hypervolume over epochs trained.",
     alt: "Step chart of the fronts' areas.",
-    traces: shown.map(({ each, look }) =>
-      curve(plain(each.name), each.growth.epochs, each.growth.area, { ...line(look.ink, look.dash), shape: "hv" })
+    traces: shown.map(({ each, style }) =>
+      curve(plain(each.name), each.growth.epochs, each.growth.area, { ...line(style.ink, style.dash), shape: "hv" })
     ),
     layout: layout(320, {
       uirevision: "compare-growth",
@@ -98,18 +98,18 @@ function showComparison() {
   const names = ["study", ...(hasMethods ? ["weights"] : []), "chosen", metric().name, "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
     const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
-    const beside = chosen && isNumber(each.dense_accuracy)
+    const difference = chosen && isNumber(each.dense_metric)
       ? (metric(each).is_fraction
-        ? (100 * (chosen.accuracy - each.dense_accuracy)).toFixed(2)
-        : short(chosen.accuracy - each.dense_accuracy)).replace("-", "−")
+        ? (100 * (chosen.metric - each.dense_metric)).toFixed(2)
+        : short(chosen.metric - each.dense_metric)).replace("-", "−")
       : "–";
     const complete = trialsOf(each).filter(isComplete).length;
     const cells = [
       ...(hasMethods ? [each.method.weights] : []),
       chosen ? `trial ${chosen.trial}` : "–",
-      chosen ? shownMetric(chosen.accuracy, each) : "–",
+      chosen ? shownMetric(chosen.metric, each) : "–",
       chosen ? percent(chosen.sparsity) : "–",
-      beside,
+      difference,
       String(complete),
     ];
     return element(

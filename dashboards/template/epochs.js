@@ -21,19 +21,19 @@ function accuracyFigure() {
   if (!course?.epoch.length) return null;
   const colour = colours();
   const last = course.phase.lastIndexOf("ternary");
-  const gap = last < 0 ? 0 : metricFactor() * (course.soft_accuracy[last] - course.rounded_accuracy[last]);
-  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_accuracy[last] ?? 1));
+  const gap = last < 0 ? 0 : metricFactor() * (course.soft_metric[last] - course.rounded_metric[last]);
+  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_metric[last] ?? 1));
   const costs = metric().is_fraction ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
   const title = isNothing
     ? "Rounding costs nothing at the end of training"
     : `Rounding ${gap > 0 ? "costs" : "gains"} ${costs} at the end of training`;
-  const shares = (values) => values.map((value) => metricFactor() * value);
-  const dense = study().dense_accuracy;
+  const scaled = (values) => values.map((value) => metricFactor() * value);
+  const dense = study().dense_metric;
   const traces = [
-    curve("soft", course.epoch, shares(course.soft_accuracy), line(colour.second, "dash"), {
+    curve("soft", course.epoch, scaled(course.soft_metric), line(colour.second, "dash"), {
       hovertemplate: `soft %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
-    curve("rounded", course.epoch, shares(course.rounded_accuracy), line(colour.accent), {
+    curve("rounded", course.epoch, scaled(course.rounded_metric), line(colour.accent), {
       hovertemplate: `rounded %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
   ];
@@ -55,7 +55,7 @@ function accuracyFigure() {
     title,
     note: `Validation ${metric().name} of the network as trained (soft) and as rounding would leave it.${frozen}`,
     alt: `Line chart of ${metric().name} over ${course.epoch.length} epochs, ending at ${
-      shownMetric(course.rounded_accuracy.at(-1))
+      shownMetric(course.rounded_metric.at(-1))
     }.`,
     traces,
     layout: layout(310, {
@@ -73,7 +73,7 @@ function scheduleRows(course) {
   const colour = colours();
   const isTernary = (_, index) => course.phase[index] === "ternary";
   const rows = [
-    { symbol: "α", key: "alpha", ink: colour.accent, about: "α sets the share of zeros" },
+    { symbol: "α", key: "alpha", ink: colour.accent, about: "α sets the sparsity" },
     { symbol: "λ", key: "strength", ink: colour.second, about: "λ is the pull" },
     { symbol: "β", key: "sharpness", ink: colour.third, about: "β sharpens the forward pass" },
   ].map((row) => ({ ...row, values: course[row.key].filter(isTernary), epochs: course.epoch.filter(isTernary) }));
@@ -109,9 +109,9 @@ function scheduleTrace(row, index) {
 }
 
 function layerAlphas(distribution) {
-  const look = line(faded(colours().accent, 0.45), "solid", 1);
+  const style = line(faded(colours().accent, 0.45), "solid", 1);
   return Object.entries(distribution?.alphas ?? {}).map(([layer, alphas]) =>
-    curve(plain(layer), distribution.epoch, alphas, look, {
+    curve(plain(layer), distribution.epoch, alphas, style, {
       hovertemplate: `${plain(layer)}: α %{y:.3f}<extra></extra>`,
       showlegend: false,
     })
@@ -139,11 +139,11 @@ function schedulesFigure() {
 }
 
 // Where weights lie, epoch by epoch, from -1 (below) to 1.
-function weightsTrace(epochs, shares, index) {
-  const bins = shares[0].length;
+function weightsTrace(epochs, fractions, index) {
+  const bins = fractions[0].length;
   const values = Array.from({ length: bins }, (_, bin) => -1 + (2 * bin + 1) / bins);
-  // The root lets the thin spread between the peaks be seen beside them.
-  const z = values.map((_, bin) => shares.map((epoch) => Math.sqrt(epoch[bin] / 1e4)));
+  // The square root makes the low density between the peaks visible.
+  const z = values.map((_, bin) => fractions.map((epoch) => Math.sqrt(epoch[bin] / 1e4)));
   return {
     type: "heatmap",
     x: epochs,
@@ -151,7 +151,7 @@ function weightsTrace(epochs, shares, index) {
     xaxis: index ? "x2" : "x",
     yaxis: index ? "y2" : "y",
     z,
-    customdata: values.map((_, bin) => shares.map((epoch) => epoch[bin] / 100)),
+    customdata: values.map((_, bin) => fractions.map((epoch) => epoch[bin] / 100)),
     zmin: 0,
     zmax: Math.max(...z.flat()),
     colorscale: sequential(colours()),
@@ -166,7 +166,7 @@ function weightsLayout(both) {
   const second = isStacked ? { x: [0, 1], y: [0, 0.43] } : { x: [0.54, 1], y: [0, 1] };
   const levels = { tickvals: [-1, -0.5, 0, 0.5, 1], showgrid: false, showline: false };
   const epochs = { showgrid: false, nticks: 6 };
-  const beside = {
+  const secondPanel = {
     xaxis2: axis("epoch", { domain: second.x, anchor: "y2", ...epochs }),
     yaxis2: axis("W", { domain: second.y, anchor: "x2", ...levels }),
   };
@@ -175,37 +175,37 @@ function weightsLayout(both) {
     margin: { l: 52, r: 12, t: 8, b: 44 },
     xaxis: axis("epoch", { domain: first.x, anchor: "y", ...epochs }),
     yaxis: axis(both ? "tanh Θ" : "tanh Θ = W", { domain: first.y, ...levels }),
-    ...(both ? beside : {}),
+    ...(both ? secondPanel : {}),
   });
 }
 
 function distributionFigure() {
   if (!detailOf(state.trial)) return null;
-  const told = detailOf(state.trial).distribution;
-  if (!told) {
+  const data = detailOf(state.trial).distribution;
+  if (!data) {
     return {
       title: "Weights over epochs",
       note: "How tanh Θ is distributed while it trains.",
-      empty: "This run was trained before distributions were kept.",
+      empty: "This trial has no histograms.",
     };
   }
-  const panels = told.soft ? [told.tanh, told.soft] : [told.tanh];
+  const panels = data.soft ? [data.tanh, data.soft] : [data.tanh];
   const final = panels.at(-1).at(-1);
   const peaks = [0, (final.length - 1) / 2, final.length - 1].map((bin) => final[bin] / 100);
-  const share = peaks.reduce((sum, peak) => sum + peak, 0);
+  const percentage = peaks.reduce((sum, peak) => sum + peak, 0);
   const [one, other] = isNarrow() ? ["above", "below"] : ["left", "right"];
-  const which = told.soft
+  const which = data.soft
     ? `tanh Θ (${one}) is what is trained, W (${other}) what the network computes with.`
     : "tanh Θ is what the network computes with.";
   return {
-    title: share > 90
-      ? `Weights gather at −1, 0 and +1: ${share.toFixed(0)} % in the end`
-      : `${share.toFixed(0)} % of the weights have reached a peak in the end`,
+    title: percentage > 90
+      ? `Weights concentrate at −1, 0 and +1: ${percentage.toFixed(0)} % at the end`
+      : `${percentage.toFixed(0)} % of the weights are at a peak at the end`,
     note: `How weights are spread after each epoch; the stronger the colour, the more of them. ${which}`,
     alt: `Heat map of weights over epochs; at the end ${
       peaks.map((peak) => `${peak.toFixed(1)} %`).join(", ")
     } lie at −1, 0 and +1.`,
-    traces: panels.map((shares, index) => weightsTrace(told.epoch, shares, index)),
+    traces: panels.map((fractions, index) => weightsTrace(data.epoch, fractions, index)),
     layout: weightsLayout(panels.length > 1),
   };
 }

@@ -1,11 +1,11 @@
-// What both networks see: mean maps of the dense network beside those of the ternary one, and how alike layers are.
+// Mean feature maps of the dense and the ternary network, and the similarity per layer.
 function showFeatures() {
   const card = byId("features-card");
   const mine = detailOf(state.trial)?.features;
   const other = Object.entries(study().details).find(([, detail]) => detail.features);
-  const told = mine ?? other?.[1].features;
+  const found = mine ?? other?.[1].features;
   const trial = mine ? state.trial : other && Number(other[0]);
-  if (!told) {
+  if (!found) {
     fill(
       card,
       element(
@@ -16,29 +16,29 @@ function showFeatures() {
     );
     return;
   }
-  const rounded = told.layers.filter((layer) => layer.ternary);
+  const rounded = found.layers.filter((layer) => layer.ternary);
   const least = rounded.reduce((worst, layer) => (worst && worst.cka <= layer.cka ? worst : layer), null);
   const title = least
     ? `Ternary layers see much the same: similarity ${least.cka.toFixed(2)} or more`
-    : "Features beside each other";
+    : "Feature maps of both networks";
   const note = `Trial ${trial}${
     mine ? "" : " (the selected one has no maps)"
-  }. For each image the mean map of a layer, left of the dense network, right of the ternary one, each from its lowest to its highest value. Linear CKA over ${told.compared} validation images: 1 is alike up to rotation and scale.`;
+  }. For each image the mean map of a layer, left of the dense network, right of the ternary one, each from its lowest to its highest value. Linear CKA over ${found.compared} validation images: 1 is alike up to rotation and scale.`;
   const head = element(
     "tr",
     {},
     element("th", { scope: "col" }, "layer, similarity"),
-    ...told.images.map((source, index) =>
+    ...found.images.map((source, index) =>
       element(
         "th",
         { scope: "col" },
-        picture(source, `validation image ${index + 1}, ${told.labels[index]}`),
+        picture(source, `validation image ${index + 1}, ${found.labels[index]}`),
         element("br"),
-        told.labels[index],
+        found.labels[index],
       )
     ),
   );
-  const rows = told.layers.map((layer) =>
+  const rows = found.layers.map((layer) =>
     element(
       "tr",
       {},
@@ -46,11 +46,11 @@ function showFeatures() {
         "th",
         { scope: "row", class: "name" },
         layer.layer,
-        element("small", {}, `weight layer ${layer.number}, ${layer.ternary ? "ternary" : "kept dense"}`),
+        element("small", {}, `weight layer ${layer.number}, ${layer.ternary ? "ternary" : "dense"}`),
         element("small", {}, meter(layer.cka), layer.cka.toFixed(3)),
       ),
       ...(layer.dense.length
-        ? told.images.map((_, index) =>
+        ? found.images.map((_, index) =>
           element(
             "td",
             {},
@@ -58,7 +58,7 @@ function showFeatures() {
             picture(layer.rounded[index], `${layer.layer}, ternary, image ${index + 1}`),
           )
         )
-        : [element("td", { colspan: told.images.length, class: "note" }, "fully connected: no map")]),
+        : [element("td", { colspan: found.images.length, class: "note" }, "fully connected: no map")]),
     )
   );
   fill(
@@ -79,8 +79,8 @@ function showFeatures() {
 
 const picture = (source, alt) => element("img", { src: source, alt, width: 64, height: 64, loading: "lazy" });
 
-function meter(share) {
+function meter(fraction) {
   const fillBar = element("i");
-  fillBar.style.width = `${Math.round(100 * share)}%`;
+  fillBar.style.width = `${Math.round(100 * fraction)}%`;
   return element("span", { class: "meter", "aria-hidden": "true" }, fillBar);
 }

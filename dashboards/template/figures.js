@@ -23,42 +23,42 @@ function register(name, describe, onClick = null) {
 function update(name) {
   const figure = figures.get(name);
   figure.isStale = true;
-  const told = figure.describe();
-  figure.block.hidden = told === null;
-  if (told === null) return;
-  figure.caption.children[0].textContent = told.title;
-  figure.caption.children[1].textContent = told.note ?? "";
-  figure.empty.textContent = told.empty ?? "";
-  figure.empty.hidden = !told.empty;
-  figure.plot.hidden = Boolean(told.empty);
-  figure.plot.setAttribute("aria-label", told.alt ?? told.title);
-  figure.told = told.empty ? null : told;
-  figure.plot.style.minHeight = told.empty ? "" : `${told.layout.height}px`;
+  const description = figure.describe();
+  figure.block.hidden = description === null;
+  if (description === null) return;
+  figure.caption.children[0].textContent = description.title;
+  figure.caption.children[1].textContent = description.note ?? "";
+  figure.empty.textContent = description.empty ?? "";
+  figure.empty.hidden = !description.empty;
+  figure.plot.hidden = Boolean(description.empty);
+  figure.plot.setAttribute("aria-label", description.alt ?? description.title);
+  figure.drawing = description.empty ? null : description;
+  figure.plot.style.minHeight = description.empty ? "" : `${description.layout.height}px`;
   const place = figure.block.getBoundingClientRect();
   // A little farther than the observer looks, which only speaks of what comes into sight.
   if (place.top < window.innerHeight + 320 && place.bottom > -320) drawNow(figure);
 }
 
 function drawNow(figure) {
-  if (!figure || !figure.isStale || !figure.told || figure.block.hidden) return;
+  if (!figure || !figure.isStale || !figure.drawing || figure.block.hidden) return;
   figure.isStale = false;
   keepZoom(figure);
-  Plotly.react(figure.plot, figure.told.traces, figure.told.layout, config());
+  Plotly.react(figure.plot, figure.drawing.traces, figure.drawing.layout, config());
   if (!figure.isDrawn && figure.onClick) figure.plot.on("plotly_click", (event) => figure.onClick(event.points[0]));
   figure.isDrawn = true;
 }
 
-// plotly keeps a zoom only while the range given stays the same, and new trials move it.
+// plotly keeps a zoom only while the initial range stays the same, and new trials change it.
 function keepZoom(figure) {
-  const [before, layout] = [figure.plot.layout, figure.told.layout];
-  const told = Object.fromEntries(
+  const [before, layout] = [figure.plot.layout, figure.drawing.layout];
+  const ranges = Object.fromEntries(
     Object.entries(layout).filter(([, value]) => value?.range).map(([name, value]) => [name, [...value.range]]),
   );
-  for (const name of Object.keys(told)) {
+  for (const name of Object.keys(ranges)) {
     const range = before?.uirevision === layout.uirevision && before[name]?.range;
     if (range && String(range) !== String(figure.ranges?.[name])) layout[name] = { ...layout[name], range: [...range] };
   }
-  figure.ranges = told;
+  figure.ranges = ranges;
 }
 
 const updateAll = (names = [...figures.keys()]) => names.forEach(update);

@@ -1,4 +1,4 @@
-// The Pareto front: accuracy against sparsity or a cost. A click selects a trial.
+// The Pareto front: the metric against sparsity or a cost. A click selects a trial.
 function frontFigure() {
   const { measure, view, headline } = currentFront();
   const title = `${headline}`;
@@ -19,18 +19,18 @@ function frontNote(measure, view) {
     ? ` ${counted(view.below, "trial")} far below ${view.below === 1 ? "is" : "are"} outside; a double click shows all.`
     : "";
   const { paper } = study();
-  const told = paper && measure.key === "sparsity"
+  const reference = paper && measure.key === "sparsity"
     ? ` The paper reports ${percent(paper.accuracy)} on the test split, after 200 epochs or more.`
     : "";
-  return `Validation ${metric().name} against ${measure.name}, better ${better}. Click a point, or use the arrow keys, and everything below follows.${below}${told}`;
+  return `Validation ${metric().name} against ${measure.name}, better ${better}. Click a point, or use the arrow keys, to select a trial.${below}${reference}`;
 }
 
 function frontAlt(measure) {
   const rows = currentFront().trials.map(trialOf);
-  const told = rows.map((row) =>
-    `trial ${row.trial}: ${shownMetric(row.accuracy)} at ${shownMeasure(measure, row[measure.key])}`
+  const texts = rows.map((row) =>
+    `trial ${row.trial}: ${shownMetric(row.metric)} at ${shownMeasure(measure, row[measure.key])}`
   );
-  return `Scatter plot of validation ${metric().name} against ${measure.name}. On the front: ${told.join("; ")}.`;
+  return `Scatter plot of validation ${metric().name} against ${measure.name}. On the front: ${texts.join("; ")}.`;
 }
 
 function shownMeasure(measure, value) {
@@ -45,10 +45,10 @@ function points(name, rows, marker, more = {}) {
     mode: "markers",
     name,
     x: rows.map((row) => measure.factor * row[measure.key]),
-    y: rows.map((row) => metricFactor() * row.accuracy),
+    y: rows.map((row) => metricFactor() * row.metric),
     customdata: rows.map((row) => row.trial),
     text: rows.map((row) =>
-      `trial ${row.trial}<br>${shownMetric(row.accuracy)} ${plain(metric().name)}<br>${shownMeasure(measure, row[measure.key])}`
+      `trial ${row.trial}<br>${shownMetric(row.metric)} ${plain(metric().name)}<br>${shownMeasure(measure, row[measure.key])}`
     ),
     hovertemplate: "%{text}<extra></extra>",
     marker,
@@ -102,14 +102,14 @@ function frontTraces() {
   return traces;
 }
 
-// A paused trial has no end; it stands where its last rung saw it, at the sparsity that it was planned for.
+// A paused trial is drawn with its metric at the last rung and its planned sparsity.
 function pausedTraces(measure) {
   const rows = trials().filter((row) =>
-    row.state === "paused" && isNumber(row.rung_accuracy) && isNumber(row.planned_sparsity)
+    row.state === "paused" && isNumber(row.rung_metric) && isNumber(row.planned_sparsity)
   );
   if (measure.key !== "sparsity" || !rows.length) return [];
-  const stood = rows.map((row) => ({ ...row, accuracy: row.rung_accuracy, sparsity: row.planned_sparsity }));
-  return [points("paused", stood, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
+  const shown = rows.map((row) => ({ ...row, metric: row.rung_metric, sparsity: row.planned_sparsity }));
+  return [points("paused", shown, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
 }
 
 function seedTraces(known) {
@@ -120,8 +120,8 @@ function seedTraces(known) {
   const error = {
     type: "data",
     symmetric: false,
-    array: repeated.map((row) => metricFactor() * (Math.max(...row.seeds) - row.accuracy)),
-    arrayminus: repeated.map((row) => metricFactor() * (row.accuracy - Math.min(...row.seeds))),
+    array: repeated.map((row) => metricFactor() * (Math.max(...row.seeds) - row.metric)),
+    arrayminus: repeated.map((row) => metricFactor() * (row.metric - Math.min(...row.seeds))),
     color: colours().ink,
     thickness: 1.4,
     width: 5,
@@ -152,7 +152,7 @@ function paperTraces(measure) {
 
 function frontLayout() {
   const { measure, view } = currentFront();
-  const { dense_accuracy: dense, goal } = study();
+  const { dense_metric: dense, goal } = study();
   const shapes = [];
   const notes = [];
   if (isNumber(dense)) {
@@ -181,13 +181,13 @@ function frontLayout() {
       }),
     );
   }
-  if (isNumber(goal.accuracy)) {
-    shapes.push(horizontal(metricFactor() * goal.accuracy, "dash"));
+  if (isNumber(goal.metric)) {
+    shapes.push(horizontal(metricFactor() * goal.metric, "dash"));
     notes.push(
-      label(`goal ${short(metricFactor() * goal.accuracy)} ${metricUnit()}`, {
+      label(`goal ${short(metricFactor() * goal.metric)} ${metricUnit()}`, {
         xref: "paper",
         x: 1,
-        y: metricFactor() * goal.accuracy,
+        y: metricFactor() * goal.metric,
         xanchor: "right",
         yanchor: "bottom",
       }),
@@ -203,7 +203,7 @@ function frontLayout() {
       automargin: false,
       range: view.x.map((x) => measure.factor * x),
     }),
-    yaxis: axis(metricAxis(), { automargin: false, range: view.accuracy.map((y) => metricFactor() * y) }),
+    yaxis: axis(metricAxis(), { automargin: false, range: view.metric.map((y) => metricFactor() * y) }),
   });
 }
 
@@ -211,7 +211,7 @@ function frontLayout() {
 function stepSelection(step) {
   const { measure } = currentFront();
   const rows = trials().filter((row) => isComplete(row) && isNumber(row[measure.key])).sort((a, b) =>
-    a[measure.key] - b[measure.key] || a.accuracy - b.accuracy
+    a[measure.key] - b[measure.key] || a.metric - b.metric
   );
   const place = rows.findIndex((row) => row.trial === state.trial);
   const next = rows[Math.min(rows.length - 1, Math.max(0, place + step))];

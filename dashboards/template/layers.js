@@ -1,4 +1,4 @@
-// The selected trial by layer: its zeros beside the plan, its bytes and its time.
+// The selected trial by layer: achieved and planned sparsity, and costs.
 const TALLEST = 640;
 const barsHeight = (count) => Math.min(TALLEST, 70 + Math.max(count, 3) * 26);
 
@@ -39,12 +39,12 @@ function barTrace(layers, values, texts) {
 function layersFigure() {
   const detail = detailOf(state.trial);
   if (!detail) return null;
-  const shares = detail.layers.map((layer) => layer.sparsity);
-  const [least, most] = [Math.min(...shares), Math.max(...shares)];
+  const sparsities = detail.layers.map((layer) => layer.sparsity);
+  const [least, most] = [Math.min(...sparsities), Math.max(...sparsities)];
   const title = most - least < 0.005
-    ? "All layers have the same share of zeros"
-    : `Layers have from ${percent(least, 1)} to ${percent(most, 1)} zeros`;
-  const dead = detail.dead_layers.length ? ` Without a single weight: ${detail.dead_layers.join(", ")}.` : "";
+    ? "All layers have the same sparsity"
+    : `Sparsity of the layers: ${percent(least, 1)} to ${percent(most, 1)}`;
+  const dead = detail.dead_layers.length ? ` Layers without non-zeros: ${detail.dead_layers.join(", ")}.` : "";
   const layers = detail.layers;
   const planned = {
     type: "scatter",
@@ -59,7 +59,7 @@ function layersFigure() {
   const texts = layers.map((layer) => percent(layer.sparsity, 1));
   return {
     title,
-    note: `Share of zeros in each ternary layer, in order of execution; the upright marks are the plan.${dead}`,
+    note: `Sparsity per ternary layer, in order of execution; vertical marks: planned.${dead}`,
     alt: `Bar chart of zeros: ${layers.map((layer, index) => `${layer.name} ${texts[index]}`).join(", ")}.`,
     traces: [barTrace(layers, layers.map((layer) => 100 * layer.sparsity), texts), planned],
     layout: layout(barsHeight(layers.length), {

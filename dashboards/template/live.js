@@ -1,31 +1,31 @@
-// The page of a server: new trials arrive by themselves, and a trial can be exported from here.
+// The live page: new trials appear automatically, and a trial can be exported.
 const EVERY = 2000;
 let version = page.live?.version ?? null;
 
 async function poll() {
   try {
-    const told = await (await fetch("status.json", { cache: "no-store" })).json();
-    if (told.error) throw new Error(told.error);
-    if (told.version !== version) await takeNew();
-    told.status.forEach((status, index) => {
+    const current = await (await fetch("status.json", { cache: "no-store" })).json();
+    if (current.error) throw new Error(current.error);
+    if (current.version !== version) await loadNew();
+    current.status.forEach((status, index) => {
       if (page.studies[index]) page.studies[index].status = status;
     });
     showLive("");
   } catch (error) {
-    showLive(error instanceof TypeError ? "The server has stopped; this is what it last said." : error.message);
+    showLive(error instanceof TypeError ? "The server has stopped; this is its last state." : error.message);
   }
   setTimeout(poll, EVERY);
 }
 
-async function takeNew() {
+async function loadNew() {
   const fresh = await (await fetch("data.json", { cache: "no-store" })).json();
   if (fresh.error) throw new Error(fresh.error);
-  const began = performance.now();
+  const start = performance.now();
   version = fresh.version;
   page.studies = fresh.studies;
   refresh();
   document.body.dataset.updates = Number(document.body.dataset.updates ?? 0) + 1;
-  document.body.dataset.updateMilliseconds = Math.round(performance.now() - began);
+  document.body.dataset.updateMilliseconds = Math.round(performance.now() - start);
 }
 
 function showLive(problem) {
@@ -46,22 +46,22 @@ async function fetchDetail(trial) {
 
 async function exportTrial() {
   const trial = state.trial;
-  const [button, said] = [byId("export"), byId("export-said")];
+  const [button, message] = [byId("export"), byId("export-said")];
   button.disabled = true;
-  said.hidden = false;
-  said.textContent = `Exporting trial ${trial} and verifying every file; this may take a minute …`;
+  message.hidden = false;
+  message.textContent = `Exporting trial ${trial} and verifying every file; this may take a minute …`;
   try {
     const answer = await fetch("export", {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Token": page.live.token },
       body: JSON.stringify({ study: state.study, trial }),
     });
-    const told = await answer.json();
-    said.textContent = answer.ok
-      ? `${told.holds ? "Everything agrees" : "Something differs"}: ${told.folder} (${told.files.join(", ")})`
-      : told.error;
+    const result = await answer.json();
+    message.textContent = answer.ok
+      ? `${result.holds ? "Verified" : "Verification failed"}: ${result.folder} (${result.files.join(", ")})`
+      : result.error;
   } catch {
-    said.textContent = "The server did not answer.";
+    message.textContent = "The server did not answer.";
   }
   button.disabled = false;
 }

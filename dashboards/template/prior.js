@@ -1,4 +1,4 @@
-// The prior: which α gives a layer its sparsity, and whether layers end where they are asked to.
+// The prior: α against sparsity per layer, and requested against achieved sparsity.
 function alphaFigure() {
   const { prior } = study();
   const layer = state.layer;
@@ -10,12 +10,12 @@ function alphaFigure() {
     };
   }
   const colour = colours();
-  const shares = prior.closed?.sparsity.map((sparsity) => 100 * sparsity) ?? [];
+  const percentages = prior.closed?.sparsity.map((sparsity) => 100 * sparsity) ?? [];
   const traces = [];
   const alphas = prior.closed?.alpha[layer];
   if (alphas) {
     traces.push(
-      curve("closed form", shares, alphas, line(colour.accent), {
+      curve("closed form", percentages, alphas, line(colour.accent), {
         hovertemplate: "closed form: α %{y:.3f} for %{x:.1f} %<extra></extra>",
       }),
     );
@@ -23,7 +23,7 @@ function alphaFigure() {
   const corrected = prior.corrected[layer];
   if (corrected) {
     traces.push(
-      curve("corrected", shares, corrected, line(colour.second, "dash"), {
+      curve("corrected", percentages, corrected, line(colour.second, "dash"), {
         hovertemplate: "corrected: α %{y:.3f} for %{x:.1f} %<extra></extra>",
       }),
     );
@@ -41,7 +41,7 @@ function alphaFigure() {
   });
   if (ended.length) {
     traces.push(
-      marks("what trials reached", ended, { color: colour.third, size: 7, opacity: 0.75, symbol: "diamond" }),
+      marks("achieved by trials", ended, { color: colour.third, size: 7, opacity: 0.75, symbol: "diamond" }),
     );
   }
   const mine = ended.filter((row) => row[0] === state.trial);
@@ -59,11 +59,11 @@ function alphaFigure() {
   return {
     title: `The sparser ${layer} is to be, the larger its α`,
     note: `α sets how wide the basin around zero is: α(s) = 2 tanh²(Q), Q the s-quantile of |Θ|.${
-      corrected ? " Corrected: what is asked now, after what trials reached." : ""
+      corrected ? " Corrected: by the sparsity that trials achieved." : ""
     }${spread}`,
     alt: `α against sparsity for ${layer}: the closed form rises${
       alphas ? ` from ${short(alphas[0])} to ${short(alphas.at(-1))}` : ""
-    }; ${counted(ended.length, "trial")} beside it.`,
+    }; ${counted(ended.length, "trial")}.`,
     traces,
     layout: layout(320, {
       uirevision: `alpha ${layer}`,
@@ -79,7 +79,7 @@ function askedFigure() {
   if (!pairs.length) {
     return {
       title: prior.headline,
-      note: "Asked against reached sparsity, a point a layer and trial.",
+      note: "Requested against achieved sparsity, one point per layer and trial.",
       empty: "No trial has finished yet.",
     };
   }
@@ -91,25 +91,25 @@ function askedFigure() {
     x: rows.map((row) => 100 * row[0]),
     y: rows.map((row) => 100 * row[1]),
     marker,
-    hovertemplate: "asked %{x:.2f} %, reached %{y:.2f} %<extra></extra>",
+    hovertemplate: "requested %{x:.2f} %, achieved %{y:.2f} %<extra></extra>",
   });
   const others = pairs.filter(([layer]) => layer !== state.layer).flatMap(([, rows]) => rows);
   const mine = prior.asked[state.layer] ?? [];
   const traces = [
-    curve("as asked", [0, 100], [0, 100], line(colour.quiet, "dot", 1.25), { hoverinfo: "skip", mode: "lines" }),
+    curve("equal", [0, 100], [0, 100], line(colour.quiet, "dot", 1.25), { hoverinfo: "skip", mode: "lines" }),
     ...(others.length ? [marks("other layers", others, { color: colour.faint, size: 6, opacity: 0.6 })] : []),
     marks(plain(state.layer), mine, { color: colour.third, size: 7, symbol: "diamond" }),
   ];
   return {
     title: prior.headline,
     note:
-      "Share of zeros that a layer was asked for, and what rounding alone gave it, before zeros are counted out exactly.",
-    alt: `Scatter plot of asked against reached sparsity; ${prior.headline}.`,
+      "Requested sparsity per layer, and the sparsity that rounding alone achieved, before the exact step.",
+    alt: `Scatter plot of requested against achieved sparsity; ${prior.headline}.`,
     traces,
     layout: layout(320, {
       uirevision: "asked",
-      xaxis: axis("asked, %", { range: [-2, 102] }),
-      yaxis: axis("reached, %", { range: [-2, 102] }),
+      xaxis: axis("requested, %", { range: [-2, 102] }),
+      yaxis: axis("achieved, %", { range: [-2, 102] }),
     }),
   };
 }

@@ -23,10 +23,10 @@ function growthFigure() {
   const colour = colours();
   const byEpochs = hasEpochs(growth) && state.growthAxis === "epochs";
   const x = byEpochs ? growth.epochs : growth.area.map((_, index) => index + 1);
-  const { accuracy, sparsity } = growth.reference;
+  const { metric: level, sparsity } = growth.reference;
   return {
     title: growth.headline,
-    note: `Hypervolume: the area that the front covers above ${shownMetric(accuracy)} ${metric().name} and ${
+    note: `Hypervolume: the area that the front covers above ${shownMetric(level)} ${metric().name} and ${
       percent(sparsity, 0)
     } zeros.`,
     alt: `Step chart of the front's area, ending at ${short(growth.area.at(-1))} after ${
@@ -52,10 +52,10 @@ function growthFigure() {
 function timelineFigure() {
   const bars = study().timeline;
   const title = "Who trained what, and when";
-  const note = "A bar a trial, a row a worker.";
+  const note = "One bar per trial, one row per worker.";
   if (!bars.length) {
     return trials().length
-      ? { title, note, empty: "This run was made before starting times were kept." }
+      ? { title, note, empty: "This run has no starting times." }
       : { title, note, empty: "No trial has finished yet." };
   }
   const colour = colours();
@@ -71,11 +71,11 @@ function timelineFigure() {
   return {
     title: workers.length > 1
       ? `${workers.length} workers, busy ${percent(busy / (whole * workers.length), 0)} of the time`
-      : `One worker, ${clock(busy / bars.length)} a trial`,
+      : `One worker, ${clock(busy / bars.length)} per trial`,
     note,
     alt: `Time line of ${counted(bars.length, "trial")} on ${counted(workers.length, "worker")} over ${clock(whole)}.`,
-    traces: Object.entries(looks).map(([kept, [ink, name, shape]]) => {
-      const mine = bars.filter((bar) => bar.state === kept);
+    traces: Object.entries(looks).map(([key, [ink, name, shape]]) => {
+      const mine = bars.filter((bar) => bar.state === key);
       return {
         type: "bar",
         orientation: "h",
@@ -98,7 +98,7 @@ function timelineFigure() {
     layout: layout(Math.max(210, 120 + 40 * workers.length), {
       uirevision: "timeline",
       barmode: "overlay",
-      xaxis: axis(`${unit[1]} since the first trial began`, { rangemode: "tozero" }),
+      xaxis: axis(`${unit[1]} since the start of the first trial`, { rangemode: "tozero" }),
       yaxis: axis("", {
         tickmode: "array",
         tickvals: workers.map((_, index) => index),
@@ -114,10 +114,10 @@ function timelineFigure() {
 }
 
 function sensitivityFigure() {
-  const told = study().sensitivity;
+  const data = study().sensitivity;
   const note =
-    "Validation loss that rounding one layer alone adds, before any training; splits of the zeros are searched around what this suggests.";
-  if (!told) {
+    "Layer sensitivity: validation loss increase when only this layer is ternarized, without retraining. Allocations are searched around it.";
+  if (!data) {
     return {
       title: "Layer sensitivity",
       note,
@@ -125,19 +125,19 @@ function sensitivityFigure() {
     };
   }
   const colour = colours();
-  const shown = told.loss.map((row) => row.map((loss) => (loss === null ? null : Math.log10(Math.max(loss, 1e-3)))));
-  const many = told.layers.length > 8;
+  const shown = data.loss.map((row) => row.map((loss) => (loss === null ? null : Math.log10(Math.max(loss, 1e-3)))));
+  const many = data.layers.length > 8;
   return {
-    title: told.headline,
+    title: data.headline,
     note,
-    alt: `Heat map of added loss by layer and sparsity. ${told.headline}.`,
+    alt: `Heat map of added loss by layer and sparsity. ${data.headline}.`,
     traces: [{
       type: "heatmap",
-      x: told.sparsity.map((sparsity) => percent(sparsity, 0)),
-      y: told.layers.map((_, index) => index),
+      x: data.sparsity.map((sparsity) => percent(sparsity, 0)),
+      y: data.layers.map((_, index) => index),
       z: shown,
-      customdata: told.loss,
-      text: told.loss.map((row) => row.map((loss) => (loss === null ? "" : loss.toFixed(2)))),
+      customdata: data.loss,
+      text: data.loss.map((row) => row.map((loss) => (loss === null ? "" : loss.toFixed(2)))),
       texttemplate: many || isNarrow() ? "" : "%{text}",
       textfont: { size: 11 },
       colorscale: sequential(colour),
@@ -147,13 +147,13 @@ function sensitivityFigure() {
       hovertemplate: "%{customdata:+.4f} at %{x} zeros<extra></extra>",
       hoverongaps: false,
     }],
-    layout: layout(Math.max(210, barsHeight(told.layers.length)), {
+    layout: layout(Math.max(210, barsHeight(data.layers.length)), {
       uirevision: "sensitivity",
       xaxis: axis("zeros in that layer", { type: "category", showgrid: false, showline: false, ticks: "" }),
       yaxis: axis("", {
         tickmode: "array",
-        tickvals: told.layers.map((_, index) => index),
-        ticktext: told.layers.map((layer) => `${plain(layer)}\u2002`),
+        tickvals: data.layers.map((_, index) => index),
+        ticktext: data.layers.map((layer) => `${plain(layer)}\u2002`),
         autorange: "reversed",
         showgrid: false,
         showline: false,

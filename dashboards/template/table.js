@@ -1,49 +1,50 @@
-// All trials: sorted by a heading, filtered by words and comparisons, downloaded as they stand.
+// All trials: sorted by a heading, filtered by words and comparisons, downloaded as CSV.
 const table = { sort: "trial", isDown: false, isWhole: false };
 const FIRST_ROWS = 100;
-const METRICS = new Set(["accuracy", "soft_accuracy", "rounded_accuracy", "rung_accuracy"]);
-const SHARES = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
-const UNTOLD = new Set(["candidate", "images", "started", "accuracy_error"]);
+const METRICS = new Set(["metric", "soft_metric", "rounded_metric", "rung_metric"]);
+const FRACTIONS = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
+const HIDDEN = new Set(["candidate", "images", "started", "metric_error"]);
 const NAMES = {
   moved_share: "moved",
   planned_sparsity: "planned",
-  soft_accuracy: "soft",
-  rounded_accuracy: "rounded",
+  soft_metric: "soft",
+  rounded_metric: "rounded",
   sparsity_before: "before exact step",
-  rung_accuracy: "at last rung",
+  rung_metric: "at last rung",
 };
 const heading = (name) =>
-  name === "accuracy" ? metric().name : costOf(name)?.label ?? NAMES[name] ?? name.replaceAll("_", " ");
+  name === "metric" ? metric().name : costOf(name)?.label ?? NAMES[name] ?? name.replace(/^param\./, "").replaceAll("_", " ");
 
 function tableColumns() {
   const { columns, searched } = study().table;
   const hidden = new Set(byId("searched").checked ? [] : searched);
   const isIdle = (name) => name === "off_target" && !trials().some((row) => row[name]);
-  return columns.filter((name) => !hidden.has(name) && !UNTOLD.has(name) && !name.startsWith("rung.") && !isIdle(name));
+  return columns.filter((name) => !hidden.has(name) && !HIDDEN.has(name) && !name.startsWith("rung.") && !isIdle(name));
 }
 
 function cellText(name, value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "boolean") return value ? "yes" : "";
   if (METRICS.has(name) && isNumber(value)) return shownMetric(value);
-  if (SHARES.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
+  if (FRACTIONS.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
   if (costOf(name) && isNumber(value)) return shownCost(costOf(name), value);
   if (name === "seconds" && isNumber(value)) return value.toFixed(1);
   return short(value);
 }
 
 // "sparsity>=90%" compares a column, anything else must occur somewhere in the row.
-function wanted(text) {
+function rowFilter(text) {
   const tests = text.trim().split(/\s+/).filter(Boolean).map((word) => {
-    const [, name, sign, given] = word.match(/^([A-Za-z_][\w.-]*)(<=|>=|=|<|>)(.+)$/) ?? [];
-    const asked = name === metric().name ? "accuracy" : name;
-    const column = asked && study().table.columns.find((each) => each === asked || each.startsWith(asked));
+    const [, name, sign, value] = word.match(/^([A-Za-z_][\w.-]*)(<=|>=|=|<|>)(.+)$/) ?? [];
+    const requested = name === metric().name ? "metric" : name;
+    const column = requested &&
+      study().table.columns.find((each) => [each, each.replace(/^param\./, "")].some((name) => name.startsWith(requested)));
     if (!column) {
       return (row) =>
         study().table.columns.some((each) => cellText(each, row[each]).toLowerCase().includes(word.toLowerCase()));
     }
-    const limit = given.endsWith("%") ? Number(given.slice(0, -1)) / 100 : Number(given);
-    if (Number.isNaN(limit)) return (row) => String(row[column] ?? "").toLowerCase() === given.toLowerCase();
+    const limit = value.endsWith("%") ? Number(value.slice(0, -1)) / 100 : Number(value);
+    if (Number.isNaN(limit)) return (row) => String(row[column] ?? "").toLowerCase() === value.toLowerCase();
     const compare = {
       "<": (a) => a < limit,
       ">": (a) => a > limit,
@@ -61,11 +62,11 @@ function tableRows() {
   const order = (a, b) => {
     const [one, other] = [a[table.sort], b[table.sort]];
     const missing = (one === null || one === undefined) - (other === null || other === undefined);
-    if (missing) return missing; // what is not known comes last, whichever way
+    if (missing) return missing; // missing values come last
     return sign * (isNumber(one) && isNumber(other) ? one - other : String(one).localeCompare(String(other))) ||
       a.trial - b.trial;
   };
-  return trials().filter(wanted(byId("filter").value)).sort(order);
+  return trials().filter(rowFilter(byId("filter").value)).sort(order);
 }
 
 function showTable() {
@@ -108,10 +109,10 @@ function showTable() {
         class: texts.has(name) ? "text" : null,
         title: texts.has(name) && row[name] ? row[name] : null,
       }, cellText(name, row[name]));
-  const look = (row) =>
+  const style = (row) =>
     [row.trial === state.trial ? "selected" : "", row.state === "complete" ? "" : "faint"].join(" ").trim() || null;
   const body = shown.map((row) =>
-    element("tr", { class: look(row), "data-trial": row.trial }, ...columns.map((name) => cell(row, name)))
+    element("tr", { class: style(row), "data-trial": row.trial }, ...columns.map((name) => cell(row, name)))
   );
   const focused = document.activeElement?.dataset?.sort;
   fill(
@@ -129,7 +130,7 @@ function showTable() {
 }
 
 function sortBy(name) {
-  table.isDown = table.sort === name ? !table.isDown : ["accuracy", "sparsity"].includes(name);
+  table.isDown = table.sort === name ? !table.isDown : ["metric", "sparsity"].includes(name);
   table.sort = name;
   showTable();
 }

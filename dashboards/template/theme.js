@@ -17,9 +17,9 @@ const sequential = (
   [1, mixed(colour.accent, colour.ink, 0.55)],
 ];
 
-function mixed(one, other, share) {
+function mixed(one, other, fraction) {
   const parts = [one, other].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const channels = parts[0].map((low, index) => Math.round(low + (parts[1][index] - low) * share));
+  const channels = parts[0].map((low, index) => Math.round(low + (parts[1][index] - low) * fraction));
   return `#${channels.map((channel) => channel.toString(16).padStart(2, "0")).join("")}`;
 }
 
@@ -99,15 +99,15 @@ const horizontal = (y, dash) => ({
   line: line(colours().quiet, dash, 1.25),
 });
 
-function curve(name, x, y, look, more = {}) {
+function curve(name, x, y, style, more = {}) {
   return {
     type: "scatter",
     mode: x.length > 1 ? "lines" : "markers",
     name,
     x,
     y,
-    line: look,
-    marker: { color: look.color, size: 6 },
+    line: style,
+    marker: { color: style.color, size: 6 },
     ...more,
   };
 }

@@ -17,8 +17,8 @@ function showTrial() {
 
 function trialRemark(row, detail) {
   if (detail) return "";
-  if (row.state === "failed") return `This trial failed: ${row.reason || "the reason was not kept"}.`;
-  if (row.state !== "complete") return `This trial is ${row.state}; details are kept of complete ones.`;
+  if (row.state === "failed") return `This trial failed: ${row.reason || "unknown reason"}.`;
+  if (row.state !== "complete") return `This trial is ${row.state}; only complete trials have details.`;
   return page.live
     ? "Fetching its details …"
     : "To stay small, the page keeps details of the front and of the newest trials. The live page (sca-search dashboard RUN --live) has them all.";
@@ -28,7 +28,7 @@ function aboutTrial(row, detail) {
   const bits = [];
   if (isComplete(row)) {
     bits.push(
-      element("b", {}, shownMetric(row.accuracy)),
+      element("b", {}, shownMetric(row.metric)),
       ` ${metric().name} with `,
       element("b", {}, percent(row.sparsity, 3)),
       " zeros",
@@ -51,13 +51,13 @@ function aboutTrial(row, detail) {
 function showTrialPicker() {
   const picker = byId("trial-picker");
   const onFront = new Set(currentFront().trials);
-  const told = (row) =>
+  const optionText = (row) =>
     `${row.trial}${row.trial === study().chosen ? " ★" : onFront.has(row.trial) ? " •" : ""} — ${
-      isComplete(row) ? `${shownMetric(row.accuracy)} at ${percent(row.sparsity, 1)}` : row.state
+      isComplete(row) ? `${shownMetric(row.metric)} at ${percent(row.sparsity, 1)}` : row.state
     }`;
   fill(
     picker,
-    ...trials().map((row) => element("option", { value: row.trial, selected: row.trial === state.trial }, told(row))),
+    ...trials().map((row) => element("option", { value: row.trial, selected: row.trial === state.trial }, optionText(row))),
   );
   picker.disabled = !trials().length;
 }

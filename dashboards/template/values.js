@@ -25,9 +25,9 @@ function fill(parent, ...children) {
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)}\u00a0%` : "–");
+const percent = (fraction, digits = 2) => (isNumber(fraction) ? `${(100 * fraction).toFixed(digits)}\u00a0%` : "–");
 
-// What tables call accuracy is the study's metric: a share in percent, or a number with a unit of its own.
+// The study's metric: a fraction in percent, or a number with a unit of its own.
 const metric = (of = study()) => of.metric ?? { name: "accuracy", is_fraction: true };
 const metricFactor = (of = study()) => (metric(of).is_fraction ? 100 : 1);
 const metricUnit = (of = study()) => (metric(of).is_fraction ? "%" : "");
@@ -67,18 +67,18 @@ function clock(seconds) {
 // The trials of a study as objects by column, made once a document.
 const trialsOf = (() => {
   const known = new WeakMap();
-  return (given) => {
-    if (!known.has(given)) {
-      const { columns, rows } = given.table;
-      known.set(given, rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]]))));
+  return (source) => {
+    if (!known.has(source)) {
+      const { columns, rows } = source.table;
+      known.set(source, rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]]))));
     }
-    return known.get(given);
+    return known.get(source);
   };
 })();
 
 const trials = () => trialsOf(study());
 const trialOf = (number) => trials().find((row) => row.trial === number) ?? null;
-const isComplete = (row) => row.state === "complete" && isNumber(row.accuracy) && isNumber(row.sparsity);
+const isComplete = (row) => row.state === "complete" && isNumber(row.metric) && isNumber(row.sparsity);
 const frontBy = (key) => study().fronts.find((front) => front.measure.key === key) ?? study().fronts[0];
 const currentFront = () => frontBy(state.axis);
 const detailOf = (number) => study().details[String(number)] ?? null;

@@ -136,13 +136,13 @@ class Found:
     @property
     def accuracy(self) -> float:
         """The study's metric on the validation split."""
-        return float(self.row["accuracy"])
+        return float(self.row["metric"])
 
     @property
     def test_accuracy(self) -> float | None:
         """The metric on the test split, which is evaluated for the chosen trial only, at the end of a study."""
         chosen = self.result.summary.get("chosen")
-        return chosen.get("test_accuracy") if chosen and chosen["trial"] == self.trial else None
+        return chosen.get("test_metric") if chosen and chosen["trial"] == self.trial else None
 
     def export(
         self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any

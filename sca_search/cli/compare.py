@@ -110,7 +110,7 @@ def _run(comparison: "Comparison", timed: bool) -> None:
 def _row(method: str, entries: "Sequence[MethodResult]", times: dict[str, float]) -> dict[str, Any]:
     """One method: means over its seeds, and sample standard deviations if there are two or more."""
     row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
-    for name in ("accuracy", "test_accuracy", "sparsity", "ternary_bytes", "file_bytes"):
+    for name in ("metric", "test_metric", "sparsity", "ternary_bytes", "file_bytes"):
         values = [value for each in entries if (value := getattr(each, name)) is not None]
         row[name] = statistics.fmean(values) if values else None
         row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
@@ -129,8 +129,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             row["method"],
             row["weights"],
-            _percent(row, "accuracy"),
-            _percent(row, "test_accuracy"),
+            _percent(row, "metric"),
+            _percent(row, "test_metric"),
             _percent(row, "sparsity"),
             _number(row["ternary_bytes"], 1 / KB, 2),
             _number(row["file_bytes"], 1 / KB, 1),

@@ -1,15 +1,19 @@
-"""The commands that look: `dashboard`, static, beside others or live, and `features`."""
+"""The commands `dashboard` (a page of one or several runs, or live) and `features`."""
 
 import contextlib
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sca_search.cli.completion import run_folders
 from sca_search.errors import RunError
 from sca_search.system.console import info, print_json, results, say, warn
+
+if TYPE_CHECKING:
+    from sca_search.runs.folder import RunFolder
 
 _LOCAL = "127.0.0.1"
 
@@ -22,33 +26,34 @@ def dashboard_command(
         ),
     ],
     live: Annotated[
-        bool, typer.Option("--live", help="Serve the page, which then follows the study by itself, until Ctrl-C.")
+        bool, typer.Option("--live", help="Serve the page, which then updates itself, until Ctrl-C.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where to write the page. Default: RUN/dashboard.html, or comparison.html beside the first run.",
+            help="Path of the page. Default: RUN/dashboard.html, or comparison.html beside the first run.",
             show_default=False,
         ),
     ] = None,
-    opened: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = True,
+    opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     share_plotly: Annotated[
-        bool, typer.Option("--share-plotly", help="Keep plotly.js beside the page, for folders of several pages.")
+        bool,
+        typer.Option("--share-plotly", help="Write plotly.js to a file beside the page, for folders of several pages."),
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
-    port: Annotated[int, typer.Option(help="With --live: the port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="With --live: the port; 0: any free one.")] = 0,
 ) -> None:
-    """Opens the page of a study: its front, every trial, the prior, features, and how it was made."""
+    """Open the page of a study: its front, every trial, the prior, feature maps and settings."""
     if live:
         if out is not None or share_plotly:
-            raise RunError("--live writes no page: it cannot be given together with --out or --share-plotly")
+            raise RunError("--live must not be given with --out or --share-plotly: it writes no page")
         if not 0 <= port <= 65535:
             raise RunError(f"--port must be from 0 to 65535, got {port}")
         _serve(runs, host, port, opened)
         return
     path = out or _default_page(runs)
-    if path != runs[0] / "dashboard.html":  # which is ours, whatever version wrote it
-        _refuse_foreign(path)
+    if path != runs[0] / "dashboard.html":  # ours, whatever version wrote it
+        _check_replaceable(path)
     from sca_search.dashboard import write_page
 
     write_page(path, runs, share_plotly=share_plotly)
@@ -63,50 +68,98 @@ def features_command(
         Path,
         typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
     ],
-    trial: Annotated[int | None, typer.Option(help="Which trial. Default: the chosen one.", show_default=False)] = None,
+    trial: Annotated[
+        int | None, typer.Option(help="Number of the trial. Default: the chosen one.", show_default=False)
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The picture. Default: RUN/features-NNN.png.", show_default=False)
+        Path | None, typer.Option(help="Path of the picture. Default: RUN/features-NNN.png.", show_default=False)
     ] = None,
 ) -> None:
-    """Draws the mean feature maps of a trial beside the dense network's, with their similarity, as a PNG.
+    """Draw the mean feature maps of a trial and of the dense network, with their similarity, as a PNG.
 
-    They are kept beside the trial, too, so that the dashboard shows them.
+    They are also stored with the trial, so that the dashboard shows them.
     """
-    from sca_search.cli.features_run import features_run
     from sca_search.cli.json_output import features_answer
     from sca_search.dashboard.feature_maps import sheet
     from sca_search.system.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":
-        raise RunError(f"--out must be a file that ends in .png, got {str(out)!r}")
-    number, features = features_run(run_folder, trial, say)
+        raise RunError(f"--out must end in .png, got {str(out)!r}")
+    number, features = _features(run_folder, trial, say)
     path = out or run_folder / f"features-{number:03d}.png"
     with atomic_path(path) as temporary:
         sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
     for layer in features["layers"]:
-        kind = "ternary" if layer["ternary"] else "kept dense"
+        kind = "ternary" if layer["ternary"] else "dense"
         info().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
     print_json(features_answer(path, number, features["layers"]))
     results().print(f"Picture: {path}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+    """Compare a trial, by default the chosen one, with the dense network, and store the result with the trial."""
+    from sca_search.export.run import built, trial_row
+    from sca_search.export.state_dict import load_plain
+    from sca_search.runs.candidates import FEATURES, best_of, records_of
+    from sca_search.runs.folder import RunFolder
+    from sca_search.runs.goal import limits_of
+    from sca_search.system.files import write_json_atomic
+    from sca_search.training.evaluate import EVALUATION_BATCH
+    from sca_search.training.features import compare_features
+    from sca_search.training.task import BY_NAME
+
+    run = RunFolder(path)
+    spec = run.spec()
+    row = trial_row(run, spec, trial)
+    number = int(row["candidate"])
+    best = best_of(records_of(run, number), limits_of(spec.goal))
+    state, layers, _ = load_plain(best["folder"] / "model.safetensors")
+    dense = dense_state(run)
+    say("reading the data")
+    data = BY_NAME.load(spec)
+    if not data.input.is_image:
+        raise RunError(f"{run.path}: feature maps need images, inputs of {data.name} have the shape {data.input_shape}")
+    say("comparing the networks")
+    one, other = (
+        built(spec, data.input, weights, where) for weights, where in ((dense, run.path), (state, best["folder"]))
+    )
+    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
+    write_json_atomic(run.candidate(number) / FEATURES, found)
+    return int(row["trial"]), found
+
+
+def dense_state(run: "RunFolder") -> dict[str, Any]:
+    """Weights of the dense network of a run."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from sca_search.models.weights import TEACHER_LOGITS
+
+    try:
+        state = load_file(run.dense_file)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{run.dense_file} cannot be read: {error}") from error
+    state.pop(TEACHER_LOGITS, None)
+    return state
 
 
 def _default_page(runs: list[Path]) -> Path:
     return runs[0] / "dashboard.html" if len(runs) == 1 else runs[0].resolve().parent / "comparison.html"
 
 
-def _refuse_foreign(path: Path) -> None:
-    """A page may be written anew; somebody's other file may not."""
+def _check_replaceable(path: Path) -> None:
+    """RunError if the path is another file than a page of ours."""
     if path.is_dir():
-        raise RunError(f"{path}: must be the name of a page, got a folder")
+        raise RunError(f"{path}: must be a file, got a folder")
     if path.exists() and b'name="generator" content="sca-search"' not in path.read_bytes()[:2000]:
-        raise RunError(f"{path}: holds something that is no page of ours; choose another --out")
+        raise RunError(f"{path}: is not a page of sca-search; choose another --out")
 
 
 def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
     from sca_search.dashboard.live import LiveStudies, listen, serve
 
     studies = LiveStudies(runs, _export)
-    studies.data()  # a folder that is no run is refused before anything is served
+    studies.data()  # rejects a folder that is not a run before anything is served
     listening = listen(host, port)
     if host != _LOCAL:
         warn(f"Warning: everybody who can reach {host} can read these studies and export their trials.")
@@ -121,7 +174,7 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
 
 
 def _export(run: Path, trial: int) -> dict[str, Any]:
-    """What the export command does with its defaults; an earlier export of the trial is replaced."""
+    """Export a trial with the defaults of the export command; an earlier export of it is replaced."""
     from sca_search.export.folder import ExportOptions, parse_formats
     from sca_search.export.run import export_run
 

@@ -1,4 +1,4 @@
-"""What `--json` prints, a document a command; docs/commands.md names the keys."""
+"""The documents that `--json` prints, one per command; docs/commands.md lists the keys."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, planned_sparsities
 from sca_search.runs.trials import pareto_front, read_csv
 
-if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need of it
+if TYPE_CHECKING:  # they import torch, which `show` does not need
     from sca_search.export.check import CheckReport
     from sca_search.export.folder import Exported
     from sca_search.export.verify import Verification
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the rooms that train import torch, and `show` has no need o
 
 
 def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
-    """A study as far as it has come."""
+    """A study, finished or not."""
     has_trials = run.trials_file.exists()
     frame = read_csv(run.trials_file) if has_trials else None
     states = frame["state"].value_counts().to_dict() if frame is not None else {}
@@ -42,7 +42,7 @@ def study_answer(run: RunFolder, spec: StudySpec) -> dict[str, Any]:
 
 
 def plan_answer(spec: StudySpec, task: "Task", alphas: Mapping[str, float], epochs: int) -> dict[str, Any]:
-    """What a study would do."""
+    """The plan of a study (`--dry-run`)."""
     layers = [
         {
             "layer": choice.layer.name,
@@ -64,7 +64,7 @@ def plan_answer(spec: StudySpec, task: "Task", alphas: Mapping[str, float], epoc
 
 
 def export_answer(exported: "Exported") -> dict[str, Any]:
-    """An export, and how far its files agree."""
+    """An export and its verification."""
     return {
         "folder": exported.folder,
         "files": exported.files,
@@ -74,7 +74,7 @@ def export_answer(exported: "Exported") -> dict[str, Any]:
 
 
 def verification_answer(verification: "Verification") -> dict[str, Any]:
-    """Every check; `holds` is null where something could not be checked."""
+    """Every check; `holds` is null if something could not be checked."""
     return {
         "holds": verification.holds,
         "compared_with": verification.described,
@@ -83,7 +83,7 @@ def verification_answer(verification: "Verification") -> dict[str, Any]:
 
 
 def check_answer(report: "CheckReport") -> dict[str, Any]:
-    """The self-test on other machines."""
+    """Results of the self-test on other machines."""
     sizes = {
         stored: {"code": size.code, "constants": size.constants, "flash": size.flash, "ram": size.ram}
         for stored, size in report.sizes.items()
@@ -92,6 +92,6 @@ def check_answer(report: "CheckReport") -> dict[str, Any]:
 
 
 def features_answer(picture: Path, trial: int, layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """How alike the feature maps are, a layer."""
-    kept = ("layer", "ternary", "cka")
-    return {"picture": picture, "trial": trial, "layers": [{name: layer[name] for name in kept} for layer in layers]}
+    """Similarity of the feature maps per layer."""
+    keys = ("layer", "ternary", "cka")
+    return {"picture": picture, "trial": trial, "layers": [{name: layer[name] for name in keys} for layer in layers]}

@@ -174,8 +174,8 @@ def _print_places(run: "RunFolder") -> None:
 def show_command(run_folder: RunArgument) -> None:
     """Print a finished or running study: its front, the chosen trial and its files."""
     from sca_search.cli.json_output import study_answer
-    from sca_search.runs.damage import damage_refused
     from sca_search.runs.folder import RunFolder
+    from sca_search.runs.integrity import damage_refused
     from sca_search.runs.trials import read_csv
 
     run = RunFolder(run_folder)

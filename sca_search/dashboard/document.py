@@ -1,4 +1,4 @@
-"""A run as the page's document: plain values that JSON can hold, every number on the page decided before drawing."""
+"""A run as the document of a page: plain JSON values, with every number on the page computed before drawing."""
 
 import math
 import shlex
@@ -12,7 +12,7 @@ from sca_search.config.study import StudySpec
 from sca_search.dashboard.feature_maps import page_features
 from sca_search.dashboard.front import Front, fronts
 from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.parameters import importance, parallel, searched
+from sca_search.dashboard.parameters import importance, parallel
 from sca_search.dashboard.prior import prior_view
 from sca_search.dashboard.read import CandidateFiles, RunFiles, detailed_trials, read_candidate
 from sca_search.dashboard.text import (
@@ -21,40 +21,42 @@ from sca_search.dashboard.text import (
     importance_headline,
     lead,
     prior_headline,
+    state_of,
     status,
     tiles,
 )
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import trial_detail
 from sca_search.runs.goal import limits_of
+from sca_search.runs.trials import searched_parameters
 from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
 COST_KEYS = tuple(metric.key for metric in COST_METRICS)
-# In the table these come first, and in this order.
-_FIRST = ("trial", "state", "accuracy", "sparsity", "planned_sparsity", *COST_KEYS, "loss")
-# A page sent by mail should stay small, and pictures are large.
-MOST_PICTURED = 6
+# The first columns of the table, in this order.
+_FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *COST_KEYS, "loss")
+# Trials with feature maps on the page: pictures are large, and a page should fit in an e-mail.
+MAX_PICTURED = 6
 
 
 def study_document(files: RunFiles) -> Document:
-    """Everything that the page shows of one run."""
+    """Everything that the page shows about one run."""
     rows = files.rows
     candidates = _candidates(files, detailed_trials(files.frame))
-    names = searched([str(name) for name in files.frame.columns])
+    names = searched_parameters(files.frame)
     ranked = importance(rows, names)
-    grown = growth(files.frame, files.dense_accuracy, files.metric)
+    grown = growth(files.frame, files.dense_metric, files.metric)
     prior = prior_view(files.prior, files.closed_form, {trial: each.records[0] for trial, each in candidates.items()})
     document = {
         "name": files.run.path.resolve().name,
         "lead": lead(files, rows),
-        "status": status(files, rows),
+        "status": status(state_of(files), files.now),
         "tiles": tiles(files, rows),
         "chosen": files.chosen,
-        "dense_accuracy": files.dense_accuracy,
+        "dense_metric": files.dense_metric,
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
-        "goal": {"accuracy": files.spec.goal.min_accuracy, **_goals(files)},
+        "goal": {"metric": files.spec.goal.min_accuracy, **_goals(files)},
         "costs": [
             {"key": each.key, "label": each.label, "unit": each.unit, "scale": each.scale, "remark": each.remark}
             for each in COST_METRICS
@@ -77,13 +79,13 @@ def study_document(files: RunFiles) -> Document:
 
 
 def one_detail(files: RunFiles, trial: int) -> Document | None:
-    """The details of a trial that the page did not bring."""
+    """The details of a trial that are not on the page."""
     found = _candidates(files, [trial])
     return compact(_details(found, limits_of(files.spec.goal))[str(trial)]) if found else None
 
 
 def compact(value: Any) -> Any:
-    """The value for JSON: six digits are more than a figure shows, and what is no number is none."""
+    """The value for JSON: floats with six digits, which is more than a figure shows; NaN and infinity as null."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -94,7 +96,7 @@ def compact(value: Any) -> Any:
 
 
 def sensitivity(costs: Sequence[Any]) -> Document | None:
-    """Validation loss that rounding a layer alone adds, a row a layer, a column a sparsity."""
+    """Validation loss increase when only one layer is ternarized: one row per layer, one column per sparsity."""
     if not costs:
         return None
     layers = list(dict.fromkeys(str(cost["layer"]) for cost in costs))
@@ -115,7 +117,7 @@ def _candidates(files: RunFiles, trials: Sequence[int]) -> dict[int, CandidateFi
 
 
 def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float]) -> dict[str, Document]:
-    pictured = [trial for trial, each in candidates.items() if each.features][-MOST_PICTURED:]
+    pictured = [trial for trial, each in candidates.items() if each.features][-MAX_PICTURED:]
     return {
         str(trial): trial_detail(each, limits)
         | {"features": page_features(each.features) if trial in pictured else None}
@@ -124,19 +126,19 @@ def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float])
 
 
 def _fronts(files: RunFiles, rows: list[dict[str, Any]]) -> list[Document]:
-    levels = [level for level in (files.dense_accuracy,) if level is not None]
+    levels = [level for level in (files.dense_metric,) if level is not None]
     found = fronts(files.frame, levels, _goals(files), files.metric)
     return [_front(front, rows, files) for front in found]
 
 
 def _goals(files: RunFiles) -> dict[str, float]:
-    """What the goal asks of each measure: a sparsity at the target, bytes and milliseconds at their budget."""
+    """Value of the goal per measure: the target sparsity and the budgets."""
     target = files.spec.goal.target_sparsity
     return limits_of(files.spec.goal) | ({} if target is None else {"sparsity": target})
 
 
 def _front(front: Front, rows: list[dict[str, Any]], files: RunFiles) -> Document:
-    return asdict(front) | {"headline": front_headline(front, rows, files.dense_accuracy, files.metric)}
+    return asdict(front) | {"headline": front_headline(front, rows, files.dense_metric, files.metric)}
 
 
 def _paper(files: RunFiles) -> Document | None:
@@ -148,16 +150,16 @@ def _table(files: RunFiles, names: list[str]) -> Document:
     known = [str(name) for name in files.frame.columns]
     order = [*(name for name in _FIRST if name in known), *(name for name in known if name not in {*_FIRST, *names})]
     columns = [*order, *names]
-    kept = [name for name in columns if name == "state" or not files.frame[name].replace("", None).isna().all()]
-    rows = [[row.get(name) for name in kept] for row in files.rows]
-    return {"columns": kept, "searched": [name for name in names if name in kept], "rows": rows}
+    shown = [name for name in columns if name == "state" or not files.frame[name].replace("", None).isna().all()]
+    rows = [[row.get(name) for name in shown] for row in files.rows]
+    return {"columns": shown, "searched": [name for name in names if name in shown], "rows": rows}
 
 
 def _method(spec: StudySpec) -> list[tuple[str, str]]:
     name = spec.search.method
     weights = METHODS[name].weights
-    told = [("Method", f"{name}, weights {weights}")]
-    return [*told, ("Form", spec.search.form)] if name == SCA else told
+    method = [("Method", f"{name}, weights {weights}")]
+    return [*method, ("Form", spec.search.form)] if name == SCA else method
 
 
 def _setup(files: RunFiles) -> Document:

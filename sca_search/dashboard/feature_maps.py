@@ -1,4 +1,4 @@
-"""Feature maps as small PNGs: for the page as data, and all of them on one sheet."""
+"""Feature maps as small PNGs: as data for the page, and on one picture."""
 
 import base64
 import io
@@ -10,14 +10,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sca_search.errors import RunError
 
-# Dark blue over green to yellow, evenly rising in lightness: read alike by all eyes, and in grey.
+# Dark blue over green to yellow with evenly rising lightness (viridis): readable for everyone, and in grey.
 _STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 _CELL, _GAP, _LEFT, _TOP = 96, 10, 190, 70
 _INK, _QUIET = (31, 41, 55), (107, 114, 128)
 
 
 def page_features(features: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A trial's features.json as the page shows it, pictures as data; None where there are none."""
+    """features.json of a trial for the page, with pictures as data URIs; None if there are none."""
     if not features:
         return None
     try:
@@ -42,7 +42,7 @@ def page_features(features: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def sheet(features: Mapping[str, Any], title: str) -> Image.Image:
-    """All maps on one picture: a row a layer, for each image the dense network's map beside the ternary one's."""
+    """All maps on one picture: one row per layer; per image the map of the dense network, then of the ternary one."""
     layers, images = features["layers"], _pictures(features["images"], coloured=False)
     width = _LEFT + len(images) * (2 * _CELL + 3 * _GAP)
     whole = Image.new("RGB", (width, _TOP + (1 + len(layers)) * (_CELL + _GAP) + _GAP), "white")
@@ -59,7 +59,7 @@ def sheet(features: Mapping[str, Any], title: str) -> Image.Image:
 
 def _draw_layer(whole: Image.Image, draw: ImageDraw.ImageDraw, layer: Mapping[str, Any], top: int) -> None:
     draw.text((_GAP, top + 20), str(layer["layer"])[:24], _INK, ImageFont.load_default(15))
-    kind = "ternary" if layer["ternary"] else "kept dense"
+    kind = "ternary" if layer["ternary"] else "dense"
     draw.text((_GAP, top + 42), f"{kind}, CKA {layer['cka']:.3f}", _QUIET, ImageFont.load_default(13))
     if layer["dense_maps"] is None:
         draw.text((_LEFT, top + 42), "fully connected: no map", _QUIET, ImageFont.load_default(13))
@@ -106,8 +106,8 @@ def _palette() -> Sequence[int]:
     return [channel for level in range(256) for channel in _colour(level / 255)]
 
 
-def _colour(share: float) -> tuple[int, ...]:
-    place = share * (len(_STOPS) - 1)
+def _colour(fraction: float) -> tuple[int, ...]:
+    place = fraction * (len(_STOPS) - 1)
     left = min(int(place), len(_STOPS) - 2)
     pairs = zip(_STOPS[left], _STOPS[left + 1], strict=True)
     return tuple(round(low + (high - low) * (place - left)) for low, high in pairs)

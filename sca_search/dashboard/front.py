@@ -1,4 +1,4 @@
-"""Accuracy against sparsity, bytes or milliseconds: which trials are on the front, its line, and what to look at."""
+"""The metric against sparsity or a cost: the trials on the front, its outline, and the visible range."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,16 +37,16 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class View:
-    """The part of the plane that a figure opens with, and how many trials lie below it."""
+    """The initial range of a figure, and the number of trials below it."""
 
     x: tuple[float, float]
-    accuracy: tuple[float, float]
+    metric: tuple[float, float]
     below: int
 
 
 @dataclass(frozen=True)
 class Front:
-    """One way to look at a study; everything in the trials' own units."""
+    """The front by one measure, in the units of the columns."""
 
     measure: Measure
     trials: tuple[int, ...]  # from the worst of the measure to the best
@@ -57,7 +57,7 @@ class Front:
 def fronts(
     frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float], metric: str = ACCURACY
 ) -> tuple[Front, ...]:
-    """One a measure that the trials have. `levels` are accuracies to keep in view, `goals` values of measures."""
+    """One front per measure of the trials. `levels` are metric values to keep in view, `goals` values of measures."""
     return tuple(
         _front(frame, measure, levels, goals.get(measure.key), metric)
         for measure in MEASURES
@@ -71,17 +71,17 @@ def _has(frame: pd.DataFrame, key: str) -> bool:
 
 def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
     best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
-    points = list(zip(best[measure.key].astype(float), best["accuracy"].astype(float), strict=True))
-    seen = view(frame, measure, [accuracy for _, accuracy in points], levels, goal, metric)
+    points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
+    visible = view(frame, measure, [value for _, value in points], levels, goal, metric)
     trials = tuple(int(trial) for trial in best["trial"])
-    return Front(measure, trials, outline(points, measure.more_is_better, seen.x), seen)
+    return Front(measure, trials, outline(points, measure.more_is_better, visible.x), visible)
 
 
 def outline(points: Sequence[Corner], more_is_better: bool, ends: tuple[float, float]) -> tuple[Corner, ...]:
-    """The corners of "the best accuracy with at least this sparsity", or with at most this size.
+    """Corners of the line "best metric with at least this sparsity", or with at most this cost.
 
-    Points rise in the measure. Where more is better the line runs level up to a point and falls there to the next,
-    beginning at the view's left end; else it runs level from a point and rises at the next, up to the right end.
+    Points are sorted by the measure. Where more is better, the line is level up to a point and falls to the next,
+    starting at the left end of the view; else it is level from a point and rises at the next, up to the right end.
     """
     if not points:
         return ()
@@ -102,17 +102,17 @@ def view(
     goal: float | None,
     metric: str = ACCURACY,
 ) -> View:
-    """Fits the front, the goal and the levels; a few trials far below do not flatten the rest."""
+    """A range with the front, the goal and the levels; trials far below do not flatten the rest."""
     known = measured(frame)
     known = known[known[measure.key].notna()]
     whole = 1.0 if measure.key == "sparsity" else None
     if known.empty:
         return View((0.0, whole or 1.0), (0.0, 1.0), 0)
-    top = max([float(known["accuracy"].max()), *levels])
-    # As much room below the front as it spans itself, but at least five points of accuracy.
+    top = max([float(known["metric"].max()), *levels])
+    # As much room below the front as it spans itself, but at least five points.
     floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
-    shown = known[known["accuracy"] >= floor]
-    lowest = float(shown["accuracy"].min())
+    shown = known[known["metric"] >= floor]
+    lowest = float(shown["metric"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
         _padded(min(values), max(values), 0.01, whole),
@@ -122,17 +122,17 @@ def view(
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
-    """As `_padded`, of values that may lie anywhere."""
+    """Like `_padded`, for values of any range."""
     margin = 0.08 * (high - low) or 0.01 * abs(high) or 0.01
     return low - margin, high + margin
 
 
 def _padded(low: float, high: float, least: float, whole: float | None) -> tuple[float, float]:
-    """Eight percent keep the outermost markers off the border; something is left where all values are equal."""
+    """Eight percent on each side keep markers off the border; a minimum applies if all values are equal."""
     if whole is None:
         margin = 0.08 * (high - low) or 0.1 * high or 1.0
         return max(low - margin, 0.0), high + margin
     margin = max(0.08 * (high - low), least)
-    # No share is outside 0..1; a little more shows a marker on that border whole.
+    # No fraction is outside 0..1; a little more shows a marker at the border completely.
     beyond = 0.04 * (high - low + margin)
     return max(low - margin, -beyond), min(high + margin, whole + beyond)

@@ -1,7 +1,7 @@
-"""The live page: the same page on this machine's own address, with its document beside it, and one action.
+"""The live page: a local server for the page, its document and one action, the export of a trial.
 
-Reading needs the right host name, so that no foreign page can reach in by a name that it made point here. Exporting
-needs, on top of that, the token that only our own page was given, and no foreign origin.
+Reading needs the right host name, so that no foreign page can reach the server by DNS rebinding. Exporting also needs
+the token that only our own page has, and no foreign origin.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,15 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sca_search.dashboard.document import one_detail
-from sca_search.dashboard.page import embedded, render_page
-from sca_search.dashboard.read import read_run
-from sca_search.dashboard.text import status
-from sca_search.dashboard.writing import document_of
+from sca_search.dashboard.page import document_of, embedded, render_page
+from sca_search.dashboard.read import read_run, running_now
+from sca_search.dashboard.text import StudyState, state_of, status
 from sca_search.errors import RunError, ScaError
-from sca_search.runs.damage import damage_refused
+from sca_search.runs.integrity import damage_refused
 from sca_search.system.files import stamp_of
 
 Export = Callable[[Path, int], dict[str, Any]]
-# Of every answer: always a new one, in no frame of others, taken for nothing else than what it is, and by no one else.
+# Of every response: not cached, not framed, not sniffed, not readable by other origins.
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -44,28 +43,32 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# A number in brackets or a name, and perhaps a port.
+# An IPv6 address in brackets or a name, and optionally a port.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-_LONGEST_BODY = 1000
+_MAX_BODY_BYTES = 1000
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
+Stamps = tuple[tuple[str, tuple[int, ...]], ...]
+
+
 @dataclass
-class _Seen:
-    """The documents as last made: nothing is made twice."""
+class _Cache:
+    """The documents and states as last read, with what they were read from."""
 
     version: str = ""
     body: bytes = b""
+    states: dict[Path, tuple[Stamps, StudyState]] = field(default_factory=dict)
 
 
 class LiveStudies:
-    """What the server knows: the runs, the token, and how to export."""
+    """The runs that are served, the token, and how to export."""
 
     def __init__(self, runs: Sequence[Path], export: Export, token: str | None = None) -> None:
         self.runs = list(runs)
         self.export = export
         self.token = token or secrets.token_urlsafe(32)
-        self._seen = _Seen()
+        self._cache = _Cache()
         self._is_exporting = False
 
     def page(self) -> str:
@@ -73,20 +76,29 @@ class LiveStudies:
         return render_page(documents, live={"token": self.token, "version": self.version()})
 
     def version(self) -> str:
-        """Changes when there is something new to draw."""
+        """A hash that changes when there is something new to draw."""
         return hashlib.sha256(repr([_stamps(run) for run in self.runs]).encode()).hexdigest()[:32]
 
     def status(self) -> dict[str, Any]:
-        """What is asked for all the time, and so must be cheap: whether to fetch anew, and what is under way."""
-        return {"version": self.version(), "status": [_status(run) for run in self.runs]}
+        """Whether there is something new, and what is running. Polled every two seconds, so it must be cheap."""
+        return {"version": self.version(), "status": [self._status(run) for run in self.runs]}
+
+    def _status(self, run: Path) -> dict[str, str]:
+        """Reads progress.json only; the run is read again when its files have changed."""
+        with damage_refused(run, "shown"):
+            stamps = _stamps(run)
+            known = self._cache.states.get(run)
+            if known is None or known[0] != stamps:
+                known = self._cache.states[run] = (stamps, state_of(read_run(run)))
+            return status(known[1], running_now(run))
 
     def data(self) -> bytes:
-        """The documents, made when they have changed."""
+        """The documents, read again when they have changed."""
         version = self.version()
-        if version != self._seen.version:
+        if version != self._cache.version:
             content = {"version": version, "studies": [document_of(run) for run in self.runs]}
-            self._seen = _Seen(version, _encoded(embedded(content)))
-        return self._seen.body
+            self._cache.version, self._cache.body = version, _encoded(embedded(content))
+        return self._cache.body
 
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
         if not 0 <= study < len(self.runs):
@@ -95,9 +107,9 @@ class LiveStudies:
             return one_detail(read_run(self.runs[study]), trial)
 
     def exported(self, study: int, trial: int) -> dict[str, Any]:
-        """One at a time: an export takes all cores and the folder for itself."""
+        """Export a trial. One at a time: an export uses all cores and the folder."""
         if self._is_exporting:
-            raise RunError("an export is under way; wait for its end")
+            raise RunError("another export is running; wait until it has finished")
         self._is_exporting = True
         try:
             return self.export(self.runs[study], trial)
@@ -105,21 +117,15 @@ class LiveStudies:
             self._is_exporting = False
 
 
-def _status(run: Path) -> dict[str, str]:
-    with damage_refused(run, "shown"):
-        files = read_run(run)
-        return status(files, files.rows)
-
-
-def _stamps(run: Path) -> list[tuple[str, tuple[int, ...]]]:
-    """Whatever changes when a trial ends, or when maps are made of one."""
+def _stamps(run: Path) -> Stamps:
+    """Stamps of the files that change when a trial ends or its feature maps are computed."""
     names = ("trials.csv", "summary.json", "dense.json", "prior.json", "study.toml", "about.json")
     files = [*(run / name for name in names), *sorted(run.glob("candidates/*/features.json"))]
-    return [(str(file), stamp_of(file)) for file in files]
+    return tuple((str(file), stamp_of(file)) for file in files)
 
 
 def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
-    """The server's answers. `host` is the address that it listens on."""
+    """The server's routes. `host` is the address that it listens on."""
 
     async def page(_request: Request) -> Response:
         return HTMLResponse(_encoded(await run_in_threadpool(studies.page)))
@@ -131,15 +137,15 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
         return Response(await run_in_threadpool(studies.data), media_type="application/json")
 
     async def detail(request: Request) -> Response:
-        asked = [request.path_params[name] for name in ("study", "trial")]
-        is_number = all(_NUMBER.fullmatch(each) for each in asked)
-        found = await run_in_threadpool(studies.detail, *map(int, asked)) if is_number else None
+        numbers = [request.path_params[name] for name in ("study", "trial")]
+        is_number = all(_NUMBER.fullmatch(each) for each in numbers)
+        found = await run_in_threadpool(studies.detail, *map(int, numbers)) if is_number else None
         return _json({"error": "no such trial"}, 404) if found is None else _json(found)
 
     async def export(request: Request) -> Response:
         if not secrets.compare_digest(request.headers.get("x-token", "").encode(), studies.token.encode()):
-            return _json({"error": "the token must be that of the page"}, 403)
-        study, trial = asked_for(await _short_body(request), len(studies.runs))
+            return _json({"error": "the token must be the page's"}, 403)
+        study, trial = requested_export(await _short_body(request), len(studies.runs))
         return _json(await run_in_threadpool(studies.exported, study, trial))
 
     routes = [
@@ -150,34 +156,34 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
         Route("/export", export, methods=["POST"]),
     ]
     guard = Middleware(BaseHTTPMiddleware, dispatch=_guard(host))
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _refused})
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _error_response})
 
 
-def asked_for(body: bytes, studies: int) -> tuple[int, int]:
-    """Which study and trial a request names."""
+def requested_export(body: bytes, studies: int) -> tuple[int, int]:
+    """Study and trial of a request to export."""
     try:
-        asked = json.loads(body)
-        study, trial = asked["study"], asked["trial"]
+        request = json.loads(body)
+        study, trial = request["study"], request["trial"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError("an export must name study and trial as JSON") from error
     if type(study) is not int or type(trial) is not int or not 0 <= study < studies:
-        given = f"{repr(study)[:80]} and {repr(trial)[:80]}"
-        raise RunError(f"an export must name a study from 0 to {studies - 1} and a trial, got {given}")
+        found = f"{repr(study)[:80]} and {repr(trial)[:80]}"
+        raise RunError(f"an export must name a study from 0 to {studies - 1} and a trial, got {found}")
     return study, trial
 
 
 async def _short_body(request: Request) -> bytes:
-    """The body as far as one of ours can be long: who sends more is not read on."""
+    """The body; reading stops where it is longer than one of ours."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > _LONGEST_BODY:
-            raise RunError(f"an export must be asked for in at most {_LONGEST_BODY} bytes")
+        if len(body) > _MAX_BODY_BYTES:
+            raise RunError(f"a request to export must have at most {_MAX_BODY_BYTES} bytes")
     return body
 
 
 def _encoded(text: str) -> bytes:
-    """Half a character, which JSON can spell and UTF-8 cannot hold, is spelled out again."""
+    """UTF-8, with lone surrogates, which JSON can hold, escaped."""
     return text.encode(errors="backslashreplace")
 
 
@@ -185,7 +191,7 @@ def _json(value: object, status_code: int = 200) -> Response:
     return Response(_encoded(embedded(value)), status_code, media_type="application/json")
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
+async def _error_response(_request: Request, error: Exception) -> Response:
     return _json({"error": str(error)}, 400)
 
 
@@ -193,21 +199,21 @@ def _guard(address: str) -> Callable[[Request, RequestResponseEndpoint], Any]:
     async def dispatch(request: Request, call_next: RequestResponseEndpoint) -> Response:
         host = request.headers.get("host", "")
         if not is_our_host(host, address):
-            return PlainTextResponse(f"the host must be the address that was served, got {host!r}", 403)
+            return PlainTextResponse(f"the host must be the served address, got {host!r}", 403)
         origin = request.headers.get("origin")
         if request.method != "GET" and origin is not None and origin != f"http://{host}":
             return PlainTextResponse(f"the origin must be the page itself, got {origin!r}", 403)
-        answered = await call_next(request)
-        answered.headers.update(_HEADERS)
-        return answered
+        response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
 
     return dispatch
 
 
 def is_our_host(header: str, address: str) -> bool:
-    """Whether a Host header names this server and not a name that somebody made point here.
+    """Whether a Host header names this server, and not a name that somebody else made resolve to it.
 
-    On another address than this machine's own, numbers are accepted beside the name given: only names can be forged.
+    On an address other than localhost, IP addresses are accepted too: only names can be forged.
     """
     found = _HOST.fullmatch(header)
     if found is None:
@@ -215,10 +221,10 @@ def is_our_host(header: str, address: str) -> bool:
     name = found[1] or found[2].lower()
     if address in _LOCAL:
         return name in _LOCAL
-    return name == address or name == socket.gethostname() or _is_number(name)
+    return name == address or name == socket.gethostname() or _is_ip_address(name)
 
 
-def _is_number(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -227,7 +233,7 @@ def _is_number(name: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on the address; port 0 takes a free one."""
+    """Open a socket on the address; port 0 means any free one."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -235,8 +241,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(studies: LiveStudies, listening: socket.socket, host: str) -> None:
-    """Answers until Ctrl-C."""
+    """Serve until Ctrl-C."""
     config = uvicorn.Config(application(studies, host), log_level="warning", access_log=False, lifespan="off")
-    # An export under way is not waited for longer than this.
+    # Seconds to wait for a running export.
     config.timeout_graceful_shutdown = 2
     uvicorn.Server(config).run(sockets=[listening])

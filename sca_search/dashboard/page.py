@@ -1,9 +1,14 @@
-"""Documents -> one HTML file that opens without a network: plotly.js, style, script and values inside."""
+"""Documents -> one HTML file that opens offline, with plotly.js, style, script and values inside.
+
+A running study writes its page again as often as its length allows.
+"""
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from html import escape
@@ -14,10 +19,19 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from sca_search.dashboard.document import study_document
+from sca_search.dashboard.read import read_run
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.integrity import damage_refused
+from sca_search.study.events import Event, StudyEnded, StudyStarted, TrialEnded
+from sca_search.system.files import write_text_atomic
+from sca_search.system.throttle import Throttle
 from sca_search.system.versions import versions
 
-# Names that a heading may hold.
-_MOST_NAMES = 4
+# A page of a thousand trials takes a second to write; a study should not spend its time on that.
+_FRACTION_OF_TIME = 0.02
+SHARED_PLOTLY = "plotly.min.js"
+_MAX_NAMES = 4  # in a heading
 _CHECKOUT = Path(__file__).parents[2] / "dashboards" / "template"
 # In this order, as one script: each uses those before it.
 SCRIPTS = (
@@ -39,20 +53,59 @@ SCRIPTS = (
 )
 
 
+def write_page(path: str | os.PathLike[str], runs: Sequence[Path], *, share_plotly: bool = False) -> None:
+    """Write the page of one run, or of several side by side, atomically.
+
+    With `share_plotly`, plotly.js is a file beside the page, for folders of several pages.
+    """
+    documents = [document_of(run) for run in runs]
+    if share_plotly:
+        write_text_atomic(Path(path).parent / SHARED_PLOTLY, get_plotlyjs())
+    write_text_atomic(path, render_page(documents, plotly_file=SHARED_PLOTLY if share_plotly else None))
+
+
+def document_of(run: Path) -> dict[str, Any]:
+    """The document of a run folder, which may come from somebody else."""
+    with damage_refused(run, "shown"):
+        return study_document(read_run(run))
+
+
+class PageWriter:
+    """Writes the page of a running study: at its start, at its end, and after trials if rendering would not slow the
+    study down. A study listener."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._throttle = Throttle(_FRACTION_OF_TIME, clock)
+        self._run: RunFolder | None = None
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case StudyStarted(run=run):
+                self._run = run
+                self._throttle.run(self._write)
+            case TrialEnded():
+                self._throttle.run_if_due(self._write)
+            case StudyEnded():
+                self._throttle.run(self._write)
+
+    def _write(self) -> None:
+        assert self._run is not None
+        write_page(self._run.dashboard_file, [self._run.path])
+
+
 def render_page(
     documents: Sequence[dict[str, Any]], *, live: dict[str, Any] | None = None, plotly_file: str | None = None
 ) -> str:
-    """The whole page as text; what a user could have named is escaped, and only our own scripts may run.
+    """The whole page as text; names that users chose are escaped, and only our own scripts may run.
 
-    `live` is what the page of a server must know; `plotly_file` names a copy of plotly.js beside the page, for several
-    pages that share it.
+    `live` holds what the page of a server needs; `plotly_file` names a copy of plotly.js beside the page.
     """
     script = _script()
     plotly = "" if plotly_file else get_plotlyjs()
     names = [str(document["name"]) for document in documents]
     title, lead = _title(names), documents[0]["lead"]
     if len(documents) > 1:
-        lead = f"{len(documents)} studies beside each other."
+        lead = f"{len(documents)} studies side by side."
     return Template(_template("page.html")).substitute(
         policy=_policy([script, plotly], live is not None, plotly_file),
         title=escape(title),
@@ -66,24 +119,24 @@ def render_page(
 
 
 def _title(names: Sequence[str]) -> str:
-    """The studies' names, as long as a line may hold them."""
-    return " · ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(names) - 1} others"
+    """Names of the studies, if they fit in a heading."""
+    return " · ".join(names) if len(names) <= _MAX_NAMES else f"{names[0]} and {len(names) - 1} others"
 
 
 def _made() -> str:
-    """A page of a running study is soon old; whoever gets it should see how old."""
+    """Version and time, so that readers see how old the page is."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"Made by sca-search {versions()['sca-search']}, {now}."
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot end the script element around it, nor begin another."""
+    """JSON that cannot end the script element around it or start another."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _policy(scripts: Sequence[str], is_live: bool, plotly_file: str | None) -> str:
-    """Only the scripts written here run, by their hash; plotly sets styles of its own; nothing is fetched."""
+    """Only our own scripts run, by their hash; plotly sets styles; nothing is fetched."""
     allowed = " ".join(_source(script) for script in scripts if script)
     beside = " 'self' file:" if plotly_file else ""
     fetched = "; connect-src 'self'" if is_live else ""
@@ -104,7 +157,7 @@ def _script() -> str:
 
 
 def _template(name: str) -> str:
-    """A file of the template: inside an installed package, else in the checkout around this file."""
+    """A file of the template: in the installed package, else in the source checkout."""
     packaged = resources.files("sca_search.dashboard") / "template" / name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""What the paper reached with the same network on the same data, for reference beside a study's own points.
+"""Results of the paper with the same network on the same data, as a reference in the figure of a study.
 
-They are test accuracies after 200 epochs and more; a study's own are on its validation split.
+They are test accuracies after at least 200 epochs; those of a study are on its validation split.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from sca_search.paper.figures import GRIDS, LEADING, SCA, Figure, figures_of
 
 @dataclass(frozen=True)
 class PaperFigures:
-    """Points (sparsity, accuracy) where the paper varied α, and the accuracy that it leads with; shares of 1."""
+    """Points (sparsity, accuracy) where the paper varied α, and its headline accuracy; fractions."""
 
     points: tuple[tuple[float, float], ...]
     accuracy: float
 
 
 def paper_figures(data: str, model: str) -> PaperFigures | None:
-    """Those of the same network on the same data; others could not be compared."""
+    """Results for the same network and data; others are not comparable."""
     led = _of_network(LEADING, data, model, "top1")
     if not led:
         return None
@@ -27,7 +27,7 @@ def paper_figures(data: str, model: str) -> PaperFigures | None:
 
 
 def _of_network(tables: tuple[str, ...], data: str, model: str, metric: str) -> list[Figure]:
-    """SCA's, in the tables' order: at each α and λ a sparsity, then its accuracy."""
+    """Figures of SCA in the order of the tables: per α and λ a sparsity, then its accuracy."""
     figures = (figure for table in tables for figure in figures_of(table))
-    wanted = (data, model, SCA, metric)
-    return [each for each in figures if (each.dataset, each.network, each.method, each.metric) == wanted]
+    key = (data, model, SCA, metric)
+    return [each for each in figures if (each.dataset, each.network, each.method, each.metric) == key]

@@ -1,48 +1,88 @@
-"""The searched values: how much each mattered, and the trials as lines across them."""
+"""The searched parameters: how important each is, and the trials as lines across them."""
 
 import json
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sca_search.dashboard.importance import importances
-from sca_search.runs.trials import COLUMNS, FACTS, PREDICTED
-from sca_search.study.halving import RUNG
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from sca_search.runs.trials import PARAM
+from sca_search.study.halving import relative_losses
 from sca_search.study.space import is_logarithmic
 
-# More axes than this cannot be read side by side, and more lines than this not told apart.
-MOST_AXES = 7
-MOST_LINES = 300
-# Each trial is compared with all others; of a long study the newest are enough.
-MOST_RANKED = 250
-
-
-def searched(names: Sequence[str]) -> list[str]:
-    """Those columns of a table of trials that were searched."""
-    return [name for name in names if name not in {*COLUMNS, *FACTS} and not name.startswith((RUNG, PREDICTED))]
+# More axes cannot be read side by side, and more lines cannot be distinguished.
+MAX_AXES = 7
+MAX_LINES = 300
+# Each trial is compared with all others; in a long study the newest are enough.
+MAX_RANKED = 250
+# With fewer trials the importance would be noise: it is computed from what the best of them have in common.
+MIN_TRIALS = 10
+# PED-ANOVA needs about five good trials.
+_GOOD_TRIALS = 5
 
 
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[tuple[str, float]]:
-    """The share of each searched value in a trial being good for its sparsity, largest first."""
-    needed = ("planned_sparsity", "loss", *names)
-    told = [{name: row[name] for name in needed if name in row} for row in rows if row["state"] == "complete"]
-    return _importance(json.dumps(told[-MOST_RANKED:], default=float), tuple(names))
+    """Importance of each parameter for a trial being good for its sparsity, by name, highest first, sum 1.
+
+    Rows have `planned_sparsity`, `loss` and the named columns. Empty if there are too few or nothing varies.
+    """
+    columns = ("planned_sparsity", "loss", *names)
+    complete = [{name: row[name] for name in columns if name in row} for row in rows if row["state"] == "complete"]
+    return _importance(json.dumps(complete[-MAX_RANKED:], default=float), tuple(names))
 
 
 @lru_cache(maxsize=8)
 def _importance(rows: str, names: tuple[str, ...]) -> list[tuple[str, float]]:
-    """By the rows' text, which a dictionary could not stand for in a cache."""
-    return list(importances(json.loads(rows), names).items())
+    """Rows as JSON text, since a cache needs a hashable key."""
+    trials = json.loads(rows)
+    known = [
+        (row, goodness)
+        for row, goodness in zip(trials, relative_losses(trials), strict=True)
+        if math.isfinite(goodness) and all(row.get(name) is not None for name in names)
+    ]
+    ranges = {name: found for name in names if (found := _range(name, [row[name] for row, _ in known])) is not None}
+    if len(known) < MIN_TRIALS or not ranges:
+        return []
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="minimize")
+    study.add_trials(
+        optuna.trial.create_trial(params={name: row[name] for name in ranges}, distributions=ranges, value=goodness)
+        for row, goodness in known
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=max(0.1, _GOOD_TRIALS / len(known)))
+    values = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return [(name.removeprefix(PARAM), value) for name, value in values.items()]
+
+
+def _range(name: str, values: Sequence[Any]) -> BaseDistribution | None:
+    """The range of a parameter's values; None if it never changed."""
+    if len(set(values)) < 2:
+        return None
+    if any(isinstance(value, str) for value in values):
+        return CategoricalDistribution(sorted({str(value) for value in values}))
+    low, high = float(min(values)), float(max(values))
+    return FloatDistribution(low, high, log=_is_logarithmic(name) and low > 0)
+
+
+def _is_logarithmic(name: str) -> bool:
+    return name.startswith(PARAM) and is_logarithmic(name.removeprefix(PARAM))
 
 
 def parallel(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], ranked: Sequence[tuple[str, float]]
 ) -> dict[str, Any]:
-    """Axes from the most important value to the outcome, and a line a complete trial, the newest last."""
-    varied = [name for name in names if len({row.get(name) for row in rows if row["state"] == "complete"} - {None}) > 1]
-    order = [name for name, _ in ranked if name in varied] or varied
-    axes = [*order[:MOST_AXES], "sparsity", "accuracy"]
-    lines = [row for row in rows if row["state"] == "complete" and all(name in row for name in axes)][-MOST_LINES:]
+    """Axes from the most important parameter to the result, and one line per complete trial, the newest last."""
+    complete = [row for row in rows if row["state"] == "complete"]
+    varied = [name for name in names if len({row.get(name) for row in complete} - {None}) > 1]
+    order = [PARAM + name for name, _ in ranked if PARAM + name in varied] or varied
+    axes = [*order[:MAX_AXES], "sparsity", "metric"]
+    lines = [row for row in complete if all(name in row for name in axes)][-MAX_LINES:]
     return {
         "axes": [_axis(name, [row[name] for row in lines]) for name in axes] if lines else [],
         "trials": [row["trial"] for row in lines],
@@ -51,7 +91,8 @@ def parallel(
 
 
 def _axis(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    shown = name.removeprefix(PARAM)
     if any(isinstance(value, str) for value in values):
-        return {"name": name, "kind": "names", "names": sorted({str(value) for value in values})}
-    is_log = name not in {"sparsity", "accuracy"} and is_logarithmic(name) and min(values) > 0
-    return {"name": name, "kind": "log" if is_log else "even", "low": min(values), "high": max(values)}
+        return {"name": shown, "kind": "names", "names": sorted({str(value) for value in values})}
+    is_log = _is_logarithmic(name) and min(values) > 0
+    return {"name": shown, "kind": "log" if is_log else "even", "low": min(values), "high": max(values)}

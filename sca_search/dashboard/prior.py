@@ -1,4 +1,4 @@
-"""The prior: α against sparsity in closed form, as corrected by what trials reached, and what they reached."""
+"""The prior: α against sparsity in closed form and corrected by trials, and the sparsity that trials achieved."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -9,18 +9,18 @@ import numpy as np
 
 from sca_search.ternary.prior_correction import Observation, asked_for_all
 
-# Each more costs a fit; a page is drawn again with every trial.
-MOST_FITTED = 24
-MOST_SHOWN = 4000
+# Observations per fit and on the page, which is written again with every trial.
+MAX_FITTED = 24
+MAX_SHOWN = 4000
 
 
 def prior_view(
     prior: Mapping[str, Any], closed_form: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The page's values. `ended` are records by trial: α and the sparsity that rounding alone gave, a layer."""
+    """The values of the page. `ended` are records by trial, with α and the achieved sparsity per layer."""
     observations = _observations(prior)
     layers = list(prior.get("layers", {})) or list(closed_form.get("alpha", {}))
-    shown = observations[-MOST_SHOWN:]
+    shown = observations[-MAX_SHOWN:]
     return {
         "layers": layers,
         "closed": dict(closed_form) if closed_form else None,
@@ -32,9 +32,9 @@ def prior_view(
 
 
 def corrected(closed_form: Mapping[str, Any], layer: str, observations: Sequence[Observation]) -> list[float] | None:
-    """α that the prior would now be asked for, at the closed form's sparsities; None while it is not corrected."""
+    """α of the corrected prior at the sparsities of the closed form; None while there is no correction."""
     alphas = closed_form.get("alpha", {}).get(layer)
-    mine = tuple(each for each in observations if each.layer == layer)[-MOST_FITTED:]
+    mine = tuple(each for each in observations if each.layer == layer)[-MAX_FITTED:]
     if not alphas or not mine:
         return None
     sparsities = tuple(closed_form["sparsity"])
@@ -51,7 +51,7 @@ def _asked(observations: tuple[Observation, ...], sparsities: tuple[float, ...])
 
 
 def mean_drift(observations: Sequence[Observation]) -> float | None:
-    """How far layers ended from what they were asked for, before the exact step."""
+    """Mean difference of achieved and requested sparsity, before the exact step."""
     if not observations:
         return None
     return sum(abs(each.reached - each.asked) for each in observations) / len(observations)
@@ -65,7 +65,7 @@ def _observations(prior: Mapping[str, Any]) -> list[Observation]:
 
 
 def _ended(layer: str, records: Mapping[int, Mapping[str, Any]]) -> list[tuple[int, float, float]]:
-    """Trial, sparsity reached and α at the end."""
+    """Trial, achieved sparsity and final α."""
     return [
         (trial, record["reached"][layer], record["alphas"][layer])
         for trial, record in records.items()

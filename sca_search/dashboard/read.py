@@ -1,4 +1,4 @@
-"""A run folder -> what a page is made of, as values; nothing here needs torch, and everything may be missing."""
+"""A run folder -> the values that a page is made of. Needs no torch; every file may be missing."""
 
 import math
 import time
@@ -29,25 +29,25 @@ from sca_search.runs.log import Now, read_now
 from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 from sca_search.system.files import stamp_of
 
-# Of longer studies a page keeps details for the front and so many of the newest trials.
+# A page has the details of the trials on the front and of this many of the newest ones.
 DETAILED = 50
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """One run as its files tell it."""
+    """The content of a run folder."""
 
     run: RunFolder
     spec: StudySpec
     frame: pd.DataFrame
-    dense_accuracy: float | None
+    dense_metric: float | None
     summary: Mapping[str, Any]
     about: Mapping[str, Any]
     prior: Mapping[str, Any]
     closed_form: Mapping[str, Any]
     sensitivity: list[Mapping[str, Any]]
-    now: Now | None  # a sign of life that is young enough
-    metric: str = ACCURACY  # the name of what the tables call accuracy
+    now: Now | None  # what is being trained, if its heartbeat is recent
+    metric: str = ACCURACY  # name of the study's metric
 
     @cached_property
     def chosen(self) -> int | None:
@@ -55,7 +55,7 @@ class RunFiles:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The trials, without what they do not tell."""
+        """The trials, without missing values."""
         return [
             {str(name): value for name, value in row.items() if not _is_missing(value)}
             for row in self.frame.to_dict("records")
@@ -63,26 +63,31 @@ class RunFiles:
 
 
 def read_run(path: Path, clock: float | None = None) -> RunFiles:
-    """Reads a run folder. Raises RunError where it is none, or where a file is damaged."""
+    """Read a run folder; RunError if it is none or if a file is damaged."""
     run = RunFolder(path)
-    now = read_now(run.progress_file)
     return RunFiles(
         run=run,
         spec=run.spec(),
         frame=read_csv(run.trials_file) if run.trials_file.is_file() else trial_frame([]),
-        dense_accuracy=_number(read_table(run.dense_scores_file).get("accuracy")),
+        dense_metric=_number(read_table(run.dense_scores_file).get("metric")),
         metric=run.metric,
         summary=read_table(run.summary_file),
         about=read_table(run.about_file),
         prior=read_table(run.prior_file),
         closed_form=read_table(run.closed_form_file),
         sensitivity=[entry for entry in read_json(run.sensitivity_file, []) if isinstance(entry, dict)],
-        now=now if now is not None and now.is_alive(time.time() if clock is None else clock) else None,
+        now=running_now(path, clock),
     )
 
 
+def running_now(path: Path, clock: float | None = None) -> Now | None:
+    """What is being trained in a run folder; None if nothing is, or if its heartbeat stopped."""
+    now = read_now(RunFolder(path).progress_file)
+    return now if now is not None and now.is_alive(time.time() if clock is None else clock) else None
+
+
 def detailed_trials(frame: pd.DataFrame) -> list[int]:
-    """The trials whose details a page keeps: the front and the newest complete ones."""
+    """Trials whose details are on the page: the front and the newest complete ones."""
     front = {int(trial) for trial in pareto_front(frame)["trial"]}
     complete = [int(trial) for trial in frame.loc[frame["state"] == "complete", "trial"]]
     return sorted(front | set(complete[-DETAILED:]))
@@ -90,7 +95,7 @@ def detailed_trials(frame: pd.DataFrame) -> list[int]:
 
 @dataclass(frozen=True)
 class CandidateFiles:
-    """A finished candidate: its record, those of its refits, and what was kept of its training."""
+    """A finished candidate: its record, those of its refits, and its training."""
 
     records: list[dict[str, Any]]
     history: list[dict[str, Any]]
@@ -99,7 +104,7 @@ class CandidateFiles:
 
 
 def read_candidate(run: RunFolder, number: int) -> CandidateFiles | None:
-    """A candidate's files, None where they are missing or damaged: one bad folder is no reason to show nothing."""
+    """Files of a candidate; None if they are missing or damaged, so that the others are still shown."""
     folder = run.candidate(number)
     names = [folder / name for name in (RECORD, HISTORY, DISTRIBUTION, FEATURES)]
     stamps = [*names, *sorted(folder.glob(f"refit-*/{RECORD}"))]
@@ -110,7 +115,7 @@ def read_candidate(run: RunFolder, number: int) -> CandidateFiles | None:
 def _read_candidate(
     run: RunFolder, number: int, _stamps: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> CandidateFiles | None:
-    """The stamps are only there so that a folder that changed is read again."""
+    """Cached by the stamps of the files: a folder that changed is read again."""
     folder = run.candidate(number)
     try:
         features = read_json(folder / FEATURES, {})

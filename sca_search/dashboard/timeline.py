@@ -1,4 +1,4 @@
-"""A study over time: who trained what and when, and how the front's area grew with trials and with epochs."""
+"""A study over time: which worker trained what and when, and the area of the front over trials and epochs."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,9 +12,9 @@ from sca_search.runs.trials import area_reference, hypervolume, measured
 
 
 def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A bar a trial: its worker, its start in seconds since the first one's, and how long it took."""
-    begun = [(row, _seconds(row["started"])) for row in rows if "started" in row and "seconds" in row]
-    first = min((start for _, start in begun), default=0.0)
+    """One bar per trial: its worker, its start in seconds after the first trial's, and its duration."""
+    started = [(row, _seconds(row["started"])) for row in rows if "started" in row and "seconds" in row]
+    first = min((start for _, start in started), default=0.0)
     return [
         {
             "trial": row["trial"],
@@ -23,18 +23,18 @@ def timeline(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "start": start - first,
             "seconds": row["seconds"],
         }
-        for row, start in begun
+        for row, start in started
     ]
 
 
-def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCURACY) -> dict[str, Any]:
-    """The front's area after each finished trial, with the epochs spent until then.
+def growth(frame: pd.DataFrame, dense_metric: float | None, metric: str = ACCURACY) -> dict[str, Any]:
+    """Area of the front after each finished trial, with the epochs until then.
 
-    The reference is the summary's; where nothing is better than that, it is the plane's corner, or of a metric that
-    is no share the worst trial.
+    The reference point is the summary's. If no trial is better than that, it is the origin, or the worst trial for a
+    metric that is not a fraction.
     """
     finished = _by_end(frame[frame["state"].isin(["complete", "paused", "failed"])])
-    reference = area_reference(dense_accuracy or 0.0, metric)
+    reference = area_reference(dense_metric or 0.0, metric)
     areas = _areas(finished, *reference)
     if not any(areas):
         reference = (0.0 if is_fraction(metric) else _worst(finished), 0.0)
@@ -44,38 +44,38 @@ def growth(frame: pd.DataFrame, dense_accuracy: float | None, metric: str = ACCU
         "area": areas,
         "trial": [int(trial) for trial in finished["trial"]],
         "epochs": [int(count) for count in epochs],
-        "reference": {"accuracy": reference[0], "sparsity": reference[1]},
+        "reference": {"metric": reference[0], "sparsity": reference[1]},
     }
 
 
 def _worst(finished: pd.DataFrame) -> float:
-    worst = measured(finished)["accuracy"].min()
+    worst = measured(finished)["metric"].min()
     return 0.0 if pd.isna(worst) else float(worst)
 
 
 def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[float]:
-    """The area only changes with a trial that no earlier one beats, which is rare in a long study."""
+    """The area only changes with a trial that no earlier one dominates, which is rare in a long study."""
     usable = set(measured(finished)["trial"])
     areas: list[float] = []
     front: tuple[tuple[float, float], ...] = ()
-    columns = (finished[name] for name in ("trial", "accuracy", "sparsity"))
+    columns = (finished[name] for name in ("trial", "metric", "sparsity"))
     for trial, accurate, sparse in zip(*columns, strict=True):
         is_better = trial in usable and not any(a >= accurate and s >= sparse for a, s in front)
         if is_better:
-            beside = [(a, s) for a, s in front if a > accurate or s > sparse]
-            front = tuple(sorted([*beside, (float(accurate), float(sparse))]))
+            others = [(a, s) for a, s in front if a > accurate or s > sparse]
+            front = tuple(sorted([*others, (float(accurate), float(sparse))]))
         areas.append(_area(front, accuracy, sparsity))
     return areas
 
 
 @lru_cache(maxsize=4096)
 def _area(front: tuple[tuple[float, float], ...], accuracy: float, sparsity: float) -> float:
-    """Kept, since a page that follows a study asks for all earlier fronts again with every trial."""
-    return hypervolume(pd.DataFrame(front, columns=["accuracy", "sparsity"]), accuracy=accuracy, sparsity=sparsity)
+    """Cached: a live page computes all earlier fronts again with every trial."""
+    return hypervolume(pd.DataFrame(front, columns=["metric", "sparsity"]), accuracy=accuracy, sparsity=sparsity)
 
 
 def _by_end(frame: pd.DataFrame) -> pd.DataFrame:
-    """In the order in which they ended, where that is known."""
+    """Sorted by the time of their end, if it is known."""
     if "started" not in frame or frame[["started", "seconds"]].isna().any(axis=None):
         return frame
     ends = [_seconds(start) + float(took) for start, took in zip(frame["started"], frame["seconds"], strict=True)]

@@ -23,9 +23,9 @@ from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
 from sca_search.models.prepare import rebuilt
 from sca_search.runs.candidates import best_of, records_of
-from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of, unmet
+from sca_search.runs.integrity import damage_refused
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
@@ -161,7 +161,7 @@ def _reject_larger(make: Maker, state: dict[str, Any]) -> None:
 def _about(
     run: RunFolder, spec: StudySpec, row: dict[str, Any], records: list[dict[str, Any]], best: dict[str, Any]
 ) -> dict[str, Any]:
-    accuracies = [record["accuracy"] for record in records]
+    accuracies = [record["metric"] for record in records]
     kind, colon, path = spec.data.name.partition(":")
     about: dict[str, Any] = {
         "study": run.path.resolve().name,
@@ -173,7 +173,7 @@ def _about(
         "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,
         "network": spec.model.label,
         "form": spec.search.form,
-        "accuracy": best["accuracy"],
+        "accuracy": best["metric"],
         "accuracy_mean": float(np.mean(accuracies)),
         "accuracy_spread": float(np.std(accuracies)),
         "seeds": len(accuracies),
@@ -187,9 +187,10 @@ def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
     try:
         summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
         chosen, dense = summary["chosen"], summary["dense"]
-        facts = {"dense_accuracy": dense["accuracy"]}
+        facts = {"dense_accuracy": dense["metric"]}
         if chosen and chosen["trial"] == trial:
-            facts |= {name: chosen[name] for name in ("test_accuracy", "test_images") if name in chosen}
+            if "test_metric" in chosen:
+                facts |= {"test_accuracy": chosen["test_metric"], "test_images": chosen["test_images"]}
             facts["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # a study that is still running has none

@@ -85,7 +85,7 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path, stop: 
         top5=tuple(top5 for _, top5 in scores),
         sparsity=tuple(map(float, trained["sparsity"])),
         failed=diverged,
-        rounded=tuple(map(float, trained["rounded_accuracy"])),
+        rounded=tuple(map(float, trained["rounded_metric"])),
         dense_is_given=spec.model.weights is not None,
         **dense,
     )

@@ -1,22 +1,22 @@
-"""The run folder: where a study's files lie, so that commands can hand over to each other.
+"""The run folder: the files of a study.
 
 runs/<name>/
   study.toml            the resolved spec
   study.db              the Optuna study (SQLite), unless machines share it
-  shared.json           where the trials are kept, if machines share them; without a password
-  dense-checkpoint.safetensors  the warm start while it is trained
-  dense.safetensors     the warm start; dense.json: its scores and the metric's name
+  shared.json           address of the storage, if machines share the study; without a password
+  dense-checkpoint.safetensors  checkpoint of the warm start during its training
+  dense.safetensors     the warm start; dense.json: its scores and the name of the metric
   candidates/007/       model.safetensors, candidate.json, history.csv, distribution.json (tanh Θ over epochs),
-                        features.json (maps beside the dense network's); refit-1/ … of the chosen one;
-                        checkpoint.safetensors of one that is not finished
-  prior.json            asked and reached sparsity; given-prior.json: the one that the study started from
-  closed-form.json      the prior's α against sparsity, a layer, on the warm start
-  sensitivity.json      what rounding each layer costs, where the split of the zeros is searched
-  latency.json          the calibration, where the goal is in milliseconds
+                        features.json (feature maps, also of the dense network); refit-1/ … of the chosen one;
+                        checkpoint.safetensors of an unfinished one
+  prior.json            requested and achieved sparsity; given-prior.json: the one that the study started from
+  closed-form.json      α against sparsity by the prior, per layer, on the warm start
+  sensitivity.json      layer sensitivity, where the allocation is searched
+  latency.json          the calibration, where the goal involves latency
   trials.csv front.csv summary.json dashboard.html
-  about.json            the folder's format, commands, machine, threads, versions
-  log.txt               what happened when: trials, warnings, errors with their tracebacks
-  progress.json         what is being trained now; gone when nothing is
+  about.json            format of the folder, commands, machine, threads, versions
+  log.txt               trials, warnings, errors with their tracebacks, with times
+  progress.json         what is being trained now; deleted at the end
   chosen.safetensors    the exported model
 """
 
@@ -37,9 +37,11 @@ from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
 from sca_search.runs.integrity import refuse_links_out, refuse_own_code
-from sca_search.runs.run_format import require_known_format
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
+# Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
+# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file.
+FORMAT = 2
 # The name of the one study in a run folder's own database.
 LOCAL_STUDY = "sca-search"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -47,7 +49,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run, and where its trials are kept if not in it."""
+    """Paths of one run, and the shared storage of its trials, if any."""
 
     path: Path
     shared: Shared | None = None
@@ -58,7 +60,7 @@ class RunFolder:
 
     @property
     def study_name(self) -> str:
-        """What the study is called in its storage."""
+        """Name of the study in its storage."""
         return LOCAL_STUDY if self.shared is None else self.path.name
 
     @property
@@ -79,9 +81,9 @@ class RunFolder:
 
     @property
     def metric(self) -> str:
-        """The name of what the study calls accuracy in its tables; it is settled with the dense network."""
+        """Name of the study's metric; it is determined with the dense network."""
         try:
-            return str(json.loads(self.dense_scores_file.read_text(encoding="utf-8")).get("metric", ACCURACY))
+            return str(json.loads(self.dense_scores_file.read_text(encoding="utf-8")).get("metric_name", ACCURACY))
         except (OSError, ValueError, AttributeError, RecursionError):
             return ACCURACY
 
@@ -145,23 +147,38 @@ class RunFolder:
         return folder / f"refit-{refit}" if refit else folder
 
     def spec(self) -> StudySpec:
+        """Read the study of the run; RunError if the folder is none, of another format, or unsafe to read."""
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
-        require_known_format(self.about_file)
         refuse_links_out(self.path)
+        self._check_format()
         spec = resolve(self.spec_file, {})
         refuse_own_code(self.path, spec.references)
         return spec
 
+    def _check_format(self) -> None:
+        try:
+            about = json.loads(self.about_file.read_text(encoding="utf-8"))
+            number = about.get("format", 1)
+        except (OSError, ValueError, AttributeError, RecursionError):
+            number = 1
+        if type(number) is int and number == FORMAT:
+            return
+        age = "a newer" if type(number) is int and number > FORMAT else "an older"
+        raise RunError(
+            f"{self.path}: was written by {age} sca-search, as a run folder of format {str(number)[:20]}; this version "
+            f"reads format {FORMAT}"
+        )
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else works on this run while it is held: whatever is still marked as running is dead."""
+        """Lock the run for one process: trials still marked as running are stale."""
         lock = FileLock(self.path / ".lock", timeout=0)
         try:
             with self._lock_errors():
                 lock.acquire()
         except Timeout as error:
-            raise TakenError(f"{self.path}: another sca-search is working on this run") from error
+            raise TakenError(f"{self.path}: is in use by another process") from error
         try:
             yield
         finally:
@@ -169,7 +186,7 @@ class RunFolder:
 
     @contextmanager
     def queue_locked(self) -> Iterator[None]:
-        """One worker at a time takes a trial or promotes one."""
+        """Lock the queue: one worker at a time takes or promotes a trial."""
         lock = FileLock(self.path / ".queue")
         with self._lock_errors():
             lock.acquire()
@@ -180,34 +197,35 @@ class RunFolder:
 
     @contextmanager
     def _lock_errors(self) -> Iterator[None]:
-        """Some network file systems cannot lock: two processes there would write over each other."""
+        """StorageError on file systems without locks, where two processes would overwrite each other's files."""
         try:
             yield
         except (NotImplementedError, OSError) as error:
             if isinstance(error, Timeout) or getattr(error, "errno", None) not in {None, *_NO_LOCKS}:
                 raise
             raise StorageError(
-                f"{self.path}: the file system cannot lock files, without which two commands may write at once; choose "
-                "--out on another one"
+                f"{self.path}: the file system does not support locks, without which two commands may write at once; "
+                "choose --out on another one"
             ) from error
 
 
 def require_joinable(run: RunFolder, spec: StudySpec) -> None:
-    """Raises RunError where a shared study's folder holds something else."""
+    """RunError if the folder of a shared study holds something else."""
     if not run.path.exists() or (run.path.is_dir() and not any(run.path.iterdir())):
         return
     if not run.spec_file.is_file() or not run.shared_file.is_file():
-        raise RunError(f"{run.path}: holds files of no shared study; choose another --name or --out")
+        raise RunError(f"{run.path}: holds files that are not of a shared study; choose another --name or --out")
     if changed := differences(spec, run.spec()):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --name")
 
 
 def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
-    """This machine's folder of a shared study, which it takes part in by its name; made where it does not exist."""
+    """This machine's folder of a shared study, by its name; created if it does not exist."""
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
     require_joinable(run, spec)
     if not run.spec_file.is_file():
         _make(run.path, exist_ok=True)
+        write_json_atomic(run.about_file, {"format": FORMAT})
         write_json_atomic(run.shared_file, {"storage": shown_address(shared.storage)})
         write_text_atomic(run.spec_file, spec.to_toml())
     return run
@@ -215,12 +233,12 @@ def joined_run(spec: StudySpec, shared: Shared) -> RunFolder:
 
 def _require_local(run: RunFolder) -> RunFolder:
     if run.shared_file.exists():
-        raise RunError(f"{run.path}: its trials are kept elsewhere, since machines share them; give --storage")
+        raise RunError(f"{run.path}: its trials are in a shared storage; give --storage")
     return run
 
 
 def new_run(spec: StudySpec) -> RunFolder:
-    """A folder of its own for a new study. A name given must be free; a name of ours takes the next number."""
+    """Create the folder of a new study. A requested name must be free; a default name gets the next number."""
     if spec.name:
         path = spec.out / spec.name
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -229,15 +247,16 @@ def new_run(spec: StudySpec) -> RunFolder:
     else:
         path = _make_numbered(spec)
     run = RunFolder(path)
+    write_json_atomic(run.about_file, {"format": FORMAT})
     write_text_atomic(run.spec_file, spec.to_toml())
     return run
 
 
 def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder:
-    """The folder of a study that goes on: the one named, else the newest that the same command made.
+    """The folder of a study to resume: the one with the requested name, else the newest of the same settings.
 
-    Unreadable files may be left out from now on where `training_is_whole`, so that only test images are concerned: what
-    is trained and compared stays what it was.
+    Unreadable files may be skipped from now on if `training_is_whole`: then only test images are concerned, and what is
+    trained and compared stays the same.
     """
 
     def changed(run: RunFolder) -> list[str]:
@@ -263,11 +282,11 @@ def _make(path: Path, *, exist_ok: bool) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise StorageError(f"{path}: the run folder cannot be made: {error.strerror}") from error
+        raise StorageError(f"{path}: the run folder cannot be created: {error.strerror}") from error
 
 
 def _make_numbered(spec: StudySpec) -> Path:
-    """The first free of name, name-2, name-3, …; made here, so that two commands at once do not share it."""
+    """Create the first free of name, name-2, name-3, …; here, so that two commands at once do not share it."""
     for number in count(1):
         path = spec.out / (spec.base_name if number == 1 else f"{spec.base_name}-{number}")
         try:
@@ -286,11 +305,11 @@ def _newest_first(spec: StudySpec) -> list[Path]:
 
 
 def _holding(path: Path, spec: StudySpec) -> str:
-    """What is in the way, and what to do about it."""
+    """What the folder already holds, and what to do about it."""
     if not (path / "study.toml").is_file():
-        return "files that are no study; choose another --name"
+        return "files that are not a study; choose another --name"
     if (path / "shared.json").is_file():
         return "a study that machines share; give --storage or choose another --name"
     if differences(spec, RunFolder(path).spec()):
         return "another study; choose another --name"
-    return "this study already; go on with --resume or choose another --name"
+    return "this study already; continue with --resume or choose another --name"

@@ -1,15 +1,15 @@
-"""What a study is after: which sparsity each trial is planned at, and which trial is chosen in the end.
+"""The goal of a study: the sparsity that each trial is planned at, and the trial that is chosen in the end.
 
-`target_sparsity`: every other trial at the target, the others on a grid (or none there); chosen is the most accurate
-at the target.
-`min_accuracy`: trials between the sparsest that passed and the next that did not; chosen is the sparsest that passed.
+`target_sparsity`: every other trial at the target, the others on a grid (or all at the target); chosen is the most
+accurate at the target.
+`min_accuracy`: trials between the sparsest that passed and the next that failed; chosen is the sparsest that passed.
 `front`: trials on the grid; chosen is the sparsest within half a point of the most accurate.
 
-Accuracy stands for the study's metric; a point of one with a unit of its own is a hundredth of its best value.
+Accuracy stands for the study's metric; for one with a unit, a point is a hundredth of its best value.
 
-Budgets in milliseconds and bytes: every other trial uses up the tightest, the others lie on the grid; chosen is the
-most accurate that was measured to be within all of them. With `target_sparsity` it is at least as sparse as that. With
-`min_accuracy`, trials lie between the fastest, smallest or sparsest that passed and the next that did not.
+Budgets: every other trial uses up the tightest, the others lie on the grid; chosen is the most accurate that was
+measured to be within all of them. With `target_sparsity` it has at least that sparsity. With `min_accuracy`, trials lie
+between the fastest, smallest or sparsest that passed and the next that failed.
 """
 
 import math
@@ -21,10 +21,10 @@ from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.runs.trials import choose, least_of, measured, most_accurate, sparsest
 
-# In the order in which they are visited: first where accuracy begins to cost, which users ask about and which decides
-# most of the front's area; of these the one that by itself covers most of it. Then the gaps between.
+# In the order of the trials: first where accuracy begins to drop, which users ask about and which decides most of the
+# front's area; of these first the one that alone covers most of it. Then the gaps between.
 GRID = (0.97, 0.9, 0.99, 0.7, 0.0, 0.5, 0.95, 0.8, 0.3, 0.98, 0.6, 0.85, 0.15, 0.4)
-# Where a search for the highest sparsity starts, and where it gives up: few networks live with one weight in 500.
+# Where a search for the highest sparsity starts and ends: few networks work with one weight in 500.
 FIRST_TRY, LAST_TRY = 0.9, 0.998
 NEAR_THE_BEST = 0.005
 # Columns that `goal.prefer` maximizes or minimizes.
@@ -32,7 +32,7 @@ PREFERRED = {"sparsest": "sparsity"} | {metric.prefer: metric.key for metric in 
 
 
 def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
-    """The sparsity for a candidate, None where it depends on what earlier ones reach or on budgets."""
+    """Planned sparsity of a candidate; None if it depends on earlier trials or on budgets."""
     if goal.min_accuracy is not None:
         return None
     if goal.front:
@@ -45,7 +45,7 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
 
 
 def planned_sparsities(spec: StudySpec) -> list[float | None]:
-    """Of each of a study's trials; a recipe's zeros are as they land, and so are many methods'."""
+    """Planned sparsity per trial; None for recipes and methods that do not plan it."""
     numbers = range(spec.search.trials)
     return [planned_ahead(spec.goal, number) if spec.plans_sparsity else None for number in numbers]
 
@@ -57,45 +57,45 @@ def limits_of(goal: GoalSpec) -> dict[str, float]:
 
 
 def is_within(frame: pd.DataFrame, goal: GoalSpec) -> pd.Series:
-    """Which trials were measured to be within all budgets."""
+    """Whether each trial was measured to be within all budgets."""
     within = pd.Series(True, index=frame.index)
     for column, most in limits_of(goal).items():
-        within &= frame[column] <= most if column in frame else False  # NaN is not
+        within &= frame[column] <= most if column in frame else False  # False for NaN
     return within
 
 
 def planned_amount(frame: pd.DataFrame, accuracy: float, column: str, ends: tuple[float, float]) -> float:
-    """For `min_accuracy` where less of something is better, given the trials so far and the least and most possible.
+    """Cost to plan the next trial at for `min_accuracy`, given the trials so far and the lowest and highest possible.
 
-    Half-way, in its logarithm, between the least that passed and the next below it that did not.
+    The geometric mean of the lowest that passed and the next below it that failed.
     """
     if column not in frame:
         return math.sqrt(ends[0] * ends[1])
     known = measured(frame)
-    passed = known.loc[known["accuracy"] >= accuracy, column].min()
+    passed = known.loc[known["metric"] >= accuracy, column].min()
     high = ends[1] if math.isnan(passed) else float(passed)
-    failed = known.loc[(known["accuracy"] < accuracy) & (known[column] < high), column].max()
+    failed = known.loc[(known["metric"] < accuracy) & (known[column] < high), column].max()
     low = ends[0] if math.isnan(failed) else float(failed)
     return math.sqrt(low * high)
 
 
 def planned_between(frame: pd.DataFrame, accuracy: float) -> float:
-    """For `min_accuracy`, given the trials so far.
+    """Sparsity to plan the next trial at for `min_accuracy`, given the trials so far.
 
-    Half-way, in the logarithm of the density, between the sparsest that passed and the next that did not.
+    Its density is the geometric mean of those of the sparsest that passed and the next that failed.
     """
     tried = measured(frame)
     if tried.empty:
         return FIRST_TRY
-    passed = tried.loc[tried["accuracy"] >= accuracy, "sparsity"].max()
+    passed = tried.loc[tried["metric"] >= accuracy, "sparsity"].max()
     low = 0.0 if math.isnan(passed) else float(passed)
-    failed = tried.loc[(tried["accuracy"] < accuracy) & (tried["sparsity"] > low + 1e-9), "sparsity"].min()
+    failed = tried.loc[(tried["metric"] < accuracy) & (tried["sparsity"] > low + 1e-9), "sparsity"].min()
     high = LAST_TRY if math.isnan(failed) else float(failed)
     return 1.0 - math.sqrt((1.0 - low) * (1.0 - min(high, LAST_TRY)))
 
 
 def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> int | None:
-    """The trial that the goal picks, None where none meets it."""
+    """The trial that the goal selects; None if none meets it."""
     if goal.budgets:
         frame = frame[is_within(frame, goal)]
     if goal.min_accuracy is not None:
@@ -104,19 +104,19 @@ def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
         return most_accurate(frame, goal.target_sparsity or 0.0)
     if goal.target_sparsity is not None:
         return choose(frame, goal.target_sparsity)
-    best = measured(frame)["accuracy"].max()
+    best = measured(frame)["metric"].max()
     return (
         None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST * metric_scale(metric, float(best)))
     )
 
 
 def typical_sparsity(goal: GoalSpec) -> float:
-    """One sparsity that stands for the goal where a single figure is needed before any trial."""
+    """One sparsity that represents the goal before any trial."""
     return FIRST_TRY if goal.target_sparsity is None else goal.target_sparsity
 
 
 def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
-    """The goal in words."""
+    """The goal as text."""
     if goal.front:
         return "the whole front"
     budgets = goal.budgets
@@ -132,8 +132,8 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
 
 
 def aim_of(spec: StudySpec, metric: str = ACCURACY) -> str:
-    """What a study is after, in words: its goal, or a recipe, which has none."""
-    return "none, a recipe is trained as it stands" if spec.recipe else described(spec.goal, metric)
+    """The goal of a study as text; a recipe has none."""
+    return "none, a recipe is trained as given" if spec.recipe else described(spec.goal, metric)
 
 
 def _with_name(metric: str, value: float) -> str:
@@ -141,16 +141,16 @@ def _with_name(metric: str, value: float) -> str:
 
 
 def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
-    """Why nothing was chosen, and what the best is."""
+    """Why no trial was chosen, and the best one."""
     tried = measured(frame)
-    if tried.empty and goal.front:  # so has a recipe, which asks for nothing either
+    if tried.empty and goal.front:  # as for a recipe
         return "No trial finished."
     if tried.empty:
         return f"No trial finished, so none meets the goal ({described(goal, metric)})."
-    best = tried.sort_values(["accuracy", "sparsity"]).iloc[-1]
+    best = tried.sort_values(["metric", "sparsity"]).iloc[-1]
     sentence = (
         f"No trial meets the goal ({described(goal, metric)}): the most accurate, trial {best['trial']}, "
-        f"has {_with_name(metric, best['accuracy'])} at a sparsity of {best['sparsity']:.2%}"
+        f"has {_with_name(metric, best['metric'])} at a sparsity of {best['sparsity']:.2%}"
     )
     limits = limits_of(goal)
     least = [

@@ -1,31 +1,37 @@
-"""What a folder that somebody sent may not do: lead out of itself, or bring code that its study file calls.
+"""Checks of run folders that may come from somebody else.
 
-Reading a run, or the data of an export, runs no code of whoever made it, and writes nowhere else; an export's C source
-is a program, which `verify`, `bench` and `check` are there to build and run. A study file may name a user's own
-functions, though, and a folder may hold links. Own functions lie beside the runs, never in them.
+Reading a run, or the data of an export, must not run code of whoever made it nor write outside the folder; an export's
+C source is a program, which `verify`, `bench` and `check` build and run on purpose. A study file may refer to user
+functions, a folder may hold links, and a database may hold triggers and views. User functions lie beside the runs,
+never in them.
 """
 
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sca_search.config.references import is_reference
 from sca_search.errors import RunError
 
+# The last but one is raised by Optuna for incomplete rows.
+_RAISED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
+
 
 def refuse_links_out(folder: Path) -> None:
-    """RunError where a link in the folder leads out of it: to be read, or to be written through."""
+    """RunError if a link in the folder points outside of it."""
     home = folder.resolve()
     for link in _links(home):
         if not link.resolve().is_relative_to(home):
-            raise RunError(f"{folder}: must hold its files itself, {link.relative_to(home)} leads out of it")
+            raise RunError(f"{folder}: must contain its files itself, {link.relative_to(home)} points outside of it")
 
 
 def _links(folder: Path) -> Iterator[Path]:
     try:
         entries = list(os.scandir(folder))
     except OSError:
-        return  # what cannot be looked through cannot be read either, which is said there
+        return  # an unreadable folder is reported where it is read
     for entry in entries:
         if entry.is_symlink():
             yield Path(entry.path)
@@ -34,18 +40,18 @@ def _links(folder: Path) -> Iterator[Path]:
 
 
 def refuse_own_code(folder: Path, names: Iterable[str | None]) -> None:
-    """RunError where one of a study's names is of a function in a file of this very folder."""
+    """RunError if one of a study's references names a function in a file of this very folder."""
     home = folder.resolve()
     for name in names:
         if name is not None and is_reference(name) and any(_lies_in(home, file) for file in _files(name)):
             raise RunError(
-                f"{folder}: its study names code in the folder itself, {name[:200]!r}, which whoever made it could run "
-                "here; if you trust it, move that file elsewhere and name its new place in study.toml"
+                f"{folder}: its study refers to code in the folder itself, {name[:200]!r}, which whoever made it could "
+                "run here; if you trust it, move that file elsewhere and change its path in study.toml"
             )
 
 
 def _files(reference: str) -> Iterator[Path]:
-    """The files that a reference may stand for, seen from here: of a module also each package that it is in."""
+    """Files that a reference may stand for, relative to the current folder: of a module also each package."""
     place = reference.rpartition(":")[0]
     if place.endswith(".py"):
         yield Path(place)
@@ -61,3 +67,38 @@ def _lies_in(home: Path, file: Path) -> bool:
         return file.exists() and file.resolve().is_relative_to(home)
     except (OSError, ValueError):
         return False
+
+
+@contextmanager
+def damage_refused(where: Path, what: str) -> Iterator[None]:
+    """Turn errors of wrong values in a damaged file into a RunError.
+
+    Only for code that reads and does not call user code, where the same errors are faults of that code.
+    """
+    try:
+        yield
+    except _RAISED as error:
+        raise RunError(f"{where}: cannot be {what}, a file in it is damaged: {repr(error)[:300]}") from error
+
+
+def require_sound(path: Path) -> None:
+    """RunError unless a study's database, if it exists, is undamaged and holds tables only, before Optuna opens it."""
+    if not path.exists():
+        return
+    try:
+        # Not read-only: SQLite rolls back here what a killed process left half-written.
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60.0)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
+            _require_tables_only(database)
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise ValueError(f"it is damaged: {found}")
+    except (sqlite3.Error, sqlite3.Warning, OSError, ValueError, OverflowError) as error:
+        raise RunError(f"{path}: is not a readable study database: {str(error)[:300]}") from error
+
+
+def _require_tables_only(database: sqlite3.Connection) -> None:
+    """Triggers, views and virtual tables are programs that run when a table is read or written."""
+    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema"):
+        if kind not in ("table", "index") or "VIRTUAL" in str(sql).upper().split():
+            raise ValueError(f"it must hold tables only, got the {kind} {str(name)[:80]!r}")

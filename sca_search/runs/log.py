@@ -87,13 +87,13 @@ def _warnings_too() -> Iterator[None]:
 def log_epoch(training: str, epoch: Any) -> None:
     """Log one line per epoch."""
     logger.debug(
-        "%s: %s epoch %d of %d, accuracy %.2f%%, rounded %.2f%%, sparsity %.3f%%",
+        "%s: %s epoch %d of %d, metric %.5g, rounded %.5g, sparsity %.3f%%",
         training,
         epoch.phase,
         epoch.epoch,
         epoch.epochs,
-        100 * epoch.soft_accuracy,
-        100 * epoch.rounded_accuracy,
+        epoch.soft_metric,
+        epoch.rounded_metric,
         100 * epoch.sparsity,
     )
 
@@ -101,7 +101,7 @@ def log_epoch(training: str, epoch: Any) -> None:
 def log_end(row: Mapping[str, Any]) -> None:
     """Log the result of a trial."""
     if row["state"] == "complete":
-        figures = f"accuracy {row['accuracy']:.2%} at sparsity {row['sparsity']:.3%}"
+        figures = f"metric {row['metric']:.5g} at sparsity {row['sparsity']:.3%}"
         took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
         logger.info("trial %d ended: %s%s", row["trial"], figures, took)
     else:

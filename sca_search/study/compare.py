@@ -74,8 +74,8 @@ class MethodResult:
     failed: int
     epochs: int  # of all trials
     trial: int | None = None  # the best one; None where all failed
-    accuracy: float | None = None
-    test_accuracy: float | None = None
+    metric: float | None = None
+    test_metric: float | None = None
     sparsity: float | None = None
     ternary_bytes: int | None = None  # of the few-valued weights
     file_bytes: int | None = None
@@ -197,8 +197,8 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
     return replace(
         result,
         trial=trial,
-        accuracy=float(row["accuracy"]),
-        test_accuracy=tested.accuracy,
+        metric=float(row["metric"]),
+        test_metric=tested.accuracy,
         sparsity=float(row["sparsity"]),
         ternary_bytes=packed,
         file_bytes=whole,

@@ -12,12 +12,12 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
+from sca_search.runs.trials import RUNG
+
 # Densities (fractions of non-zeros) within this factor are comparable: 0.97 with 0.98 and 0.955, not with 0.9.
 COMPARABLE = 1.5
 # With fewer comparable trials none is paused.
 LEAST_COMPARED = 3
-RUNG = "rung."
-"""Prefix of the loss at a rung, among the user attributes of a trial."""
 
 
 @dataclass(frozen=True)

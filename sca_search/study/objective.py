@@ -24,12 +24,11 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, CodeError, DivergenceError, LimitError, StorageError
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
-from sca_search.runs.trials import trial_frame
+from sca_search.runs.trials import RUNG, trial_frame
 from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.budgets import Costs
-from sca_search.study.candidates import facts, keep
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
-from sca_search.study.halving import RUNG, RungScore, goes_on, rung_epochs
+from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
 from sca_search.study.queue import (
@@ -43,6 +42,7 @@ from sca_search.study.queue import (
     rows,
     rung_scores,
 )
+from sca_search.study.results import facts, keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors
@@ -226,7 +226,7 @@ class Objective:
 
         def passes(epoch: int, score: Score) -> bool:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
-            trial.set_user_attr("rung_accuracy", score.accuracy)
+            trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
             return goes_on(own, rung_scores(trial.study, epoch), search.keep)
 

@@ -135,7 +135,7 @@ class StudyDisplay:
         self._epochs_left -= 1
         if isinstance(event, DenseEpoch) and epoch.epoch == epoch.epochs and not self.console.is_terminal:
             self.console.print(
-                f"dense warm start: {format_metric(self.metric, epoch.soft_accuracy)} validation {self.metric}"
+                f"dense warm start: {format_metric(self.metric, epoch.soft_metric)} validation {self.metric}"
             )
 
     def _on_end(self, trial: int, row: Mapping[str, Any] | None) -> None:
@@ -160,7 +160,7 @@ class StudyDisplay:
         if self._total:
             parts.append(f"{self._finished}/{self._total}")
         if self._best:
-            best = format_metric(self.metric, self._best["accuracy"])
+            best = format_metric(self.metric, self._best["metric"])
             parts.append(f"best for the goal {best} at {self._best['sparsity']:.1%}")
         if self._epochs_done >= 3:
             each = (time.monotonic() - self._began) / self._epochs_done
@@ -178,7 +178,7 @@ def _running_line(name: str, planned: float, epoch: "Epoch | None", metric: str 
     if epoch is None:
         plan = "" if math.isnan(planned) else f" · planned sparsity {planned:.1%}"
         return Text(f"  {name}{plan} · starting", style="dim")
-    soft, rounded = format_metric(metric, epoch.soft_accuracy), format_metric(metric, epoch.rounded_accuracy)
+    soft, rounded = format_metric(metric, epoch.soft_metric), format_metric(metric, epoch.rounded_metric)
     text = f"  {name} · {epoch.phase} epoch {epoch.epoch}/{epoch.epochs} · {metric} {soft}"
     if epoch.phase == "ternary":
         text += f", rounded {rounded} · sparsity {epoch.sparsity:.2%}"
@@ -197,7 +197,7 @@ def _trial_line(row: Mapping[str, Any], finished: int, total: int, metric: str =
     flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
     took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was changed meanwhile
     return Text(
-        head + f"{metric} {format_metric(metric, row['accuracy'])} at sparsity {row['sparsity']:.3%} "
+        head + f"{metric} {format_metric(metric, row['metric'])} at sparsity {row['sparsity']:.3%} "
         f"(adjusted {row['moved_share']:.3%}){flag}{took}"
     )
 
@@ -221,9 +221,9 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
             "→ chosen" if is_chosen else "",
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
-            format_metric(metric, row["accuracy"]),
+            format_metric(metric, row["metric"]),
             *(
-                (format_metric(metric, row["rounded_accuracy"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
+                (format_metric(metric, row["rounded_metric"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
                 if how
                 else ()
             ),
@@ -242,7 +242,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if not chosen or not dense:
         return []
-    metric, examples = summary.get("metric", ACCURACY), summary.get("examples", "images")
+    metric, examples = summary.get("metric_name", ACCURACY), summary.get("examples", "images")
     return [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
         f"validation {expected_accuracy(chosen, metric)}",
@@ -252,11 +252,11 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, examples: str) -> list[str]:
-    if "test_accuracy" not in chosen:  # the study was stopped
+    if "test_metric" not in chosen:  # the study was stopped
         return []
     return [
-        f"Test {metric} {format_metric(metric, chosen['test_accuracy'])} on {chosen['test_images']} {examples}, "
-        f"dense network {format_metric(metric, dense['test_accuracy'])}"
+        f"Test {metric} {format_metric(metric, chosen['test_metric'])} on {chosen['test_images']} {examples}, "
+        f"dense network {format_metric(metric, dense['test_metric'])}"
     ]
 
 
@@ -282,13 +282,13 @@ def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
     if mine.empty:
         return []
     front = pareto_front(frame)
-    accuracy, sparsity = mine["accuracy"].iloc[0], mine["sparsity"].iloc[0]
-    better = front[(front["accuracy"] >= accuracy) & (front["sparsity"] > sparsity + 0.001)]
+    accuracy, sparsity = mine["metric"].iloc[0], mine["sparsity"].iloc[0]
+    better = front[(front["metric"] >= accuracy) & (front["sparsity"] > sparsity + 0.001)]
     if better.empty:
         return []
     best = better.iloc[-1]
     return [
-        f"Trial {best['trial']} scores no lower with more zeros: {format_metric(metric, best['accuracy'])} "
+        f"Trial {best['trial']} scores no lower with more zeros: {format_metric(metric, best['metric'])} "
         f"at {best['sparsity']:.1%}. "
         "A higher target may cost nothing."
     ]

@@ -22,13 +22,12 @@ from sca_search.config.load import differences
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
-from sca_search.runs.damage import damage_refused
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
+from sca_search.runs.integrity import damage_refused, require_sound
 from sca_search.runs.log import logger
-from sca_search.runs.study_database import require_sound
-from sca_search.runs.trials import FACTS, PREDICTED, trial_frame
-from sca_search.study.halving import RUNG, RungScore, promoted, rung_epochs
+from sca_search.runs.trials import FACTS, PARAM, PREDICTED, RUNG, trial_frame
+from sca_search.study.halving import RungScore, promoted, rung_epochs
 from sca_search.study.heartbeat import OWNER
 from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_queue_order, storage_of, trial_id
 from sca_search.study.sampler import INNER, PlannedSampler
@@ -47,7 +46,7 @@ _STATES = {
     TrialState.WAITING: "waiting",
 }
 # User attributes of a trial that are columns of the table.
-_FACTS = {"loss", "soft_accuracy", "rounded_accuracy", "moved_share", "reason", *FACTS}
+_FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
 # User attributes that a requeued candidate keeps.
 _REQUEUED = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "checkpoints"}
 # Marks the trial of a candidate whose training was interrupted.
@@ -93,6 +92,7 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         if run.shared is not None:
             _check_spec(study, spec)
         trial_frame(rows(study))  # invalid trials are reported before another is trained
+        observations(study)
     set_queue_order(study, _start_next)
     return study
 
@@ -328,11 +328,11 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "state": _STATES[trial.state],
         "planned_sparsity": trial.user_attrs.get("planned_sparsity"),
         "sparsity": sparsity,
-        "accuracy": accuracy,
+        "metric": accuracy,
         "seconds": seconds,
         "started": _started(trial),
         **facts,
-        **trial.params,
+        **{PARAM + name: value for name, value in trial.params.items()},
     }
 
 

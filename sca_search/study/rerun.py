@@ -92,7 +92,7 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
         trits=sum(then[0][f"{layer}.weight"].numel() for layer in then[1]),
         differences=compared(then[0], now, {f"{layer}.weight" for layer in then[1]}),
         metric=task.metric.name,
-        accuracy_then=float(record["accuracy"]),
+        accuracy_then=float(record["metric"]),
         accuracy_now=settled.score.accuracy,
         changed=changed,
     )

@@ -15,6 +15,7 @@ import optuna
 import pandas as pd
 import torch
 
+from sca_search.config.names import format_metric
 from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
@@ -42,8 +43,8 @@ from sca_search.study.events import (
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import FAILURES, Clock, Objective, work
 from sca_search.study.once import OnceTasks
-from sca_search.study.outcome import refit, summarize, write_tables
 from sca_search.study.queue import complete_trials, fill_queue, join, observations, open_study, queue_another, rows
+from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     CostSetup,
     StudyContext,
@@ -345,7 +346,7 @@ def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
 def _is_tested(summary: dict[str, Any]) -> bool:
     """Whether nothing is left to do: after a stop the chosen network is not tested."""
     chosen = summary["chosen"]
-    return chosen is None or "test_accuracy" in chosen
+    return chosen is None or "test_metric" in chosen
 
 
 def _last_line(summary: dict[str, Any], stopped: bool) -> str:
@@ -354,4 +355,5 @@ def _last_line(summary: dict[str, Any], stopped: bool) -> str:
     chosen = summary["chosen"]
     if not chosen:
         return "ended: no trial meets the goal"
-    return f"ended: trial {chosen['trial']} is chosen, test accuracy {chosen['test_accuracy']:.2%}"
+    name = summary["metric_name"]
+    return f"ended: trial {chosen['trial']} is chosen, test {name} {format_metric(name, chosen['test_metric'])}"

@@ -187,7 +187,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
         start = train()
     save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.teacher_logits})
     # The scores come last: if they exist, the weights are complete.
-    scores = {"accuracy": start.score.accuracy, "loss": start.score.loss, "metric": task.metric.name}
+    scores = {"metric": start.score.accuracy, "loss": start.score.loss, "metric_name": task.metric.name}
     write_json_atomic(run.dense_scores_file, scores)
     run.dense_checkpoint.unlink(missing_ok=True)
     return start
@@ -205,7 +205,7 @@ def read_warm_start(run: RunFolder) -> WarmStart:
         scores = json.loads(run.dense_scores_file.read_text(encoding="utf-8"))
         state = load_file(run.dense_file)
         logits = state.pop(TEACHER_LOGITS)
-        return WarmStart(state, Score(float(scores["accuracy"]), float(scores["loss"])), logits)
+        return WarmStart(state, Score(float(scores["metric"]), float(scores["loss"])), logits)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
 

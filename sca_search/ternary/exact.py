@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from sca_search.ternary.parametrize import nearest_trits
+from sca_search.ternary.parametrize import nearest_trits, signs
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def exact_trits(
     adjusted = int((is_zero != rounds_to_zero).sum())
     sizes = [latents[name].numel() for name in names]
     trits = {
-        name: torch.where(layer_zero.view_as(latents[name]), 0.0, _sign(latents[name]))
+        name: torch.where(layer_zero.view_as(latents[name]), 0.0, signs(latents[name]))
         for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
     return ExactTrits(trits, adjusted, _dead(trits))
@@ -81,11 +81,6 @@ def _margin(latent: Tensor, threshold: float) -> Tensor:
         return magnitude - threshold
     # α = 2 has an infinite basin: farther than all others, and the largest magnitude is the closest.
     return -1e30 / (1 + magnitude)
-
-
-def _sign(latent: Tensor) -> Tensor:
-    """±1, never 0: a weight of exactly 0 that must not be a zero becomes +1."""
-    return torch.where(latent < 0, -1.0, 1.0)
 
 
 def _with_count(is_zero: Tensor, margin: Tensor, protected: Tensor, zeros: int) -> Tensor:

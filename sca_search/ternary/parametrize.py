@@ -25,8 +25,8 @@ from all three trits. Rounding gives the nearest trit.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -124,6 +124,11 @@ def wdr(soft: Tensor, alpha: float) -> Tensor:
     """R = Σ (α − W²) · W² over one layer (eq. 4)."""
     square = soft * soft
     return (square * (alpha - square)).sum()
+
+
+def signs(latent: Tensor) -> Tensor:
+    """-1 or +1, never 0: 0 becomes +1."""
+    return torch.where(latent < 0, -1.0, 1.0)
 
 
 def nearest_trits(soft: Tensor) -> Tensor:
@@ -273,17 +278,22 @@ def latents(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}
 
 
-@contextmanager
-def rounded(model: nn.Module) -> Iterator[None]:
+def rounded(model: nn.Module) -> AbstractContextManager[None]:
     """Inside the block, the network computes with its soft weights rounded to trits."""
-    before = {weight: weight.rounding for weight in ternary_weights(model).values()}
+    return rounding(ternary_weights(model).values())
+
+
+@contextmanager
+def rounding(weights: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside the block, these parametrizations round."""
+    before = {weight: cast(bool, weight.rounding) for weight in weights}
     for weight in before:
-        weight.rounding = True
+        weight.rounding = True  # type: ignore[assignment]
     try:
         yield
     finally:
-        for weight, rounding in before.items():
-            weight.rounding = rounding
+        for weight, was_rounding in before.items():
+            weight.rounding = was_rounding  # type: ignore[assignment]
 
 
 @torch.no_grad()

@@ -1,11 +1,11 @@
-"""Do ternary networks see what dense ones see? Mean feature maps of both beside each other, and linear CKA a layer.
+"""Similarity of the features of a dense and a ternary network: mean feature maps and linear CKA per layer.
 
-The paper compares the mean map of every odd layer of two networks by eye. Beside the maps stands a figure:
+The paper compares the mean map of every odd layer of two networks by eye. CKA is a number for it:
 
     CKA(X, Y) = ‖Xᵀ Y‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)
 
-with a row an image and a column an activation, centred, and Frobenius norms: 1 where one layer's activations are the
-other's up to rotation and scale, near 0 where they have nothing in common.
+with one row per image and one column per activation, centred, and Frobenius norms: 1 if the activations are equal up to
+rotation and scale, near 0 if they are unrelated.
 """
 
 import base64
@@ -21,29 +21,29 @@ from torch.nn import functional as F
 from sca_search.data import Batch
 from sca_search.models.layers import NORMALISATIONS, weight_layers
 
-# Every second layer of a deep network, as the paper shows them; a shallow one has few enough to show all.
-MOST_SHOWN_WHOLE = 8
+# Deeper networks show every second layer, as the paper does.
+MAX_LAYERS_SHOWN = 8
 SHOWN_IMAGES = 4
 CKA_IMAGES = 512
-LEAST_IMAGES = 8
-# Activations of both networks are held at once; wide networks are compared on fewer images.
+MIN_IMAGES = 8
+# Activations of both networks are in memory at once; wide networks are compared on fewer images.
 MEMORY_BYTES = 1 << 29
-# Wider maps are averaged down: a page has no room for more, and the eye no need.
-LARGEST_SIDE = 32
+# Wider maps are downsampled for the page.
+MAX_SIDE = 32
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Bytes of some images' maps, row by row, from the lowest value of each map (0) to its highest (255)."""
+    """Maps of some images as bytes, row by row, from the minimum of each map (0) to its maximum (255)."""
 
     height: int
     width: int
-    pixels: tuple[str, ...]  # an image each, base64
+    pixels: tuple[str, ...]  # one per image, base64
 
 
 @dataclass(frozen=True)
 class LayerFeatures:
-    """One layer of both networks; a fully connected one has no maps."""
+    """One layer of both networks; fully connected layers have no maps."""
 
     layer: str
     number: int  # among the weight layers, from 1
@@ -55,11 +55,11 @@ class LayerFeatures:
 
 @dataclass(frozen=True)
 class Features:
-    """What both networks make of the same validation images."""
+    """Features of both networks on the same validation images."""
 
     images: Maps
     labels: tuple[str, ...]
-    compared: int  # images that CKA was taken over
+    compared: int  # number of images for CKA
     layers: tuple[LayerFeatures, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -75,20 +75,20 @@ def compare_features(
     ternary_layers: Sequence[str],
     memory_bytes: int = MEMORY_BYTES,
 ) -> Features:
-    """Both networks on the first images of a split."""
+    """Compare both networks on the first images of a split."""
     images, labels = _first(batches, CKA_IMAGES)
     shown = _shown_layers(dense, images)
     names = [name for _, name in shown]
     images = images[: _affordable(activations(dense, images[:1], names), memory_bytes)]
-    seen = [activations(network, images, names) for network in (dense, ternary)]
+    found = [activations(network, images, names) for network in (dense, ternary)]
     layers = tuple(
         LayerFeatures(
             name,
             number,
             name in ternary_layers,
-            linear_cka(seen[0][name], seen[1][name]),
-            _mean_maps(seen[0][name]),
-            _mean_maps(seen[1][name]),
+            linear_cka(found[0][name], found[1][name]),
+            _mean_maps(found[0][name]),
+            _mean_maps(found[1][name]),
         )
         for number, name in shown
     )
@@ -99,44 +99,46 @@ def compare_features(
 def _shown_layers(network: nn.Module, images: Tensor) -> list[tuple[int, str]]:
     """The weight layers to show, with their numbers in order of execution, from 1."""
     names = [layer.name for layer in weight_layers(network, images.shape[1:]) if layer.executed]
-    return [(number, name) for number, name in enumerate(names, 1) if len(names) <= MOST_SHOWN_WHOLE or number % 2]
+    return [(number, name) for number, name in enumerate(names, 1) if len(names) <= MAX_LAYERS_SHOWN or number % 2]
 
 
 def _affordable(of_one_image: dict[str, Tensor], memory_bytes: int) -> int:
-    """How many images' activations fit into memory, twice, as float32."""
+    """Number of images whose activations fit into memory twice, as float32."""
     values = sum(activation.numel() for activation in of_one_image.values())
-    return max(LEAST_IMAGES, memory_bytes // (2 * 4 * values))
+    return max(MIN_IMAGES, memory_bytes // (2 * 4 * values))
 
 
 def linear_cka(one: Tensor, other: Tensor) -> float:
-    """The similarity of two layers' activations for the same images; 0 where one does not react to them at all."""
+    """Similarity of the activations of two layers for the same images; 0 if one of them is constant."""
     grams = [_centred_gram(activation) for activation in (one, other)]
     norm = grams[0].norm() * grams[1].norm()
     return float((grams[0] * grams[1]).sum() / norm) if norm > 0 else 0.0
 
 
 def _centred_gram(activation: Tensor) -> Tensor:
-    """X Xᵀ of the centred activations: images by images, however many activations there are."""
+    """X Xᵀ of the centred activations, images by images."""
     flat = activation.flatten(1).double()
     flat = flat - flat.mean(0)
     return flat @ flat.T
 
 
 def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """What each layer gives, behind its normalisation where it has one: trits have no scale before it."""
+    """Output of each layer, after its normalisation if it has one: before it, trits have no scale."""
     modules = dict(network.named_modules())
     found: dict[str, Tensor] = {}
     owner: dict[int, str] = {}
 
-    def take(name: str, output: Tensor) -> None:
+    def store(name: str, output: Tensor) -> None:
         found[name] = output
         owner[id(output)] = name
 
     def follow(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if (name := owner.get(id(inputs[0]))) is not None and found[name] is inputs[0]:
-            found[name] = output.clone()  # a ReLU in place would change it
+            found[name] = output.clone()  # an in-place ReLU would change it
 
-    hooks = [modules[name].register_forward_hook(lambda *told, name=name: take(name, told[2])) for name in names]
+    hooks = [
+        modules[name].register_forward_hook(lambda *arguments, name=name: store(name, arguments[2])) for name in names
+    ]
     hooks += [module.register_forward_hook(follow) for module in modules.values() if isinstance(module, NORMALISATIONS)]
     try:
         network.eval()(images)
@@ -147,12 +149,12 @@ def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dic
 
 
 def _first(batches: Iterable[Batch], count: int) -> tuple[Tensor, Tensor]:
-    taken: list[tuple[Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, Tensor]] = []
     for images, labels, *_ in islice(batches, count):
-        taken.append((images, labels))
-        if sum(len(each) for each, _ in taken) >= count:
+        parts.append((images, labels))
+        if sum(len(each) for each, _ in parts) >= count:
             break
-    images, labels = (torch.cat(part)[:count] for part in zip(*taken, strict=True))
+    images, labels = (torch.cat(part)[:count] for part in zip(*parts, strict=True))
     return images, labels
 
 
@@ -161,11 +163,11 @@ def _mean_maps(activation: Tensor) -> Maps | None:
 
 
 def _maps(images: Tensor) -> Maps:
-    """Each map stretched to its own range: what is compared is where a network looks, not how loud it is."""
+    """Each map scaled to its own range: locations are compared, not magnitudes."""
     images = images.float()
     side = max(images.shape[1:])
-    if side > LARGEST_SIDE:
-        height, width = (max(1, round(length * LARGEST_SIDE / side)) for length in images.shape[1:])
+    if side > MAX_SIDE:
+        height, width = (max(1, round(length * MAX_SIDE / side)) for length in images.shape[1:])
         images = F.adaptive_avg_pool2d(images[:, None], (height, width))[:, 0]
     low, high = images.amin((1, 2), keepdim=True), images.amax((1, 2), keepdim=True)
     levels = ((images - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)

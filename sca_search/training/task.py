@@ -151,8 +151,8 @@ class Epoch:
     phase: str  # "dense", "ternary" or "frozen"
     epoch: int
     epochs: int
-    soft_accuracy: float  # the study's metric, here and below
-    rounded_accuracy: float
+    soft_metric: float  # the study's metric, here and below
+    rounded_metric: float
     sparsity: float = 0.0
     alpha: float = 0.0  # mean over the layers
     strength: float = 0.0  # λ
@@ -161,7 +161,7 @@ class Epoch:
     @property
     def gap(self) -> float:
         """Loss of the metric by rounding."""
-        return self.soft_accuracy - self.rounded_accuracy
+        return self.soft_metric - self.rounded_metric
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ class Settled:
     moved_share: float
     reached: dict[str, float]  # achieved sparsity per layer, by rounding alone before the exact step
     sparsity_before: float  # the same, overall
-    soft_accuracy: float
-    rounded_accuracy: float
+    soft_metric: float
+    rounded_metric: float
     dead_layers: tuple[str, ...]
     unit: float  # λ for a strength of 1
     alphas: dict[str, float]

@@ -334,8 +334,8 @@ class CandidateTraining:
             phase="ternary",
             epoch=epoch,
             epochs=self.candidate.epochs,
-            soft_accuracy=soft,
-            rounded_accuracy=hard,
+            soft_metric=soft,
+            rounded_metric=hard,
             sparsity=self.method.sparsity(),
             alpha=fmean(alphas) if alphas else 0.0,
             strength=self.method.strength,
@@ -358,8 +358,8 @@ class CandidateTraining:
             moved_share=weights.adjusted_fraction,
             reached=weights.achieved,
             sparsity_before=before.sparsity,
-            soft_accuracy=before.soft_accuracy,
-            rounded_accuracy=before.rounded_accuracy,
+            soft_metric=before.soft_metric,
+            rounded_metric=before.rounded_metric,
             dead_layers=weights.dead_layers,
             unit=self.method.unit,
             alphas=self.method.alphas(),
@@ -374,7 +374,7 @@ class CandidateTraining:
 
         def after_epoch(epoch: int, _state: Callable[[], OptimizerState]) -> None:
             accuracy = self.task.validate(self.model).accuracy
-            self._report(replace(frozen, epoch=epoch, soft_accuracy=accuracy, rounded_accuracy=accuracy))
+            self._report(replace(frozen, epoch=epoch, soft_metric=accuracy, rounded_metric=accuracy))
 
         plan = _plan(self.task, candidate.frozen_epochs, candidate.frozen_learning_rate)
         fit(self.model, self.batches(candidate.seed + 1), plan, after_epoch, self.stop, loss=self.loss)

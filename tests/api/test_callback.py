@@ -146,12 +146,12 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: P
         torch.testing.assert_close(one, other, msg=name, rtol=1e-4, atol=1e-5)
 
 
-def test_training_without_an_end_is_refused() -> None:
+def test_training_without_an_end_is_rejected() -> None:
     with pytest.raises(ModelError, match="must have an end"):
         trainer(TernaryCallback(0.5), max_epochs=-1).fit(Theirs(), loader())
 
 
-def test_module_without_layers_to_make_ternary_is_refused() -> None:
+def test_module_without_layers_to_make_ternary_is_rejected() -> None:
     module = Theirs()
     module.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(ModelError, match="no layer to make ternary"):

@@ -103,7 +103,7 @@ def test_network_made_in_python_cannot_be_made_by_the_command(sequences: sca.Res
 
 
 @pytest.mark.e2e
-def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_refused_by_name(tmp_path: Path) -> None:
+def test_transformer_of_torchs_own_blocks_is_searched_and_its_export_rejected_by_name(tmp_path: Path) -> None:
     result = sca.search(
         SmallTransformer, two_classes(3, 16, 16), target_sparsity=0.9, out=tmp_path, **(QUICK | {"epochs": 12})
     )
@@ -158,7 +158,7 @@ def test_functions_stand_for_loss_and_metric_and_the_metric_chooses(tmp_path: Pa
         sequence_network(), two_classes(3, 40), front=True, metric=in_thousandths, loss=doubled, out=tmp_path, **QUICK
     )
     assert losses
-    assert result.summary["metric"] == "in_thousandths"
+    assert result.summary["metric_name"] == "in_thousandths"
     assert 500 < result.chosen.accuracy <= 1000
     assert result.chosen.trial == result.summary["chosen"]["trial"]
 

@@ -92,13 +92,14 @@ def test_used_run_folder_is_rejected(run, tmp_path: Path) -> None:
     used = tmp_path / "elsewhere" / "mine"
     used.mkdir(parents=True)
     (used / "thesis.txt").write_text("precious")
-    assert_rejected(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are no study")
+    assert_rejected(run("--out", "elsewhere", "--name", "mine"), "elsewhere/mine: holds files that are not a study")
     assert [path.name for path in used.iterdir()] == ["thesis.txt"]
 
 
 def test_resume_of_another_study_is_rejected(run, tmp_path: Path) -> None:
     used = tmp_path / "elsewhere" / "mine"
     used.mkdir(parents=True)
+    (used / "about.json").write_text('{"format": 2}')
     (used / "study.toml").write_text("[data]\nname = 'mnist'\n")
     outcome = run("--out", "elsewhere", "--name", "mine", "--resume")
     assert_rejected(outcome, "elsewhere/mine: holds another study, it differs in data.name")

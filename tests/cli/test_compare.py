@@ -82,7 +82,7 @@ def test_methods_are_trained_from_one_start_and_kept(run: Run, tmp_path: Path) -
     # Once more: nothing is trained, and a seed more only adds to it.
     changed = (folder / "sca-0" / "study.db").stat().st_mtime_ns
     again = run(*words)
-    assert json.loads(again.stdout)["rows"][0]["test_accuracy"] == rows["sca"]["test_accuracy"]
+    assert json.loads(again.stdout)["rows"][0]["test_metric"] == rows["sca"]["test_metric"]
     assert (folder / "sca-0" / "study.db").stat().st_mtime_ns == changed
     other = run("compare", "--methods", "sca", *SHORT, "--batch", "32", "--out", str(folder))
     assert other.returncode == 2

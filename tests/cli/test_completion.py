@@ -87,7 +87,6 @@ def test_flags_of_the_command_that_is_meant_by_default(place: Path) -> None:
 def test_values_of_networks_and_data(place: Path) -> None:
     assert completed(place, "--model", "vgg") == ["vgg-s", "vgg-variate"]
     assert completed(place, "init", "--data", "cifar") == ["cifar10", "cifar100"]
-    assert completed(place, "--method", "bnn") == ["bnn-plus-l1", "bnn-plus-l2"]
     assert completed(place, "--metric", "macro") == ["macro-f1"]
     assert completed(place, "--groups", "") == ["layer", "stage", "all"]
 

@@ -168,7 +168,7 @@ def test_an_odd_name_of_a_file_is_one_sentence(run, odd: str) -> None:
     assert list(Path().iterdir()) == []
 
 
-KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder"
 ORDERS = "\x1b[31m\x9b2J\u202e[/red]\ud800"
 
 
@@ -179,9 +179,9 @@ def sent(tmp_path: Path) -> Path:
     summary = json.loads((folder / "summary.json").read_text())
     for cost in summary["sensitivity"]:
         cost["layer"] += ORDERS
-    summary |= {"metric": ORDERS, "examples": ORDERS}
+    summary |= {"metric_name": ORDERS, "examples": ORDERS}
     (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "dense.json").write_text(json.dumps({"accuracy": 0.9, "loss": 0.1, "metric": ORDERS}))
+    (folder / "dense.json").write_text(json.dumps({"metric": 0.9, "loss": 0.1, "metric_name": ORDERS}))
     lines = (folder / "trials.csv").read_text().splitlines()
     lines[-1] = lines[-1].replace("complete", "\x1b[31mfailed\u202e[/red]")
     (folder / "trials.csv").write_text("\r\n".join(lines) + "\r\n")
@@ -198,7 +198,7 @@ def test_a_sent_runs_texts_are_shown_and_not_obeyed(run, sent: Path) -> None:
 def test_a_sent_runs_texts_stay_the_same_as_json(run, sent: Path) -> None:
     done = run("show", str(sent), "--json")
     assert_tame(done.stdout)
-    assert json.loads(done.stdout)["summary"]["metric"] == ORDERS
+    assert json.loads(done.stdout)["summary"]["metric_name"] == ORDERS
 
 
 @pytest.mark.parametrize("command", ["export", "rerun", "features"])

@@ -11,26 +11,27 @@ import numpy as np
 import pytest
 
 from sca_search.config.load import resolve
-from sca_search.dashboard import PageWriter, render_page
+from sca_search.dashboard import PageWriter, live, render_page
 from sca_search.dashboard.document import compact, sensitivity, study_document
 from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
 from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.parameters import importance, parallel, searched
+from sca_search.dashboard.parameters import importance, parallel
 from sca_search.dashboard.prior import corrected, mean_drift, prior_view
-from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials
-from sca_search.dashboard.text import growth_headline, lead, status, tiles
+from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials, read_run
+from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
-from sca_search.dashboard.trial import MOST_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import Now
-from sca_search.runs.trials import PREDICTED, trial_frame
+from sca_search.runs.trials import searched_parameters, trial_frame
 from sca_search.study.events import StudyStarted, TrialEnded
 from sca_search.ternary.prior_correction import Observation, asked_for
+from tests.support.make_run_folder import RUN_FOLDER
 
 
 def row(trial: int, sparsity: float, accuracy: float, **more: object) -> dict[str, object]:
-    known = {"trial": trial, "state": "complete", "sparsity": sparsity, "accuracy": accuracy, "loss": 0.5}
+    known = {"trial": trial, "state": "complete", "sparsity": sparsity, "metric": accuracy, "loss": 0.5}
     return known | {"planned_sparsity": sparsity} | more
 
 
@@ -49,7 +50,7 @@ def files_of(rows: list[dict[str, object]], path: Path = Path("runs/digits"), **
         "run": RunFolder(path),
         "spec": spec,
         "frame": trial_frame(rows),
-        "dense_accuracy": 0.97,
+        "dense_metric": 0.97,
         "summary": {},
         "about": {},
         "prior": {},
@@ -113,14 +114,14 @@ def test_outline_rises_where_less_is_better() -> None:
 def test_outline_is_the_best_accuracy_with_at_least_a_sparsity() -> None:
     (front, _) = fronts(trial_frame(ROWS), [], {})
     for (left, level), (right, end) in zip(front.outline[::2], front.outline[1::2], strict=True):
-        assert level == end == max(each["accuracy"] for each in ROWS[:4] if each["sparsity"] >= (left + right) / 2)
+        assert level == end == max(each["metric"] for each in ROWS[:4] if each["sparsity"] >= (left + right) / 2)
 
 
 def test_view_fits_goal_dense_accuracy_and_trials() -> None:
     # sparsity 50..90 with 8 % of 40 around, accuracy 80..97 with 8 % of 17
     view = fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.75})[0].view
     assert view.x == pytest.approx((0.468, 0.932))
-    assert view.accuracy == pytest.approx((0.7864, 0.9836))
+    assert view.metric == pytest.approx((0.7864, 0.9836))
     assert view.below == 0
     assert fronts(trial_frame(ROWS), [0.97], {"sparsity": 0.4})[0].view.x == pytest.approx((0.36, 0.94))
 
@@ -129,7 +130,7 @@ def test_view_leaves_far_trials_below() -> None:
     # The front and the dense accuracy span 17 points: 80 - 17 = 63 is the floor.
     view = fronts(trial_frame([*ROWS, row(5, 0.2, 0.62), row(6, 0.6, 0.64)]), [0.97], {"sparsity": 0.75})[0].view
     assert view.below == 1
-    assert view.accuracy == pytest.approx((0.64 - 0.08 * 0.33, 0.97 + 0.08 * 0.33))
+    assert view.metric == pytest.approx((0.64 - 0.08 * 0.33, 0.97 + 0.08 * 0.33))
 
 
 def test_view_of_nothing_and_of_one_trial_has_an_extent() -> None:
@@ -183,7 +184,7 @@ def test_course_numbers_frozen_epochs_after_the_ternary_ones() -> None:
 def test_long_histories_are_thinned_to_their_ends() -> None:
     history = [{"epoch": number} for number in range(1000)]
     kept = thinned(history)
-    assert len(kept) == MOST_EPOCHS
+    assert len(kept) == MAX_EPOCHS
     assert (kept[0]["epoch"], kept[-1]["epoch"]) == (0, 999)
 
 
@@ -265,19 +266,22 @@ def test_growth_is_the_area_after_each_trial_in_the_order_of_their_ends() -> Non
     assert found["trial"] == [1, 0, 2]
     assert found["area"] == pytest.approx([0.01, 0.019, 0.019])
     assert found["epochs"] == [10, 20, 25]
-    assert found["reference"] == {"accuracy": pytest.approx(0.92), "sparsity": 0.3}
+    assert found["reference"] == {"metric": pytest.approx(0.92), "sparsity": 0.3}
 
 
 def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
     found = growth(trial_frame([row(0, 0.5, 0.4)]), 0.97)
-    assert found["reference"] == {"accuracy": 0.0, "sparsity": 0.0}
+    assert found["reference"] == {"metric": 0.0, "sparsity": 0.0}
     assert found["area"] == pytest.approx([0.2])
 
 
-def test_searched_are_the_columns_that_are_no_facts() -> None:
-    assert searched(
-        ["trial", "loss", "rung.5", PREDICTED + "latency_ms", "worker", "ternary_bytes", "spread", "growth"]
-    ) == ["spread", "growth"]
+def test_searched_parameters_have_a_prefix() -> None:
+    others = {"rung.5": 0.1, "predicted_latency_ms": 0.1, "worker": 1, "ternary_bytes": 9}
+    frame = trial_frame([row(0, 0.5, 0.9, **others, **{"param.spread": 0.5, "param.growth": "step"})])
+    assert searched_parameters(frame) == ["param.growth", "param.spread"]
+
+
+THREE = ["param.one", "param.two", "param.three"]
 
 
 def trials_where(matters: str, count: int = 40) -> list[dict[str, object]]:
@@ -285,35 +289,35 @@ def trials_where(matters: str, count: int = 40) -> list[dict[str, object]]:
     random = np.random.default_rng(0)
     rows = []
     for number in range(count):
-        values = {name: float(random.uniform(0.1, 0.9)) for name in ("one", "two", "three")}
-        rows.append(row(number, 0.5, 0.9, **values) | {"loss": 0.1 + abs(values[matters] - 0.2)})
+        values = {name: float(random.uniform(0.1, 0.9)) for name in THREE}
+        rows.append(row(number, 0.5, 0.9, **values) | {"loss": 0.1 + abs(values["param." + matters] - 0.2)})
     return rows
 
 
 @pytest.mark.parametrize("matters", ["one", "two", "three"])
 def test_importance_finds_the_value_that_matters(matters: str) -> None:
-    ranked = importance(trials_where(matters), ["one", "two", "three"])
+    ranked = importance(trials_where(matters), THREE)
     assert ranked[0][0] == matters
     assert ranked[0][1] > 0.6
-    assert math.fsum(share for _, share in ranked) == pytest.approx(1.0)
+    assert math.fsum(value for _, value in ranked) == pytest.approx(1.0)
 
 
-def test_importance_of_few_or_equal_trials_is_not_told() -> None:
-    assert importance(trials_where("one", 9), ["one", "two", "three"]) == []
-    assert importance([row(number, 0.5, 0.9, one=0.3) for number in range(30)], ["one"]) == []
+def test_few_or_equal_trials_have_no_importance() -> None:
+    assert importance(trials_where("one", 9), THREE) == []
+    assert importance([row(number, 0.5, 0.9, **{"param.one": 0.3}) for number in range(30)], ["param.one"]) == []
 
 
 def test_parallel_lines_cross_the_most_important_values_first() -> None:
     rows = [
-        row(0, 0.5, 0.9, spread=0.3, growth="step", fixed=1.0),
-        row(1, 0.6, 0.8, spread=0.6, growth="linear", fixed=1.0),
+        row(0, 0.5, 0.9, **{"param.spread": 0.3, "param.growth": "step", "param.fixed": 1.0}),
+        row(1, 0.6, 0.8, **{"param.spread": 0.6, "param.growth": "linear", "param.fixed": 1.0}),
     ]
-    found = parallel(rows, ["fixed", "growth", "spread"], [("spread", 0.7), ("growth", 0.3)])
+    found = parallel(rows, ["param.fixed", "param.growth", "param.spread"], [("spread", 0.7), ("growth", 0.3)])
     assert found["axes"] == [
         {"name": "spread", "kind": "log", "low": 0.3, "high": 0.6},
         {"name": "growth", "kind": "names", "names": ["linear", "step"]},
         {"name": "sparsity", "kind": "even", "low": 0.5, "high": 0.6},
-        {"name": "accuracy", "kind": "even", "low": 0.8, "high": 0.9},
+        {"name": "metric", "kind": "even", "low": 0.8, "high": 0.9},
     ]
     assert found["lines"] == [[0.3, "step", 0.5, 0.9], [0.6, "linear", 0.6, 0.8]]
 
@@ -340,7 +344,7 @@ def test_lead_says_the_result() -> None:
         "Trial 2 reaches 87.50 % validation accuracy with 75.00 % of its weights at zero, "
         "9.50 points below the dense network. Goal: target sparsity 0.75."
     )
-    same = files_of(ROWS, dense_accuracy=0.875)
+    same = files_of(ROWS, dense_metric=0.875)
     assert "as accurate as the dense network" in lead(same, same.rows)
     missed = files_of(ROWS[:1])
     assert said(lead(missed, missed.rows)).startswith("1 trial has finished; none meets the goal yet.")
@@ -352,16 +356,16 @@ def test_lead_says_the_result() -> None:
 def test_status_tells_running_finished_stopped_and_failed_apart() -> None:
     now = Now("trial 3", 2, 20, 0.0, 1.0)
     running = files_of(ROWS, now=now)
-    assert status(running, running.rows) == {
+    assert status(state_of(running), running.now) == {
         "kind": "running",
         "text": "Running: 5 of 5 trials · trial 3, epoch 2 of 20",
     }
     finished = files_of(ROWS, summary={"chosen": None})
-    assert status(finished, finished.rows) == {"kind": "finished", "text": "Finished: 5 trials"}
+    assert status(state_of(finished), None) == {"kind": "finished", "text": "Finished: 5 trials"}
     stopped = files_of([*ROWS, {"trial": 5, "state": "waiting"}])
-    assert status(stopped, stopped.rows) == {"kind": "stopped", "text": "Stopped: 5 of 6 trials"}
+    assert status(state_of(stopped), None) == {"kind": "stopped", "text": "Stopped: 5 of 6 trials"}
     failed = files_of(ROWS[4:], summary={"chosen": None})
-    assert status(failed, failed.rows) == {"kind": "failed", "text": "The only trial failed"}
+    assert status(state_of(failed), None) == {"kind": "failed", "text": "The only trial failed"}
 
 
 def test_tiles_give_the_test_figures_once_they_are_known() -> None:
@@ -369,13 +373,13 @@ def test_tiles_give_the_test_figures_once_they_are_known() -> None:
     assert tiles(before, before.rows)[0][0] == "Validation accuracy"
     chosen = {
         "trial": 2,
-        "test_accuracy": 0.86,
-        "accuracy_mean": 0.87,
-        "accuracy_spread": 0.01,
+        "test_metric": 0.86,
+        "metric_mean": 0.87,
+        "metric_spread": 0.01,
         "seeds": 3,
         "sparsity": 0.75,
     }
-    after = files_of(ROWS, summary={"chosen": chosen, "dense": {"test_accuracy": 0.96}})
+    after = files_of(ROWS, summary={"chosen": chosen, "dense": {"test_metric": 0.96}})
     told = [tuple(map(said, tile)) for tile in tiles(after, after.rows)]
     assert told[0] == ("Test accuracy", "86.00 %", "dense 96.00 %")
     assert told[1] == ("Validation accuracy", "87.00 %", "± 1.00 % over 3 seeds")
@@ -391,8 +395,8 @@ def test_tiles_show_every_measured_cost() -> None:
 
 def test_growth_headline_names_the_trial_that_nearly_ended_it() -> None:
     assert said(growth_headline([0.1, 0.995, 0.995, 1.0])) == "After 2 trials the front had 99 % of its final area"
-    assert growth_headline([0.1, 0.2]) == "The front still grew with the last trial"
-    assert growth_headline([]) == "How the front's area grows"
+    assert growth_headline([0.1, 0.2]) == "The area still grew with the last trial"
+    assert growth_headline([]) == "Area of the front over the trials"
 
 
 # The page -------------------------------------------------------------------------------------------------------------
@@ -491,9 +495,27 @@ def test_a_running_study_spends_little_time_on_its_page(tiny_run: tuple[Path, st
     run.dashboard_file.unlink()
     times = iter([0.0, 2.0, 99.0, 100.0, 101.0])  # begun and ended; asked; asked, begun
     writer, ended = PageWriter(lambda: next(times, 200.0)), TrialEnded(0, None)
-    writer.on_event(StudyStarted(run, run.spec(), "accuracy"))
+    writer.on_event(StudyStarted(run, run.spec(), "metric"))
     run.dashboard_file.unlink()
     writer.on_event(ended)  # 97 s after one that took 2 s: 2 % would be 98 s
     assert not run.dashboard_file.exists()
     writer.on_event(ended)
     assert run.dashboard_file.exists()
+
+
+def test_polling_the_status_reads_the_run_only_after_a_change(tmp_path: Path, monkeypatch) -> None:
+    run = shutil.copytree(RUN_FOLDER, tmp_path / "run")
+    reads: list[Path] = []
+    monkeypatch.setattr(live, "read_run", lambda path: (reads.append(path), read_run(path))[1])
+    studies = live.LiveStudies([run], lambda _run, _trial: {})
+    first = studies.status()
+    assert first["status"] == [{"kind": "finished", "text": "Finished: 2 trials"}]
+    now = {"what": "trial 7", "epoch": 1, "epochs": 20, "at": 1e99, "pause_seconds": 1.5}
+    (run / "progress.json").write_text(json.dumps(now))
+    second = studies.status()
+    assert second["status"] == [{"kind": "running", "text": "Running: 2 of 2 trials · trial 7, epoch 1 of 20"}]
+    assert (second["version"], reads) == (first["version"], [run])
+    (run / "summary.json").unlink()
+    (run / "progress.json").unlink()
+    assert studies.status()["status"][0]["kind"] == "stopped"
+    assert reads == [run, run]

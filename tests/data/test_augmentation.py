@@ -81,7 +81,7 @@ def test_crops_stay_within_the_padded_image(count: int, padding: tuple[int, int]
     assert bool((draws.corners <= 2 * torch.tensor(padding)).all())
 
 
-def test_half_are_mirrored_and_every_corner_is_as_likely() -> None:
+def test_half_are_flipped_and_every_corner_is_as_likely() -> None:
     draws = draw(90_000, (4, 1), (3, 7))
     # Five standard deviations of a share of 90,000 tosses: 5 · 0.5 / 300.
     assert float(draws.flipped.float().mean()) == pytest.approx(0.5, abs=5 * 0.5 / 300)
@@ -187,7 +187,7 @@ def test_the_border_is_what_black_becomes() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 50), (1, 4, 4, 4)])
-def test_crop_flip_of_what_is_no_image_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_crop_flip_of_what_is_no_image_is_rejected(tmp_path: Path, shape: tuple[int, ...]) -> None:
     arrays = {}
     for part in ("train", "test"):
         arrays |= {f"{part}_inputs": np.random.default_rng(0).normal(size=(40, *shape))}
@@ -202,7 +202,7 @@ def test_crop_flip_of_what_is_no_image_is_refused(tmp_path: Path, shape: tuple[i
     )
 
 
-def test_scale_aspect_of_images_in_memory_is_refused() -> None:
+def test_scale_aspect_of_images_in_memory_is_rejected() -> None:
     with pytest.raises(DataError, match=r"'digits': augmentation 'scale-aspect' is for image files \(folder:PATH, "):
         load_study_data(DataSpec(augment="scale-aspect"), 0)
 
@@ -226,7 +226,7 @@ def test_random_parts_stay_within_the_image(width: int, height: int, seed: int) 
     assert 0 <= top < bottom <= height
 
 
-def test_random_parts_have_the_areas_and_aspects_asked_for() -> None:
+def test_random_parts_have_the_areas_and_aspects_requested() -> None:
     generator = np.random.default_rng(0)
     boxes = np.array([random_box((1000, 1000), generator) for _ in range(4000)])
     wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]

@@ -90,7 +90,7 @@ def test_batches_leave_the_global_generators_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_batches_of_no_image_are_refused() -> None:
+def test_batches_of_no_image_are_rejected() -> None:
     with pytest.raises(ValueError, match="batch size must be at least 1, got 0"):
         numbered(3).batches(0)
 
@@ -228,7 +228,7 @@ def test_digits_with_limit_and_size_keep_validation_and_test() -> None:
         ("npz:", "'npz:': a path must follow the colon, got none"),
     ],
 )
-def test_check_data_name_refuses_and_offers_the_nearest(name: str, message: str) -> None:
+def test_check_data_name_rejects_and_offers_the_nearest(name: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check_data_name(name)
     with pytest.raises(DataError, match=message):
@@ -241,7 +241,7 @@ def test_check_data_name_accepts_every_known_one() -> None:
 
 
 @pytest.mark.parametrize("option", ["image_size", "train_limit"])
-def test_load_data_refuses_options_below_one(option: str) -> None:
+def test_load_data_rejects_options_below_one(option: str) -> None:
     with pytest.raises(DataError, match=f"'digits': {option.replace('_', ' ')} must be at least 1, got 0"):
         load_data("digits", seed=0, **{option: 0})
 
@@ -263,7 +263,7 @@ def test_mnist_is_read_from_a_local_copy(mnist_folder: Path) -> None:
     assert data.train.images.mean().item() == pytest.approx(0, abs=1e-5)
 
 
-def test_mnist_cut_short_is_refused_with_its_file(mnist_folder: Path) -> None:
+def test_mnist_cut_short_is_rejected_with_its_file(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(
@@ -272,14 +272,14 @@ def test_mnist_cut_short_is_refused_with_its_file(mnist_folder: Path) -> None:
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
-def test_mnist_with_test_images_cut_short_is_refused_before_anything_is_trained(mnist_folder: Path) -> None:
+def test_mnist_with_test_images_cut_short_is_rejected_before_anything_is_trained(mnist_folder: Path) -> None:
     file = mnist_folder / "MNIST/raw/t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(DataError, match="MNIST/raw/t10k-images-idx3-ubyte: the copy of mnist is incomplete or corrupt"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
 
 
-def test_mnist_with_a_label_too_few_is_refused(mnist_folder: Path) -> None:
+def test_mnist_with_a_label_too_few_is_rejected(mnist_folder: Path) -> None:
     write_mnist_part(mnist_folder, "train", np.zeros((5, 28, 28), np.uint8), np.zeros(4, np.uint8))
     with pytest.raises(DataError, match="5 images, 4 labels"):
         load_data("mnist", data_dir=mnist_folder, seed=0)
@@ -315,7 +315,7 @@ def test_cifar10_is_taken_from_an_npz_in_the_data_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("shape", "classes"), [((28, 28), 10), ((28, 28, 3), 10), ((32, 32, 3), 3)])
-def test_another_data_set_under_the_name_of_cifar10_is_refused(
+def test_another_data_set_under_the_name_of_cifar10_is_rejected(
     tmp_path: Path, shape: tuple[int, ...], classes: int
 ) -> None:
     images, labels = np.zeros((60, *shape), np.uint8), np.arange(60) % classes
@@ -352,7 +352,7 @@ def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, coun
 
 
 @pytest.mark.parametrize("file", ["data_batch_4", "test_batch", "batches.meta"])
-def test_a_pickled_batch_that_was_cut_or_changed_is_refused_unread(tmp_path: Path, file: str) -> None:
+def test_a_pickled_batch_that_was_cut_or_changed_is_rejected_unread(tmp_path: Path, file: str) -> None:
     patch_torchvision()
     archive = ARCHIVES["cifar10"]
     opener, _ = write_cifar_batches(tmp_path, importlib.import_module("torchvision.datasets").CIFAR10)

@@ -122,7 +122,7 @@ IMAGES, LABELS = np.zeros((30, 5, 4), np.uint8), np.arange(30) % 3
         ({"test_images": np.zeros((12, 5, 4, 3), np.uint8)}, r"as in training, got \(5, 4, 3\)"),
     ],
 )
-def test_npz_malformed_is_refused_in_one_sentence(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_npz_malformed_gives_a_one_line_error(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     name = save(tmp_path, **changes)
     with pytest.raises(DataError, match=message) as caught:
         load_data(name, seed=0)
@@ -174,7 +174,7 @@ def _signals(**changes: object) -> dict[str, object]:
         ({"output_names": np.array(["a"])}, r"output_names must be 2 strings, got <U1 of shape \(1,\)"),
     ],
 )
-def test_npz_inputs_malformed_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_npz_inputs_malformed_are_rejected(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     arrays = _signals(**changes)
     if "train_targets" in changes:
         arrays["test_targets"] = np.zeros((6, 2), int)
@@ -183,7 +183,7 @@ def test_npz_inputs_malformed_are_refused(tmp_path: Path, changes: dict[str, obj
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
 
 
-def test_npz_targets_that_are_not_finite_or_of_another_width_are_refused(tmp_path: Path) -> None:
+def test_npz_targets_that_are_not_finite_or_of_another_width_are_rejected(tmp_path: Path) -> None:
     np.savez(tmp_path / "set.npz", **_signals(train_targets=np.full(20, np.nan), test_targets=np.zeros(6)))
     with pytest.raises(DataError, match="train_targets must be finite numbers"):
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
@@ -198,13 +198,13 @@ def test_npz_inputs_have_no_image_size(tmp_path: Path) -> None:
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0, image_size=8)
 
 
-def test_npz_too_small_to_carve_is_refused(tmp_path: Path) -> None:
+def test_npz_too_small_to_carve_is_rejected(tmp_path: Path) -> None:
     changes = {"train_images": IMAGES[:2], "train_labels": np.array([0, 1]), "test_labels": np.arange(12) % 2}
     with pytest.raises(DataError, match="every class must keep an example for training"):
         load_data(save(tmp_path, val_images=None, val_labels=None, **changes), seed=0)
 
 
-def test_npz_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_npz_that_is_no_archive_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "set.npz"
     with pytest.raises(DataError, match="the data file must exist"):
         load_data(f"npz:{file}", seed=0)
@@ -214,14 +214,14 @@ def test_npz_that_is_no_archive_is_refused(tmp_path: Path) -> None:
             load_data(f"npz:{file}", seed=0)
 
 
-def test_npz_with_a_broken_array_is_refused(tmp_path: Path) -> None:
+def test_npz_with_a_broken_array_is_rejected(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "set.npz", "w") as archive:
         archive.writestr("train_images.npy", b"no array")
     with pytest.raises(DataError, match="every array must be readable"):
         load_data(f"npz:{tmp_path / 'set.npz'}", seed=0)
 
 
-def test_npz_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
+def test_npz_with_a_changed_byte_is_rejected(tmp_path: Path) -> None:
     name = save(tmp_path)
     content = bytearray((tmp_path / "set.npz").read_bytes())
     content[300] ^= 1  # inside train_images, which its checksum covers
@@ -314,7 +314,7 @@ def test_folder_reads_palettes_with_transparency_and_nested_files(tmp_path: Path
     assert len(data.train) + len(data.val) + len(data.read_test()) == 13
 
 
-def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
+def test_folder_missing_or_empty_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="gone: the data folder must exist"):
         load_data(f"folder:{tmp_path / 'gone'}", seed=0)
     with pytest.raises(DataError, match="at least 2 class folders are required, got 0"):
@@ -327,7 +327,7 @@ def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
         load_data(f"folder:{tmp_path}", seed=0)
 
 
-def test_folder_with_odd_splits_is_refused(tmp_path: Path) -> None:
+def test_folder_with_odd_splits_is_rejected(tmp_path: Path) -> None:
     draw_classes(tmp_path / "train", {"cat": 3, "dog": 3})
     with pytest.raises(DataError, match="a folder with train must have test beside it"):
         load_data(f"folder:{tmp_path}", seed=0)
@@ -342,7 +342,7 @@ def test_folder_with_odd_splits_is_refused(tmp_path: Path) -> None:
         load_data(f"folder:{tmp_path}", seed=0)
 
 
-def test_folder_whose_val_lacks_a_class_is_refused(tmp_path: Path) -> None:
+def test_folder_whose_val_lacks_a_class_is_rejected(tmp_path: Path) -> None:
     for part in ("train", "test"):
         draw_classes(tmp_path / part, {"cat": 3, "dog": 3})
     draw_classes(tmp_path / "val", {"dog": 3})
@@ -350,7 +350,7 @@ def test_folder_whose_val_lacks_a_class_is_refused(tmp_path: Path) -> None:
         load_data(f"folder:{tmp_path}", seed=0)
 
 
-def test_folder_with_too_few_images_to_carve_is_refused(tmp_path: Path) -> None:
+def test_folder_with_too_few_images_to_carve_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="every class must keep an example for training"):
         load_data(draw_classes(tmp_path, {"cat": 1, "dog": 1}), seed=0)
 

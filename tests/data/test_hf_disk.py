@@ -83,7 +83,7 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         load_study_data(DataSpec(name=name, columns=("a", "c"), image_size=4), 0)
 
 
-def test_what_is_no_saved_data_set_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_saved_data_set_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone: the data folder must exist"):
         load_data(f"hf-disk:{tmp_path / 'gone'}", seed=0)
     with pytest.raises(

@@ -201,7 +201,7 @@ def with_too_few(root: Path) -> str:
         with_too_few,
     ],
 )
-def test_tiny_imagenet_that_is_not_in_order_is_refused(tiny: Path, broken: Callable[[Path], str]) -> None:
+def test_tiny_imagenet_that_is_not_in_order_is_rejected(tiny: Path, broken: Callable[[Path], str]) -> None:
     expected = broken(tiny)
     with pytest.raises(DataError) as caught:
         load("tiny-imagenet", tiny.parent)
@@ -227,7 +227,7 @@ def test_a_part_of_a_data_set_is_told(imagenet: Path, tiny: Path) -> None:
     assert load("tiny-imagenet", tiny).notes == (told.format(tiny, 30, "tiny-imagenet", "100,000", 6, "10,000"),)
 
 
-def test_imagenet_with_a_flat_val_or_none_is_refused(imagenet: Path) -> None:
+def test_imagenet_with_a_flat_val_or_none_is_rejected(imagenet: Path) -> None:
     (imagenet / "val").rename(imagenet / "old")
     with pytest.raises(DataError, match="the copy of imagenet must be complete, val is missing"):
         load("imagenet", imagenet.parent)
@@ -255,7 +255,7 @@ def test_mnist_with_a_part_missing_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file"), [("cifar10", "cifar-10-python.tar.gz"), ("mnist", "MNIST/raw/train-images-idx3-ubyte.gz")]
 )
-def test_an_archive_that_is_another_is_refused_with_its_md5(tmp_path: Path, name: str, file: str) -> None:
+def test_an_archive_that_is_another_is_rejected_with_its_md5(tmp_path: Path, name: str, file: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("abc")  # of which RFC 1321 gives the MD5
     with pytest.raises(DataError) as caught:
@@ -283,7 +283,7 @@ def cut(path: Path) -> Path:
     return path
 
 
-def test_unreadable_images_are_refused_by_name_and_left_out_only_if_asked(tiny: Path) -> None:
+def test_unreadable_images_are_rejected_by_name_and_left_out_only_if_asked(tiny: Path) -> None:
     broken = [
         cut(tiny / "train" / "n01" / "images" / "n01_0.JPEG"),
         tiny / "train" / "n02" / "images" / "n02_5.JPEG",
@@ -307,7 +307,7 @@ def test_one_unreadable_image_of_a_folder_is_said(imagenet: Path) -> None:
     assert whole.notes == ()
 
 
-def test_a_class_without_a_readable_image_is_refused(imagenet: Path) -> None:
+def test_a_class_without_a_readable_image_is_rejected(imagenet: Path) -> None:
     for number in range(3):
         cut(imagenet / "val" / "n02" / f"ILSVRC2012_val_n02{number}.JPEG")
     with pytest.raises(DataError) as caught:

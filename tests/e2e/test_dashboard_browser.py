@@ -58,7 +58,7 @@ def test_click_on_a_point_changes_the_panels(study: Path) -> None:
         click_point(page, "front", name, index)
         until(page, f"document.getElementById('trial-heading').textContent === 'Trial {trial}'")
         assert page.locator("#command-text").inner_text().endswith(f"--trial {trial}")
-        accuracy = 100 * trials.loc[trial, "accuracy"]
+        accuracy = 100 * trials.loc[trial, "metric"]
         assert f"{accuracy:.2f}" in page.locator("#trial-about").inner_text()
         shown(page, "accuracy")
         expected = _last_accuracy(study, trials, trial)
@@ -68,7 +68,7 @@ def test_click_on_a_point_changes_the_panels(study: Path) -> None:
 
 def _last_accuracy(study: Path, trials: pd.DataFrame, trial: int) -> float:
     history = study / "candidates" / f"{int(trials.loc[trial, 'candidate']):03d}" / "history.csv"
-    return 100 * float(pd.read_csv(history)["rounded_accuracy"].iloc[-1])
+    return 100 * float(pd.read_csv(history)["rounded_metric"].iloc[-1])
 
 
 def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
@@ -100,13 +100,13 @@ def test_latency_is_offered_where_trials_have_it(study: Path, tmp_path: Path) ->
         path.write_text(json.dumps(record))
     write_page(tmp_path / "page.html", [run])
     with opened(tmp_path / "page.html") as page:
-        assert page.locator("#axis").inner_text().split() == ["sparsity", "latency", "size"]
+        assert page.locator("#axis").inner_text().split() == ["sparsity", "latency", "ternary", "size"]
         page.locator("#axis").get_by_text("latency").click()
         shown(page, "front")
         assert set(values(page, "front", "front", "x")) <= {0.5, 0.25, 0.75}
         shown(page, "cost")
         heading = page.locator('figure[data-figure="cost"] h3').inner_text()
-        assert heading.endswith("0.1875\N{NO-BREAK SPACE}ms an image")
+        assert heading.startswith("latency 0.1875\N{NO-BREAK SPACE}ms, ternary size ")
 
 
 def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_table_is_filtered_sorted_and_downloaded(study: Path, tmp_path: Path) ->
         with (tmp_path / "trials.csv").open(newline="") as file:
             rows_read = list(csv.DictReader(file))
         assert [int(row["trial"]) for row in rows_read] == list(sparse.index)
-        assert float(rows_read[0]["accuracy"]) == pytest.approx(sparse["accuracy"].iloc[0], abs=1e-6)
+        assert float(rows_read[0]["metric"]) == pytest.approx(sparse["metric"].iloc[0], abs=1e-6)
         page.locator("#filter").fill("no such word")
         assert rows.count() == 0
 
@@ -191,9 +191,9 @@ def test_a_hostile_name_is_text(study: Path, tmp_path: Path, name: str) -> None:
         assert "<img src=x" in page.locator("#trial-empty").inner_text()
 
 
-def older(run: Path) -> None:
-    """As runs of earlier versions are: without the files and columns that they did not write."""
-    for pattern in ("about.json", "closed-form.json", "candidates/*/distribution.json", "candidates/*/features.json"):
+def incomplete(run: Path) -> None:
+    """Without the files and columns that not every run has."""
+    for pattern in ("closed-form.json", "candidates/*/distribution.json", "candidates/*/features.json"):
         for file in run.glob(pattern):
             file.unlink()
     table = pd.read_csv(run / "trials.csv")
@@ -219,7 +219,7 @@ def failed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (older, "Finished: 3 trials"),
+        (incomplete, "Finished: 3 trials"),
         (empty, "Stopped: 0 of 3 trials"),
         (one, "Stopped: 1 of 3 trials"),
         (failed, "All 3 trials failed"),

@@ -293,7 +293,7 @@ def test_bodies_beyond_all_bounds_are_one_short_sentence(server: str, body: str)
 def test_a_body_without_end_is_not_read(server: str) -> None:
     with suppress(ConnectionError):
         status, answer = ask(server, "/export", "POST", "x" * 20_000_000, X_Token=token_of(server))
-        assert (status, "in at most 1000 bytes" in answer) == (400, True)
+        assert (status, "at most 1000 bytes" in answer) == (400, True)
     assert ask(server, "/status.json")[0] == 200
 
 
@@ -308,7 +308,7 @@ def test_every_answer_forbids_frames_guesses_and_caches(server: str) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    return shutil.copytree(Path(__file__).parents[1] / "support" / "run-folder-1", tmp_path / "kept")
+    return shutil.copytree(Path(__file__).parents[1] / "support" / "run-folder", tmp_path / "kept")
 
 
 def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_live_page_follows_no_link_out(kept: Path, tmp_path: Path) -> None:
         (kept / "about.json").symlink_to(tmp_path / "secret.json")
         for target in ("/", "/data.json", "/status.json", "/studies/0/trials/0"):
             status, answer = ask(address, target)
-            assert (status, "about.json leads out of it" in answer, "word" in answer) == (400, True, False)
+            assert (status, "about.json points outside of it" in answer, "word" in answer) == (400, True, False)
 
 
 def test_a_folder_that_is_damaged_meanwhile_is_one_sentence_each_time(kept: Path) -> None:
@@ -430,7 +430,7 @@ def test_another_address_is_served_with_a_warning(study: Path) -> None:
     [
         (("nowhere",), "nowhere: is not a run folder, it has no study.toml"),
         (("nowhere", "--live", "--no-open"), "nowhere: is not a run folder, it has no study.toml"),
-        (("nowhere", "--live", "--out", "x.html"), "--live writes no page"),
+        (("nowhere", "--live", "--out", "x.html"), "--live must not be given with --out"),
     ],
 )
 def test_bad_requests_are_one_sentence(run, arguments: tuple[str, ...], sentence: str) -> None:
@@ -447,7 +447,7 @@ def test_a_page_is_written_anew_but_no_other_file(run, study: Path) -> None:
     Path("letter.html").write_text("<p>dear colleague</p>")
     done = run("dashboard", str(study), "--no-open", "--out", "letter.html")
     assert done.returncode == 2
-    assert "letter.html: holds something that is no page of ours; choose another --out" in done.stderr
+    assert "letter.html: is not a page of sca-search; choose another --out" in done.stderr
     assert Path("letter.html").read_text() == "<p>dear colleague</p>"
 
 

@@ -67,7 +67,7 @@ def in_database(address: str) -> str:
 
 def figures(run: Path) -> list[tuple[int, str, float]]:
     trials = pd.read_csv(run / "trials.csv").sort_values("candidate")
-    return list(trials[["candidate", "state", "accuracy"]].itertuples(index=False, name=None))
+    return list(trials[["candidate", "state", "metric"]].itertuples(index=False, name=None))
 
 
 def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_end(

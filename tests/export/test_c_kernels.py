@@ -314,7 +314,7 @@ def test_output_that_nobody_reads_is_left_out(tmp_path: Path) -> None:
     alive = living(graph)
     assert alive["c0"].outputs.tolist() == [True, False, True]
     images = written(tmp_path, graph, COptions())
-    assert "c0: 9 weights in layer_0_weights; 2 more that nobody needs" in (tmp_path / "model.c").read_text()
+    assert "c0: 9 weights in layer_0_weights; 2 more without effect" in (tmp_path / "model.c").read_text()
     assert count_zeros_c(tmp_path) == {"c0": (5, 9), "c1": (1, 3)}
     assert np.allclose(answers(tmp_path, images, []), evaluate(graph, images), rtol=1e-5, atol=1e-5)
 

@@ -40,7 +40,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     network = sca_search.load("out/model.safetensors")
     assert network.about["trial"] == summary["trial"]
     assert network.about["goal"] == "target sparsity 0.5"
-    assert network.about["test_accuracy"] == summary["test_accuracy"]
+    assert network.about["test_accuracy"] == summary["test_metric"]
     graph, _ = read_packed(Path("out/model.safetensors"))
     assert {layer.name: layer.zeros for layer in graph.ternary_layers} == {
         name: layer["zeros"] for name, layer in summary["layers"].items()
@@ -181,6 +181,8 @@ def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None
     card = Path("out/MODEL.md").read_text()
     for python in card.split("```python\n")[1:]:
         program = python.split("```")[0]
+        if "network.load_state_dict" in program:  # of the user's own network
+            continue
         subprocess.run([sys.executable, "-c", program], cwd="out", check=True, timeout=120, capture_output=True)
     shell = card.split("```sh\n")[1].split("```")[0].splitlines()
     images = torch.rand(3, 1, 8, 8).numpy()

@@ -71,7 +71,7 @@ def test_dropout_works_in_training_only():
         assert not torch.allclose(ours.train()(given, given, given, need_weights=asked)[0], still)
 
 
-def test_a_causal_hint_without_a_mask_is_refused():
+def test_a_causal_hint_without_a_mask_is_rejected():
     given = torch.randn(2, 5, 8)
     with pytest.raises(RuntimeError, match="attn_mask"):
         Attention(torchs())(given, given, given, is_causal=True)

@@ -153,7 +153,7 @@ def test_a_layer_whose_weight_is_not_its_own_to_change_stays_dense(kind):
     ],
     ids=["classes", "batch", "tuple"],
 )
-def test_an_answer_of_another_shape_is_refused(model, given):
+def test_an_answer_of_another_shape_is_rejected(model, given):
     with pytest.raises(ModelError) as caught:
         weight_layers(model, (4,), outputs=3)
     rule = "the network must return a row of 3 numbers per input, shape (2, 3) for two; "
@@ -318,7 +318,7 @@ def test_patterns_mind_upper_and_lower_case():
 
 
 @pytest.mark.parametrize("option", ["skip", "only"])
-def test_a_pattern_without_a_layer_is_refused_with_the_names_there_are(option):
+def test_a_pattern_without_a_layer_is_rejected_with_the_names_there_are(option):
     with pytest.raises(ModelError) as caught:
         choose_layers(layers_named("stem", "conv", "head"), **{option: ["conv", "cnov*"]})
     assert str(caught.value) == "the layer pattern 'cnov*' matches no weight layer: there are stem, conv, head"
@@ -333,7 +333,7 @@ def test_choices_say_why():
     assert choices[2].why.startswith("no normalisation follows")
 
 
-def test_no_ternary_layer_is_refused_with_each_reason():
+def test_no_ternary_layer_is_rejected_with_each_reason():
     with pytest.raises(ModelError) as caught:
         choose_layers(layers_named("stem", "conv", "head", "spare", idle={"spare"}), skip=["conv"])
     assert str(caught.value) == (
@@ -350,7 +350,7 @@ def test_a_single_layer_is_first_and_last():
         choose_layers(layers_named("only"), keep_first=False)
 
 
-def test_a_network_without_weight_layers_is_refused():
+def test_a_network_without_weight_layers_is_rejected():
     layers = weight_layers(nn.Sequential(nn.Flatten(), nn.ReLU()), (3,))
     assert layers == []
     with pytest.raises(ModelError, match="it has no weight layer"):
@@ -374,7 +374,7 @@ def refuse(_model, x):
     [nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)), Wired(refuse, a=nn.Linear(3, 2))],
     ids=["normalisation first", "own check"],
 )
-def test_a_network_that_refuses_its_input_with_a_value_error_is_the_users_mistake_too(model):
+def test_a_network_that_rejects_its_input_with_a_value_error_is_the_users_mistake_too(model):
     with pytest.raises(ModelError, match=r"cannot process an input of shape \(3,\)"):
         weight_layers(model, (3,))
 

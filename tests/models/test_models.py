@@ -303,7 +303,7 @@ def test_unknown_name_offers_the_nearest() -> None:
     ],
 )
 @pytest.mark.parametrize("short_side", ["height", "width"])
-def test_too_small_input_is_refused_in_one_sentence(name: str, least: int, short_side: str) -> None:
+def test_too_small_input_gives_a_one_line_error(name: str, least: int, short_side: str) -> None:
     height, width = (least - 1, 80) if short_side == "height" else (80, least - 1)
     with pytest.raises(ModelError) as caught:
         build_model(name, num_classes=10, input_shape=(3, height, width))
@@ -312,7 +312,7 @@ def test_too_small_input_is_refused_in_one_sentence(name: str, least: int, short
     )
 
 
-def test_resnet18_refuses_grey_images() -> None:
+def test_resnet18_rejects_grey_images() -> None:
     with pytest.raises(ModelError, match="model resnet18: the input must have 3 channels, got 1"):
         build_model("resnet18", num_classes=10, input_shape=(1, 32, 32))
 
@@ -332,7 +332,7 @@ def test_residual_networks_refuse_dropout(name: str) -> None:
         ({"dropout": -0.1}, "model lenet: dropout must be at least 0 and below 1, got -0.1"),
     ],
 )
-def test_impossible_settings_are_refused(change: dict[str, object], sentence: str) -> None:
+def test_impossible_settings_are_rejected(change: dict[str, object], sentence: str) -> None:
     given_settings = {"num_classes": 10, "input_shape": (1, 8, 8), "dropout": 0.0} | change
     with pytest.raises(ModelError) as caught:
         build_model("lenet", **given_settings)

@@ -199,13 +199,13 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
         ("attention.q_proj", "cannot be exported; supported are"),
     ],
 )
-def test_what_records_cannot_say_is_refused_by_the_layers_name(only, sentence):
+def test_what_records_cannot_say_is_rejected_by_the_layers_name(only, sentence):
     network = Volumes().eval()
     with pytest.raises(ExportError, match=sentence):
         trace(network, (1, 8, 8), ternary_layers=[])
 
 
-def test_attention_is_refused_by_its_name():
+def test_attention_is_rejected_by_its_name():
     class Attends(nn.Module):
         def __init__(self):
             super().__init__()
@@ -243,7 +243,7 @@ class Twofold(nn.Module):
     ],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_a_network_that_cannot_be_searched_is_refused(make, sentence):
+def test_a_network_that_cannot_be_searched_is_rejected(make, sentence):
     with pytest.raises(ModelError, match=sentence):
         prepared(make, (4,), 3, SPEC)
 
@@ -262,7 +262,7 @@ def test_weights_are_loaded_before_the_network_is_changed(tmp_path):
     network.make_model()  # which needs no file
 
 
-def test_a_state_of_another_network_is_refused():
+def test_a_state_of_another_network_is_rejected():
     state = {"nowhere.output_scale": torch.ones(())}
     with pytest.raises(RuntimeError, match="nowhere"):
         rebuilt(plain_cnn, state)

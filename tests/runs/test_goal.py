@@ -31,7 +31,7 @@ FRONT = GoalSpec(front=True)
 def frame(*points: tuple[float, float]) -> pd.DataFrame:
     """Complete trials at (sparsity, accuracy)."""
     return trial_frame(
-        {"trial": number, "state": "complete", "sparsity": s, "accuracy": a, "loss": 0.1}
+        {"trial": number, "state": "complete", "sparsity": s, "metric": a, "loss": 0.1}
         for number, (s, a) in enumerate(points)
     )
 
@@ -103,7 +103,7 @@ def test_typical_sparsity() -> None:
 def taken(*points: tuple[float, float, float]) -> pd.DataFrame:
     """Complete trials at (sparsity, accuracy, milliseconds)."""
     return trial_frame(
-        {"trial": number, "state": "complete", "sparsity": s, "accuracy": a, "loss": 0.1, "latency_ms": ms}
+        {"trial": number, "state": "complete", "sparsity": s, "metric": a, "loss": 0.1, "latency_ms": ms}
         for number, (s, a, ms) in enumerate(points)
     )
 
@@ -170,7 +170,7 @@ def test_goals_in_words() -> None:
 def test_aim_of_a_recipe_is_no_goal(tmp_path: Path) -> None:
     path = tmp_path / "point.toml"
     path.write_text("[recipe]\nepochs = 40\nalpha = 0.1\nstrength_lambda = 1e-3\nlearning_rate = 0.01\n")
-    assert aim_of(resolve(path, {})) == "none, a recipe is trained as it stands"
+    assert aim_of(resolve(path, {})) == "none, a recipe is trained as given"
     assert aim_of(resolve(None, {"front": True})) == "the whole front"
     assert aim_of(resolve(None, {"min_accuracy": 0.8}), "r2") == "highest sparsity at 0.8 r2 or more"
 

@@ -61,13 +61,13 @@ def test_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
 
 def test_ends_of_trials_say_what_became_of_them(tmp_path: Path) -> None:
     with logged(RunFolder(tmp_path)):
-        log_end({"trial": 3, "state": "complete", "accuracy": 0.5, "sparsity": 0.25, "seconds": 1.25})
-        log_end({"trial": 6, "state": "complete", "accuracy": 0.5, "sparsity": 0.25, "seconds": None})
+        log_end({"trial": 3, "state": "complete", "metric": 0.5, "sparsity": 0.25, "seconds": 1.25})
+        log_end({"trial": 6, "state": "complete", "metric": 0.5, "sparsity": 0.25, "seconds": None})
         log_end({"trial": 4, "state": "failed", "reason": "the loss became nan in epoch 2"})
         log_end({"trial": 5, "state": "paused", "reason": ""})
     assert [line.split(" ", 1)[1] for line in lines_of(tmp_path)] == [
-        "INFO trial 3 ended: accuracy 50.00% at sparsity 25.000%, 1.2 s",
-        "INFO trial 6 ended: accuracy 50.00% at sparsity 25.000%",
+        "INFO trial 3 ended: metric 0.5 at sparsity 25.000%, 1.2 s",
+        "INFO trial 6 ended: metric 0.5 at sparsity 25.000%",
         "WARNING trial 4 ended: failed, the loss became nan in epoch 2",
         "WARNING trial 5 ended: paused",
     ]

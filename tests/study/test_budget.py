@@ -33,7 +33,7 @@ def seen(*trials: tuple[float, float, float]) -> pd.DataFrame:
             "trial": number,
             "state": "complete",
             "sparsity": 0.5,
-            "accuracy": accuracy,
+            "metric": accuracy,
             "predicted_latency_ms": foretold,
             "latency_ms": taken,
         }
@@ -107,7 +107,7 @@ def test_sparsest_within_a_budget_is_planned_no_further_than_the_floors() -> Non
     # 200 of 4,000 weights must stay; a network that passed at 0.9 asks for 1 - √(0.1 · 0.002) = 0.986.
     layers = (LayerShape("a", (100, 10), 100), LayerShape("b", (50, 60), 100))
     budgets = Budgets(layers, {"latency_ms": MILLISECONDS})
-    passed = trial_frame([{"trial": 0, "state": "complete", "sparsity": 0.9, "accuracy": 0.99}])
+    passed = trial_frame([{"trial": 0, "state": "complete", "sparsity": 0.9, "metric": 0.99}])
     _, sparsity = budgets.limits(GoalSpec(min_accuracy=0.95, max_latency_ms=9.0), passed)
     assert sparsity.most == pytest.approx(200.0)
 

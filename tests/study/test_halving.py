@@ -29,7 +29,7 @@ def scores(*losses, sparsity=0.9):
 
 
 @pytest.mark.parametrize(
-    ("shares", "epochs", "expected"),
+    ("fractions", "epochs", "expected"),
     [
         ((0.25, 0.5), 20, (5, 10)),
         ((0.5, 0.25), 20, (5, 10)),
@@ -43,14 +43,14 @@ def scores(*losses, sparsity=0.9):
         ((), 10, ()),
     ],
 )
-def test_rungs_by_hand(shares, epochs, expected):
-    assert rung_epochs(shares, epochs) == expected
+def test_rungs_by_hand(fractions, epochs, expected):
+    assert rung_epochs(fractions, epochs) == expected
 
 
 @quick
 @given(st.lists(st.floats(0, 1), max_size=6), st.integers(0, 300))
-def test_rungs_rise_and_lie_within_the_training(shares, epochs):
-    rungs = rung_epochs(shares, epochs)
+def test_rungs_rise_and_lie_within_the_training(fractions, epochs):
+    rungs = rung_epochs(fractions, epochs)
     assert list(rungs) == sorted(set(rungs))
     assert all(0 < epoch < epochs for epoch in rungs)
 
@@ -73,7 +73,7 @@ def test_rungs_rise_and_lie_within_the_training(shares, epochs):
         (0.0, 0.3, True),
     ],
 )
-def test_comparable_are_densities_within_half_as_much_again(one, other, expected):
+def test_densities_within_a_factor_of_one_and_a_half_are_comparable(one, other, expected):
     first, second = RungScore(0, one, 1.0), RungScore(1, other, 1.0)
     assert comparable(first, second) is expected
     assert comparable(second, first) is expected
@@ -83,7 +83,7 @@ def test_comparable_are_densities_within_half_as_much_again(one, other, expected
 
 
 @pytest.mark.parametrize(
-    ("keep", "going_on"),
+    ("keep", "continuing"),
     [
         (0.2, [0]),  # the best of five
         (0.25, [0, 1]),  # 1.25 of five, rounded up
@@ -92,13 +92,13 @@ def test_comparable_are_densities_within_half_as_much_again(one, other, expected
         (1.0, [0, 1, 2, 3, 4]),
     ],
 )
-def test_the_best_share_goes_on_by_hand(keep, going_on):
-    seen = scores(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert [mine.candidate for mine in seen if goes_on(mine, seen, keep)] == going_on
+def test_the_best_fraction_continues_by_hand(keep, continuing):
+    reached = scores(0.1, 0.2, 0.3, 0.4, 0.5)
+    assert [mine.candidate for mine in reached if goes_on(mine, reached, keep)] == continuing
 
 
-def test_a_training_is_not_compared_with_itself():
-    """At its rung it is among those seen, with the score that it has now or one of before."""
+def test_a_trial_is_not_compared_with_itself():
+    """At its rung it is among those reached, with the score that it has now or one of before."""
     others = scores(0.1, 0.2, 0.3)
     mine = RungScore(3, 0.9, 0.15)
     assert goes_on(mine, others, 0.5)
@@ -106,7 +106,7 @@ def test_a_training_is_not_compared_with_itself():
     assert goes_on(mine, [*others, RungScore(3, 0.9, 0.01)], 0.5)
 
 
-def test_too_few_to_compare_with_let_everybody_go_on():
+def test_all_trials_continue_with_too_few_comparable_ones():
     worst = RungScore(9, 0.9, 5.0)
     assert LEAST_COMPARED == 3
     assert goes_on(worst, [], 0.1)
@@ -124,31 +124,31 @@ def test_only_comparable_sparsities_count():
 
 
 def test_equal_losses_are_no_better():
-    seen = scores(0.3, 0.3, 0.3, 0.3)
-    assert all(goes_on(mine, seen, 0.25) for mine in seen)
+    reached = scores(0.3, 0.3, 0.3, 0.3)
+    assert all(goes_on(mine, reached, 0.25) for mine in reached)
 
 
 @quick
 @given(st.lists(st.floats(0, 10), min_size=3, max_size=12, unique=True), st.floats(0.01, 1))
-def test_as_many_go_on_as_the_share_says_and_they_are_the_best(losses, keep):
-    seen = scores(*losses)
-    going_on = [mine.loss for mine in seen if goes_on(mine, seen, keep)]
+def test_the_requested_fraction_continues_and_it_is_the_best(losses, keep):
+    reached = scores(*losses)
+    continuing = [mine.loss for mine in reached if goes_on(mine, reached, keep)]
     wanted = math.ceil(keep * len(losses))
-    assert sorted(going_on) == sorted(losses)[:wanted]
+    assert sorted(continuing) == sorted(losses)[:wanted]
 
 
 @quick
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0.05, 1), st.floats(0, 1))
-def test_a_larger_share_never_stops_who_went_on(losses, keep, more):
-    seen = scores(*losses)
+def test_a_larger_fraction_pauses_no_more_trials(losses, keep, more):
+    reached = scores(*losses)
     larger = keep + (1 - keep) * more
-    assert all(goes_on(mine, seen, larger) for mine in seen if goes_on(mine, seen, keep))
+    assert all(goes_on(mine, reached, larger) for mine in reached if goes_on(mine, reached, keep))
 
 
 # Promotion
 
 
-def test_paused_are_promoted_once_they_belong_to_the_best_by_hand():
+def test_paused_trials_are_promoted_once_they_are_among_the_best_by_hand():
     paused = [RungScore(1, 0.9, 0.4), RungScore(2, 0.9, 0.3)]
     # Two of four go on: 0.1 and 0.2 have; both are worse.
     assert promoted(paused, [*paused, *scores(0.1), RungScore(3, 0.9, 0.2)], 0.5) == []
@@ -163,7 +163,7 @@ def test_the_best_is_promoted_first():
     assert promoted(paused, [*paused, *worse], 0.5) == [6, 7, 5]
 
 
-def test_nobody_paused_is_nobody_promoted():
+def test_without_paused_trials_none_is_promoted():
     assert promoted([], scores(0.1, 0.2, 0.3), 0.5) == []
 
 
@@ -171,17 +171,17 @@ def test_nobody_paused_is_nobody_promoted():
 
 
 def test_relative_losses_by_hand():
-    told = [
+    trials = [
         {"planned_sparsity": 0.9, "loss": math.e**2},
         {"planned_sparsity": 0.91, "loss": math.e**4},
         {"planned_sparsity": 0.5, "loss": math.e**-7},  # alone at its sparsity
     ]
     # Logarithms 2 and 4 have the mean 3.
-    assert relative_losses(told) == pytest.approx([-1, 1, 0])
+    assert relative_losses(trials) == pytest.approx([-1, 1, 0])
 
 
-def test_a_paused_training_is_compared_at_its_last_rung_with_all_that_came_there():
-    told = [
+def test_a_paused_trial_is_compared_at_its_last_rung_with_all_that_reached_it():
+    trials = [
         {"planned_sparsity": 0.9, "rung.5": math.e**9, "rung.10": math.e**1},
         {"planned_sparsity": 0.9, "rung.5": math.e**8, "rung.10": math.e**3, "loss": math.e**-1},
         {"planned_sparsity": 0.9, "rung.5": math.e**7},
@@ -189,15 +189,15 @@ def test_a_paused_training_is_compared_at_its_last_rung_with_all_that_came_there
     ]
     # 0 at rung 10: 1 beside the mean of 1 and 3. 1 at the end: -1 beside the mean of -1 and -3.
     # 2 at rung 5: 7 beside the mean of 9, 8 and 7. 3 at the end.
-    assert relative_losses(told) == pytest.approx([-1, 1, -1, -1])
+    assert relative_losses(trials) == pytest.approx([-1, 1, -1, -1])
 
 
 @pytest.mark.parametrize(
     "silent", [{}, {"planned_sparsity": 0.9}, {"loss": 0.3}, {"planned_sparsity": None, "loss": 1}]
 )
-def test_who_tells_nothing_has_no_relative_loss(silent):
-    told = [silent, {"planned_sparsity": 0.9, "loss": 0.5}, {"planned_sparsity": 0.9, "loss": 0.5}]
-    first, *others = relative_losses(told)
+def test_a_trial_without_a_loss_has_no_relative_loss(silent):
+    trials = [silent, {"planned_sparsity": 0.9, "loss": 0.5}, {"planned_sparsity": 0.9, "loss": 0.5}]
+    first, *others = relative_losses(trials)
     assert math.isnan(first)
     assert others == [0, 0]
 
@@ -217,15 +217,15 @@ def test_relative_losses_of_one_sparsity_sum_to_0_and_keep_their_order(losses):
     assert [relative[each] for each in by_loss] == sorted(relative)
 
 
-def compared_one_by_one(told):
+def compared_pairwise(trials):
     """The definition: each beside all that came to where it is, one pair at a time."""
     found = []
-    for mine in told:
+    for mine in trials:
         epochs = [int(name[5:]) for name in mine if name.startswith("rung.")]
         place = "loss" if "loss" in mine else f"rung.{max(epochs, default=0)}"
         logs = [
             math.log(max(each[place], 1e-12))
-            for each in told
+            for each in trials
             if place in each and 2 / 3 <= (1 - mine["planned_sparsity"]) / (1 - each["planned_sparsity"]) <= 1.5
         ]
         found.append(math.log(max(mine[place], 1e-12)) - math.fsum(logs) / len(logs) if place in mine else math.nan)
@@ -241,15 +241,15 @@ trainings = st.fixed_dictionaries(
 
 @quick
 @given(st.lists(trainings, max_size=30))
-def test_relative_losses_are_to_the_last_bit_those_of_comparing_one_by_one(told):
-    expected = compared_one_by_one(told)
-    assert [str(each) for each in relative_losses(told)] == [str(each) for each in expected]
+def test_relative_losses_equal_pairwise_comparison_bit_for_bit(trials):
+    expected = compared_pairwise(trials)
+    assert [str(each) for each in relative_losses(trials)] == [str(each) for each in expected]
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_leaves_the_others_theirs(broken):
-    told = [{"planned_sparsity": 0.9, "loss": loss} for loss in (math.e, broken, math.e**3)]
-    first, gone, last = relative_losses(told)
+def test_a_loss_that_is_not_finite_does_not_change_the_others(broken):
+    trials = [{"planned_sparsity": 0.9, "loss": loss} for loss in (math.e, broken, math.e**3)]
+    first, gone, last = relative_losses(trials)
     assert (first, last) == pytest.approx((-1, 1))
     assert not math.isfinite(gone)
 
@@ -275,7 +275,7 @@ def test_rung_correlation_of_the_same_and_of_the_opposite_order(ends, expected):
     assert rung_correlation(rows, 5) == (pytest.approx(expected), 5)
 
 
-def test_sparsity_alone_makes_no_rung_foretell():
+def test_sparsity_alone_gives_no_rung_correlation():
     """Sparser ones lose more at both; within a sparsity, here, the order turns round."""
     dense = finished((1, 8), (2, 2), (8, 1), sparsity=0.5)
     sparse = finished((100, 1600), (400, 400), (1600, 100), sparsity=0.97)
@@ -286,12 +286,12 @@ def test_sparsity_alone_makes_no_rung_foretell():
     assert count == 6
 
 
-def test_equal_losses_foretell_nothing():
+def test_equal_losses_have_no_rung_correlation():
     assert rung_correlation(finished((1, 1), (1, 2), (1, 3), (1, 4)), 5) is None
     assert rung_correlation(finished((1, 1), (2, 1), (3, 1), (4, 1)), 5) is None
 
 
-def test_only_trainings_that_tell_of_both_count():
+def test_only_trials_with_both_losses_count():
     rows = finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.4, 0.4))
     paused = {"planned_sparsity": 0.9, "rung.5": 9.0}
     other_rung = {"planned_sparsity": 0.9, "rung.10": 9.0, "loss": 0.01}
@@ -300,7 +300,7 @@ def test_only_trainings_that_tell_of_both_count():
     assert rung_correlation([*rows[:3], paused, other_rung, unplanned], 5) is None
 
 
-def test_too_few_comparable_ones_foretell_nothing():
+def test_too_few_comparable_trials_have_no_rung_correlation():
     assert rung_correlation([], 5) is None
     assert rung_correlation(finished((0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), 5) is None
     apart = [*finished((0.1, 0.1), (0.2, 0.2), sparsity=0.5), *finished((0.3, 0.3), (0.4, 0.4), sparsity=0.97)]

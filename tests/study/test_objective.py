@@ -411,7 +411,7 @@ def assert_trained_in_one_go(studio, number, task, start):
     """What the study kept of a candidate is what training it without any rung gives."""
     record = studio.record(number)
     whole = train_candidate(Candidate.model_validate(record["candidate"]), task, start)
-    assert (record["accuracy"], record["loss"]) == (whole.score.accuracy, whole.score.loss)
+    assert (record["metric"], record["loss"]) == (whole.score.accuracy, whole.score.loss)
     kept = studio.model(number)
     assert kept.keys() == whole.model.state_dict().keys()
     assert all(torch.equal(kept[name].to(value.dtype), value) for name, value in whole.model.state_dict().items())
@@ -440,7 +440,7 @@ def test_a_candidate_pauses_is_promoted_and_goes_on_from_its_checkpoint(tmp_path
     mine = [row for row in rows(studio.study) if row["candidate"] == 0]
     assert len(mine) == 1
     assert mine[0]["rung.1"] > 0
-    assert mine[0]["accuracy"] == studio.record(0)["accuracy"]
+    assert mine[0]["metric"] == studio.record(0)["metric"]
 
 
 def expected_states(losses, keep):
@@ -462,7 +462,7 @@ def test_a_study_that_halves_counts_each_candidate_once_and_pauses_no_good_one(t
     assert sorted(states) == [0, 1, 2, 3, 4]
     assert "paused" in states.values()
     for candidate, state in states.items():
-        assert np.isnan(frame["accuracy"][candidate]) == (state == "paused")
+        assert np.isnan(frame["metric"][candidate]) == (state == "paused")
         assert studio.run.checkpoint(candidate).exists() == (state == "paused")
         assert (studio.run.candidate(candidate) / "candidate.json").exists() == (state == "complete")
     assert (frame.loc[frame["state"] == "paused", "epochs"] == 1).all()
@@ -587,10 +587,10 @@ def test_rows_show_each_candidate_once_by_its_newest_trial(study):
     shown = rows(study)
     assert [(row["candidate"], row["state"]) for row in shown] == [(0, "complete"), (2, "complete"), (1, "waiting")]
     assert len(study.trials) == 5
-    assert shown[0]["accuracy"] == 0.75
-    assert shown[0]["spread"] == space.first_guess()["spread"]
+    assert shown[0]["metric"] == 0.75
+    assert shown[0]["param.spread"] == space.first_guess()["spread"]
     assert shown[0]["seconds"] >= 0
-    assert (shown[2]["accuracy"], shown[2]["sparsity"], shown[2]["seconds"]) == (None, None, None)
+    assert (shown[2]["metric"], shown[2]["sparsity"], shown[2]["seconds"]) == (None, None, None)
 
 
 def test_rows_tell_why_a_trial_failed(study):
@@ -609,8 +609,8 @@ def test_rows_make_the_table_of_trials(study):
     study.ask()
     frame = trial_frame(rows(study))
     assert list(frame["state"]) == ["complete", "running", "waiting"]
-    np.testing.assert_array_equal(frame["accuracy"], [0.9, np.nan, np.nan])
-    assert space.ranges().keys() <= set(frame.columns)
+    np.testing.assert_array_equal(frame["metric"], [0.9, np.nan, np.nan])
+    assert {f"param.{name}" for name in space.ranges()} <= set(frame.columns)
 
 
 def test_a_study_that_cannot_be_stored_is_the_machines_fault(tmp_path):

@@ -16,7 +16,7 @@ from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.study.rerun import Difference, changed_since, compared, made_with
 
-KEPT = Path(__file__).parents[1] / "support" / "run-folder-1"
+KEPT = Path(__file__).parents[1] / "support" / "run-folder"
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -172,7 +172,7 @@ def test_a_trial_that_is_not_complete_is_refused(run, kept: Path) -> None:
         ("study.toml", 'name = "lenet-small"', 'name = "python:Net"', "is a Python object"),
         ("candidates/000/candidate.json", '"learning_rate": ', '"learning_rate": -', "learning_rate cannot be used"),
         ("candidates/000/candidate.json", '"seed": ', '"seeed": ', "candidate."),
-        ("about.json", '"threads": 1', '"threads": 100000', "threads must be from 1 to 1024"),
+        ("candidates/000/candidate.json", '"threads": 1', '"threads": 100000', "threads must be from 1 to 1024"),
         ("dense.json", "{", "[", "the dense network cannot be read"),
     ],
 )

@@ -69,7 +69,7 @@ def test_same_seed_and_number_give_the_same_proposal_in_a_new_object(make):
 
 
 @pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
-def test_what_a_sampler_drew_before_does_not_matter(make):
+def test_earlier_draws_do_not_matter(make):
     used = make(0)
     proposals(7, lambda _: used)
     assert proposals(12, lambda _: used) == proposals(12, make)
@@ -107,11 +107,11 @@ def test_a_sampler_seeded_once_would_repeat_itself_after_a_resumption():
 @pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
 def test_two_workers_on_one_study_propose_different_points(make):
     study = two_objectives()
-    asked = []
+    proposed = []
     for worker in (make(0), make(1)):
         study.sampler = worker
-        asked.append(study.ask({"x": X}).params["x"])
-    assert asked[0] != asked[1]
+        proposed.append(study.ask({"x": X}).params["x"])
+    assert proposed[0] != proposed[1]
 
 
 @quick
@@ -137,10 +137,10 @@ def test_derived_seed_is_a_seed_and_depends_on_every_part(parts):
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_values_around_a_centre_lie_in_the_range(low, width, share, log, seed):
+def test_values_around_a_centre_lie_in_the_range(low, width, fraction, log, seed):
     ends = (math.exp(low), math.exp(low + width)) if log else (low, low + width)
     distribution = FloatDistribution(*ends, log=log)
-    centre = min(max(ends[0] + share * (ends[1] - ends[0]), ends[0]), ends[1])
+    centre = min(max(ends[0] + fraction * (ends[1] - ends[0]), ends[0]), ends[1])
     value = around(centre, distribution, np.random.default_rng(seed))
     assert ends[0] <= value <= ends[1]
 
@@ -152,10 +152,10 @@ def test_values_around_the_middle_are_normal_with_a_fifth_of_the_range(distribut
     centre = math.exp(middle) if distribution.log else middle
     random = np.random.default_rng(0)
     drawn = np.array([scale(around(centre, distribution, random)) for _ in range(4000)])
-    shares = (drawn - middle) / (high - low)
+    fractions = (drawn - middle) / (high - low)
     # Cut at 2.5 standard deviations: σ² (1 - 2 · 2.5 φ(2.5) / (2Φ(2.5) - 1)), φ(2.5) = 0.01753, Φ(2.5) = 0.99379.
-    assert shares.std() == pytest.approx(0.2 * math.sqrt(1 - 5 * 0.01753 / 0.98758), rel=0.04)
-    assert shares.mean() == pytest.approx(0, abs=0.01)
+    assert fractions.std() == pytest.approx(0.2 * math.sqrt(1 - 5 * 0.01753 / 0.98758), rel=0.04)
+    assert fractions.mean() == pytest.approx(0, abs=0.01)
 
 
 def test_a_range_of_one_value_gives_it():
@@ -184,7 +184,7 @@ def test_a_choice_and_what_has_no_centre_are_left_to_the_inner_sampler():
 # What the inner sampler sees
 
 
-def told(study, params, state=TrialState.COMPLETE, **attributes):
+def add_trial(study, params, state=TrialState.COMPLETE, **attributes):
     values = (0.5, 0.5) if state == TrialState.COMPLETE else None
     distributions = {name: {"x": X, "y": Y}[name] for name in params}
     study.add_trial(
@@ -196,23 +196,23 @@ def seen_values(view):
     return {trial.params["x"]: trial.value for trial in view.get_trials(states=(TrialState.COMPLETE,))}
 
 
-def test_view_is_the_loss_beside_comparable_trials_by_hand():
+def test_view_has_losses_relative_to_comparable_trials_by_hand():
     study = two_objectives()
     e = math.e
-    told(study, {"x": 0.1}, planned_sparsity=0.9, loss=e**2)
-    told(study, {"x": 0.2}, planned_sparsity=0.9, loss=e**4)
-    told(study, {"x": 0.3}, planned_sparsity=0.5, loss=e**-5)  # alone at its sparsity
-    told(study, {"x": 0.4}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": e**7})
-    told(study, {"x": 0.5}, planned_sparsity=0.9, loss=e**3, **{"rung.5": e**5})
+    add_trial(study, {"x": 0.1}, planned_sparsity=0.9, loss=e**2)
+    add_trial(study, {"x": 0.2}, planned_sparsity=0.9, loss=e**4)
+    add_trial(study, {"x": 0.3}, planned_sparsity=0.5, loss=e**-5)  # alone at its sparsity
+    add_trial(study, {"x": 0.4}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": e**7})
+    add_trial(study, {"x": 0.5}, planned_sparsity=0.9, loss=e**3, **{"rung.5": e**5})
     # The logarithms 2, 4 and 3 have the mean 3; at the rung, 7 and 5 have the mean 6.
     assert seen_values(view_of(study)) == pytest.approx({0.1: -1, 0.2: 1, 0.3: 0, 0.4: 1, 0.5: 0})
 
 
-def test_view_counts_a_candidate_that_went_on_once():
+def test_view_counts_a_resumed_candidate_once():
     study = two_objectives()
-    told(study, {"x": 0.1}, TrialState.PRUNED, candidate=0, planned_sparsity=0.9, **{"rung.5": 2.0})
-    told(study, {"x": 0.1}, candidate=0, planned_sparsity=0.9, loss=1.0, **{"rung.5": 2.0})
-    told(study, {"x": 0.2}, candidate=1, planned_sparsity=0.9, loss=1.0)
+    add_trial(study, {"x": 0.1}, TrialState.PRUNED, candidate=0, planned_sparsity=0.9, **{"rung.5": 2.0})
+    add_trial(study, {"x": 0.1}, candidate=0, planned_sparsity=0.9, loss=1.0, **{"rung.5": 2.0})
+    add_trial(study, {"x": 0.2}, candidate=1, planned_sparsity=0.9, loss=1.0)
     assert seen_values(view_of(study)) == {0.1: 0, 0.2: 0}
     assert len(view_of(study).get_trials(states=(TrialState.COMPLETE,))) == 2
 
@@ -226,12 +226,12 @@ def test_view_has_one_objective_to_be_minimized():
     assert [direction.name for direction in view_of(two_objectives()).directions] == ["MINIMIZE"]
 
 
-def test_view_leaves_out_what_tells_nothing():
+def test_view_has_no_trials_without_a_loss():
     study = two_objectives()
-    told(study, {"x": 0.1}, planned_sparsity=0.9, loss=1.0)
-    told(study, {"x": 0.2}, TrialState.FAIL, planned_sparsity=0.9)
-    told(study, {"x": 0.3}, TrialState.PRUNED, planned_sparsity=0.9)
-    told(study, {"x": 0.4}, TrialState.COMPLETE)
+    add_trial(study, {"x": 0.1}, planned_sparsity=0.9, loss=1.0)
+    add_trial(study, {"x": 0.2}, TrialState.FAIL, planned_sparsity=0.9)
+    add_trial(study, {"x": 0.3}, TrialState.PRUNED, planned_sparsity=0.9)
+    add_trial(study, {"x": 0.4}, TrialState.COMPLETE)
     study.enqueue_trial({"x": 0.5}, user_attrs={"planned_sparsity": 0.9})
     study.ask({"x": X})
     assert seen_values(view_of(study)) == {0.1: 0}
@@ -239,7 +239,7 @@ def test_view_leaves_out_what_tells_nothing():
 
 def test_view_keeps_params_and_their_distributions():
     study = two_objectives()
-    told(study, {"x": 0.25, "y": 0.5}, planned_sparsity=0.9, loss=1.0)
+    add_trial(study, {"x": 0.25, "y": 0.5}, planned_sparsity=0.9, loss=1.0)
     (trial,) = view_of(study).get_trials(states=(TrialState.COMPLETE,))
     assert (trial.params, trial.distributions) == ({"x": 0.25, "y": 0.5}, {"x": X, "y": Y})
 
@@ -247,12 +247,12 @@ def test_view_keeps_params_and_their_distributions():
 # Of a long study, a part
 
 
-def test_all_that_tell_are_shown_while_they_are_few():
+def test_few_trials_are_all_selected():
     values = [math.nan, *range(MAX_BEST + MAX_NEWEST), math.inf]
     assert select_trials(values) == list(range(1, MAX_BEST + MAX_NEWEST + 1))
 
 
-def test_of_many_the_best_and_the_newest_are_shown_oldest_first():
+def test_of_many_the_best_and_the_newest_are_selected_oldest_first():
     """Values fall from the oldest on: 1000, 999, …; but two of the first are the best of all."""
     values = [1000.0 - index for index in range(1000)]
     values[3], values[7] = -5.0, -7.0
@@ -263,27 +263,27 @@ def test_of_many_the_best_and_the_newest_are_shown_oldest_first():
 
 @quick
 @given(st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), max_size=600), st.integers(0, 10))
-def test_shown_are_no_more_than_allowed_with_all_of_the_best(values, seed):
+def test_the_selection_is_bounded_and_has_all_of_the_best(values, seed):
     finite = [value for value in values if math.isfinite(value)]
-    seen = select_trials(values)
-    assert seen == sorted(set(seen))
-    assert len(seen) == min(len(finite), MAX_BEST + MAX_NEWEST)
-    assert sorted(values[index] for index in seen)[:MAX_BEST] == sorted(finite)[:MAX_BEST]
+    selected = select_trials(values)
+    assert selected == sorted(set(selected))
+    assert len(selected) == min(len(finite), MAX_BEST + MAX_NEWEST)
+    assert sorted(values[index] for index in selected)[:MAX_BEST] == sorted(finite)[:MAX_BEST]
     newest = [index for index in range(len(values)) if math.isfinite(values[index])][-MAX_NEWEST:]
-    assert set(newest) <= set(seen)
+    assert set(newest) <= set(selected)
 
 
-def test_the_view_of_a_long_study_is_bounded_and_knows_the_best():
+def test_the_view_of_a_long_study_is_bounded_and_has_the_best():
     study = two_objectives()
     many = MAX_BEST + MAX_NEWEST + 50
     for number in range(many):
-        told(study, {"x": number / many}, planned_sparsity=0.9, loss=1.0 + number)  # the first is the best
-    seen = seen_values(view_of(study))
-    assert len(seen) == MAX_BEST + MAX_NEWEST
-    assert min(seen, key=seen.get) == 0.0
+        add_trial(study, {"x": number / many}, planned_sparsity=0.9, loss=1.0 + number)  # the first is the best
+    selected = seen_values(view_of(study))
+    assert len(selected) == MAX_BEST + MAX_NEWEST
+    assert min(selected, key=selected.get) == 0.0
     # Values are beside the mean of all, shown or not.
     mean = np.mean(np.log(np.arange(1, many + 1)))
-    assert seen[0.0] == pytest.approx(-mean)
+    assert selected[0.0] == pytest.approx(-mean)
 
 
 class Noting(BaseSampler):
@@ -315,7 +315,7 @@ class Noting(BaseSampler):
         self.notes.append(("reseed",))
 
 
-def test_without_a_centre_every_question_goes_to_the_inner_sampler_of_the_trial():
+def test_without_a_centre_every_call_goes_to_the_inner_sampler_of_the_trial():
     notes = []
     sampler = PlannedSampler(3, make=lambda seed: Noting(seed, notes))
     study = optuna.create_study(sampler=sampler)
@@ -338,22 +338,22 @@ def test_without_a_centre_every_question_goes_to_the_inner_sampler_of_the_trial(
 def centred_study(finished, notes):
     study = two_objectives(PlannedSampler(3, CENTRE, make=lambda seed: Noting(seed, notes)))
     for number in range(finished):
-        told(study, {"x": (number + 1) / 16}, planned_sparsity=0.9, loss=math.exp(number))
+        add_trial(study, {"x": (number + 1) / 16}, planned_sparsity=0.9, loss=math.exp(number))
     return study
 
 
-def test_the_inner_sampler_is_asked_once_enough_has_been_told():
+def test_the_inner_sampler_is_used_once_there_are_enough_trials():
     few, enough = centred_study(STARTUP - 1, []), centred_study(STARTUP, [])
     assert few.ask({"x": X}).params["x"] != 0.25
     assert enough.ask({"x": X}).params["x"] == 0.25
 
 
-def test_the_inner_sampler_is_shown_the_view_and_not_the_study():
+def test_the_inner_sampler_gets_the_view_and_not_the_study():
     notes = []
     study = centred_study(STARTUP, notes)
     trial = study.ask()
     assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 1e-3, 1, log=True)) == (0.25, 0.5)
-    shown = [seen for kind, seen, *_ in notes if kind in {"infer", "relative", "independent"}]
+    shown = [selected for kind, selected, *_ in notes if kind in {"infer", "relative", "independent"}]
     assert len(shown) == 3
     mean = (STARTUP - 1) / 2
     for view in shown:
@@ -366,7 +366,7 @@ def test_the_inner_sampler_is_shown_the_view_and_not_the_study():
 
 def test_a_paused_trial_counts_towards_the_start():
     study = centred_study(STARTUP - 1, [])
-    told(study, {"x": 0.9}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": 2.0})
+    add_trial(study, {"x": 0.9}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": 2.0})
     assert study.ask({"x": X}).params["x"] == 0.25
 
 
@@ -388,7 +388,7 @@ def test_the_fitted_sampler_prefers_where_losses_are_low():
     study = two_objectives()
     for number in range(20):
         x = (number + 0.5) / 20
-        told(study, {"x": x}, planned_sparsity=0.9, loss=0.01 + abs(x - 0.8))
+        add_trial(study, {"x": x}, planned_sparsity=0.9, loss=0.01 + abs(x - 0.8))
     proposed = []
     for seed in range(15):
         study.sampler = PlannedSampler(seed, {"x": 0.1})

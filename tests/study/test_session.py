@@ -111,7 +111,7 @@ def test_a_stop_while_the_test_images_are_read_leaves_them_for_later(tmp_path) -
     slow = replace(task, data=replace(task.data, read_test=read_test))
     stopped = run_study(run, spec, slow, stop=StopWhen(lambda: bool(stops)))
     assert stopped.stopped
-    assert "test_accuracy" not in json.loads(run.summary_file.read_text())["chosen"]
+    assert "test_metric" not in json.loads(run.summary_file.read_text())["chosen"]
     again = run_study(run, spec, task)
     assert not again.stopped
-    assert "test_accuracy" in json.loads(run.summary_file.read_text())["chosen"]
+    assert "test_metric" in json.loads(run.summary_file.read_text())["chosen"]

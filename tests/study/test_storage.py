@@ -115,15 +115,15 @@ def test_an_empty_queue_creates_no_trial(run: RunFolder) -> None:
         study.ask()
 
 
-def _take(address: str, folder: Path, told: "multiprocessing.Queue[list[int]]") -> None:
+def _start_all(address: str, folder: Path, results: "multiprocessing.Queue[list[int]]") -> None:
     study = a_study(RunFolder(folder, Shared(address)))
-    taken = []
+    started = []
     while True:
         try:
-            taken.append(study.ask().number)
+            started.append(study.ask().number)
         except QueueEmptyError:
             break
-    told.put(taken)
+    results.put(started)
 
 
 @pytest.mark.e2e
@@ -133,14 +133,14 @@ def test_many_processes_start_each_trial_once(run: RunFolder) -> None:
     for _ in range(60):
         study.enqueue_trial({})
     context = multiprocessing.get_context("spawn")
-    told: multiprocessing.Queue[list[int]] = context.Queue()
-    takers = [context.Process(target=_take, args=(run.shared.storage, run.path, told)) for _ in range(4)]
-    for taker in takers:
-        taker.start()
-    taken = [told.get(timeout=120) for _ in takers]
-    for taker in takers:
-        taker.join()
-    assert sorted(number for each in taken for number in each) == list(range(60))
+    results: multiprocessing.Queue[list[int]] = context.Queue()
+    processes = [context.Process(target=_start_all, args=(run.shared.storage, run.path, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    started = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    assert sorted(number for each in started for number in each) == list(range(60))
 
 
 @pytest.mark.e2e
@@ -160,8 +160,8 @@ def test_calls_wait_for_a_database_that_restarts(run: RunFolder, server: Server)
     trial.set_user_attr("a", 1)
     study.tell(trial, 1.0)
     starting.join()
-    (told,) = study.get_trials()
-    assert (told.state, told.value, told.user_attrs["a"]) == (TrialState.COMPLETE, 1.0, 1)
+    (ended,) = study.get_trials()
+    assert (ended.state, ended.value, ended.user_attrs["a"]) == (TrialState.COMPLETE, 1.0, 1)
 
 
 def test_opening_a_storage_waits_for_a_database_that_restarts(run: RunFolder, server: Server) -> None:

@@ -20,7 +20,7 @@ from sca_search.data import load_data
 from sca_search.ternary.allocation import LayerCost, LayerShape, allocate, least_loss_weighting
 from tests.support.command import TINY, sca_search
 
-FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "accuracy", "loss", "moved_share"]
+FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "metric", "loss", "moved_share"]
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ def test_study_leaves_its_tables_summary_page_and_model(tiny_run: tuple[Path, st
     assert list(trials["trial"]) == [0, 1, 2]
     assert set(front["trial"]) <= set(trials["trial"])
     assert summary["chosen"]["trial"] in set(trials["trial"])
-    assert {"sparsity", "accuracy", "test_accuracy", "layers"} <= summary["chosen"].keys()
+    assert {"sparsity", "metric", "test_metric", "layers"} <= summary["chosen"].keys()
     page = (run / "dashboard.html").read_text()
     assert "Finished: 3 trials" in page
     assert "plotly.js v" in page
@@ -101,7 +101,7 @@ def test_saved_trits_give_the_accuracy_that_the_study_claims(tiny_run: tuple[Pat
     val = load_data("digits", data_dir=None, seed=0).val
     logits = numpy_lenet(read_tensors(run / "chosen.safetensors"), val.images.numpy())
     accuracy = float((logits.argmax(1) == val.labels.numpy()).mean())
-    assert accuracy == pytest.approx(summary["chosen"]["accuracy"], abs=1.5 / len(val))
+    assert accuracy == pytest.approx(summary["chosen"]["metric"], abs=1.5 / len(val))
 
 
 def numpy_lenet(weights: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
@@ -182,7 +182,7 @@ def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, s
     run, _ = tiny_run
     history = pd.read_csv(run / "candidates" / "000" / "history.csv")
     assert list(history["phase"]) == ["ternary"] * 2 + ["frozen"] * 5
-    assert np.allclose(history["gap"], history["soft_accuracy"] - history["rounded_accuracy"])
+    assert np.allclose(history["gap"], history["soft_metric"] - history["rounded_metric"])
 
 
 @pytest.mark.e2e
@@ -270,8 +270,8 @@ def test_stopped_study_goes_on_without_loss_or_repetition(how: signal.Signals, w
     trials = pd.read_csv(run / "trials.csv")
     assert sorted(trials["candidate"]) == [0, 1, 2, 3]
     assert set(trials["state"]) == {"complete"}
-    kept = trials.set_index("trial").loc[finished["trial"], "accuracy"]
-    assert list(kept) == list(finished["accuracy"])
+    kept = trials.set_index("trial").loc[finished["trial"], "metric"]
+    assert list(kept) == list(finished["metric"])
 
 
 @pytest.mark.e2e
@@ -340,7 +340,7 @@ def test_goal_of_an_accuracy_gives_the_sparsest_that_has_it(run, tmp_path: Path)
     trials = pd.read_csv(tmp_path / "runs" / "goal" / "trials.csv")
     chosen = json.loads((tmp_path / "runs" / "goal" / "summary.json").read_text())["chosen"]
     assert trials["planned_sparsity"][0] == 0.9
-    assert chosen["sparsity"] == pytest.approx(trials.loc[trials["accuracy"] >= 0.5, "sparsity"].max())
+    assert chosen["sparsity"] == pytest.approx(trials.loc[trials["metric"] >= 0.5, "sparsity"].max())
 
 
 @pytest.mark.e2e

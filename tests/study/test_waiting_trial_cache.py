@@ -50,7 +50,7 @@ def test_a_waiting_trial_is_read_once(url):
     assert read_by(storage, study) == (0, ["WAITING"] * 5)
 
 
-def test_a_trial_under_way_is_read_again_until_it_is_finished(url):
+def test_a_running_trial_is_read_again_until_it_is_finished(url):
     storage = Counted(url)
     study = opened(storage)
     queued(study, 3)
@@ -64,16 +64,16 @@ def test_a_trial_under_way_is_read_again_until_it_is_finished(url):
     assert read_by(storage, study)[0] == 0
 
 
-def test_what_another_process_does_is_seen(url):
+def test_changes_by_another_process_are_read(url):
     storage = Counted(url)
     ours, theirs = opened(storage), opened(RDBStorage(url))
     queued(ours, 3)
     assert read_by(storage, ours)[1] == ["WAITING"] * 3
     theirs.tell(theirs.ask(), 1.0)
-    taken = theirs.ask()
+    started = theirs.ask()
     theirs.enqueue_trial({"x": 0.9})
     assert read_by(storage, ours) == (3, ["COMPLETE", "RUNNING", "WAITING", "WAITING"])
-    theirs.tell(taken, 2.0)
+    theirs.tell(started, 2.0)
     assert read_by(storage, ours) == (1, ["COMPLETE", "COMPLETE", "WAITING", "WAITING"])
     assert [ours.ask().number for _ in range(2)] == [2, 3]
 
@@ -95,18 +95,18 @@ steps = st.lists(st.sampled_from(["queue", "ask", "tell", "fail", "their ask", "
 @pytest.mark.e2e
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(steps)
-def test_whatever_happens_a_study_reads_what_a_plain_storage_reads(tmp_path_factory, happening):
+def test_a_study_always_reads_what_a_plain_storage_reads(tmp_path_factory, happening):
     url = f"sqlite:///{tmp_path_factory.mktemp('queue') / 'study.db'}"
     ours, theirs = opened(WaitingTrialCache(url)), opened(RDBStorage(url))
-    taken = {ours: [], theirs: []}
+    started = {ours: [], theirs: []}
     for step in happening:
         study = theirs if step.startswith("their") else ours
         if step == "queue":
             queued(study, 2)
         elif step.endswith("ask"):
-            taken[study].append(study.ask())
-        elif step.endswith("tell") and taken[study]:
-            study.tell(taken[study].pop(), 1.0)
-        elif step == "fail" and taken[study]:
-            study.tell(taken[study].pop(0), state=TrialState.FAIL)
+            started[study].append(study.ask())
+        elif step.endswith("tell") and started[study]:
+            study.tell(started[study].pop(), 1.0)
+        elif step == "fail" and started[study]:
+            study.tell(started[study].pop(0), state=TrialState.FAIL)
         assert ours.get_trials() == opened(RDBStorage(url)).get_trials()

@@ -516,7 +516,7 @@ def two_commands(folder: Path, times: int, _server: Server | None = None) -> Inj
             break  # the first was done by then, and nobody is there to be disturbed
         assert code == 2, case.screen("second.txt")
         seconds.append(time.monotonic() - began)
-        assert case.screen("second.txt").count("another sca-search is working on this run") == index + 1
+        assert case.screen("second.txt").count("is in use by another process") == index + 1
         if process.poll() is not None:
             break
     return _ended(process, case, seconds)

@@ -13,21 +13,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sca_search.cli.features_run import dense_state
+from sca_search.cli.dashboard import dense_state
 from sca_search.cli.run import show_command
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Ramp, Tracked
 from sca_search.config.study import StudySpec
-from sca_search.dashboard.live import LiveStudies, asked_for
-from sca_search.dashboard.page import embedded
-from sca_search.dashboard.writing import document_of
+from sca_search.dashboard.live import LiveStudies, requested_export
+from sca_search.dashboard.page import document_of, embedded
 from sca_search.errors import RunError
 from sca_search.export.run import found_network, trial_row
 from sca_search.paper.result import read_result
 from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
+from sca_search.runs.integrity import require_sound
 from sca_search.runs.provenance import note_command
-from sca_search.runs.study_database import require_sound
 from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study
@@ -51,7 +50,7 @@ from tests.support.fuzzing import (
     through,
 )
 
-RUN = Path(__file__).parent / "run-folder-1"
+RUN = Path(__file__).parent / "run-folder"
 BYTES: tuple[Mutator, ...] = (damaged, spliced)
 JSON: tuple[Mutator, ...] = (altered, altered, altered, reworded, damaged, spliced)
 TEXT: tuple[Mutator, ...] = (reworded, reworded, shuffled_lines, damaged, spliced)
@@ -116,7 +115,7 @@ def _pages(place: Path) -> list[Reader]:
             _of_run(f"live: {name}", place, f"candidates/000/{name}", lambda: live.detail(0, 0))
             for name in DETAIL_FILES
         ),
-        Reader("live: request to export", b'{"study": 0, "trial": 1}', lambda body: asked_for(body, 2), JSON),
+        Reader("live: request to export", b'{"study": 0, "trial": 1}', lambda body: requested_export(body, 2), JSON),
     ]
 
 
@@ -161,7 +160,7 @@ def _candidate(run: RunFolder) -> Candidate:
 def _gone_on(folder: Path, place: Path) -> list[Reader]:
     run = RunFolder(place)
     database = (place / "study.db").read_bytes()
-    entry = b'{"method": "twn", "seed": 0, "trials": 1, "failed": 0, "epochs": 3, "trial": 0, "accuracy": 0.5}'
+    entry = b'{"method": "twn", "seed": 0, "trials": 1, "failed": 0, "epochs": 3, "trial": 0, "metric": 0.5}'
     notes = b'{"model.safetensors": "study--0123456789abcdef--model.safetensors", "history.csv": "study--1--h"}'
     cell = b'{"epochs": 3, "network": "lenet", "top1": [0.5], "top5": [0.9], "sparsity": [0.1], "failed": 0}'
     return [

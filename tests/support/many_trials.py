@@ -19,7 +19,7 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
         row = real.iloc[number % len(real)].to_dict() | {"trial": number, "candidate": number}
         sparsity = float(random.uniform(0.0, 0.995))
         row |= {"sparsity": sparsity, "planned_sparsity": sparsity}
-        row["accuracy"] = float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01))
+        row["metric"] = float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01))
         row["loss"] = float(0.03 + random.exponential(0.05))
         row["ternary_bytes"] = float(5000 * (1.02 - sparsity))
         for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "sharpness"):
@@ -27,9 +27,9 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
         row["started"] = pd.Timestamp(1_800_000_000 + 3 * number, unit="s", tz="UTC").isoformat(timespec="milliseconds")
         rows.append(row)
         if number % 10 == 9:
-            gone = {"accuracy": np.nan, "sparsity": np.nan, "ternary_bytes": np.nan, "loss": np.nan}
+            gone = {"metric": np.nan, "sparsity": np.nan, "ternary_bytes": np.nan, "loss": np.nan}
             paused = number % 20 == 9
-            rows[-1] |= gone | {"state": "paused" if paused else "failed", "rung_accuracy": 0.9 if paused else np.nan}
+            rows[-1] |= gone | {"state": "paused" if paused else "failed", "rung_metric": 0.9 if paused else np.nan}
             rows[-1]["reason"] = "" if paused else "the loss became nan in epoch 3"
             continue
         _copy_candidate(source, target, int(real.iloc[number % len(real)]["candidate"]), row)
@@ -48,6 +48,4 @@ def _copy_candidate(source: Path, target: Path, number: int, row: dict[str, obje
     for name in ("history.csv", "distribution.json"):
         shutil.copyfile(source / "candidates" / f"{number:03d}" / name, home / name)
     record = json.loads((source / "candidates" / f"{number:03d}" / "candidate.json").read_text())
-    (home / "candidate.json").write_text(
-        json.dumps(record | {"accuracy": row["accuracy"], "sparsity": row["sparsity"]})
-    )
+    (home / "candidate.json").write_text(json.dumps(record | {"metric": row["metric"], "sparsity": row["sparsity"]}))

@@ -14,6 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from hypothesis import settings
+
 from sca_search.cli.app import main as sca_search
 
 # With any of these outside of quotes a line needs a shell.
@@ -58,6 +60,8 @@ def run_block(language: str, text: str, file: str | None) -> int:
 
 
 def main(blocks: list[dict[str, Any]]) -> int:
+    settings.register_profile("page", deadline=None)  # the time of an example depends on the load of the machine
+    settings.load_profile("page")
     sys.path.insert(0, "")  # as `python -c` does: a page's own modules are in its folder
     for block in blocks:
         try:

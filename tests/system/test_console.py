@@ -19,17 +19,17 @@ def usual_manner():
     configure_output()
 
 
-def test_strict_has_no_number_that_json_lacks() -> None:
+def test_jsonable_has_no_nan_and_no_infinity() -> None:
     given = {"a": math.nan, 1: (math.inf, -math.inf, 0.5), "b": Path("x/y"), "c": np.float32(0.25), "d": np.int64(3)}
     assert jsonable(given) == {"a": None, "1": [None, None, 0.5], "b": "x/y", "c": 0.25, "d": 3}
 
 
-def test_strict_spells_out_a_path_that_is_no_text() -> None:
+def test_jsonable_escapes_a_path_that_is_not_unicode() -> None:
     assert jsonable(Path(b"a\xff".decode("utf-8", "surrogateescape"))) == "a\\xff"
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("text", "shown"),
     [
         ("\x1b[31mred", "\\x1b[31mred"),
         ("\x9b2J", "\\x9b2J"),
@@ -39,11 +39,11 @@ def test_strict_spells_out_a_path_that_is_no_text() -> None:
         ("é ☃ e\u0301 \t 100 % [bold] :smile:", "é ☃ e\u0301 \t 100 % [bold] :smile:"),
     ],
 )
-def test_what_a_terminal_would_obey_is_spelled_out(given: str, seen: str) -> None:
-    assert printable(given) == seen
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
 
 
-def test_a_screen_takes_no_text_for_markup_and_gives_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_prints_text_without_markup_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("\x1b[1m", "[/red]", title="\u202e[b]")
     table.add_row("[/x]", "\x1b]0;title\x07")
     screen = SafeConsole(width=80)
@@ -56,7 +56,7 @@ def test_a_screen_takes_no_text_for_markup_and_gives_no_orders(capsys: pytest.Ca
     assert "[/x]" in printed
 
 
-def test_an_answer_says_the_same_without_orders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     configure_output(json=True)
     print_json({"name": "\x1b[31m\x9b\u202e\ud800 é"})
     printed = capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_an_answer_says_the_same_without_orders(capsys: pytest.CaptureFixture[st
     assert not set(printed) & set("\x1b\x9b\u202e\ud800")
 
 
-def test_answer_is_silent_where_nobody_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_printed_only_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": 1})
     assert capsys.readouterr().out == ""
 
@@ -107,7 +107,7 @@ def test_every_key_of_a_study_and_a_plan_is_documented(run, tiny_run: tuple[Path
         assert f"`{key}`" in text, key
 
 
-def test_version_is_told_in_words_and_to_a_script(run) -> None:
+def test_version_as_text_and_json(run) -> None:
     assert run("--version").stdout == f"sca-search {__version__}\n"
     assert json.loads(run("--version", "--json").stdout) == {"version": __version__}
 
@@ -124,7 +124,7 @@ def test_quiet_leaves_the_chosen_model_and_where_it_is(run, tiny_run: tuple[Path
     ]
 
 
-def test_quiet_and_verbose_together_are_refused(run, tmp_path: Path) -> None:
+def test_quiet_and_verbose_together_are_rejected(run, tmp_path: Path) -> None:
     outcome = run("show", "-q", "-v", str(tmp_path))
     assert (outcome.returncode, outcome.stderr) == (2, "--quiet and --verbose cannot be given together\n")
 

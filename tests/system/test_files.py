@@ -45,7 +45,7 @@ def test_write_text_replaces_the_file(tmp_path):
     assert names_in(tmp_path) == ["note.txt"]
 
 
-def test_write_text_spells_out_what_is_no_unicode(tmp_path):
+def test_write_text_escapes_what_is_not_unicode(tmp_path):
     write_text_atomic(tmp_path / "note.txt", "a\udcffb")
     assert (tmp_path / "note.txt").read_text() == "a\\udcffb"
 
@@ -56,7 +56,7 @@ def test_write_json_can_be_read_back(tmp_path):
     assert json.loads((tmp_path / "spec.json").read_text()) == value
 
 
-def test_write_json_refuses_nan_and_leaves_the_old_file(tmp_path):
+def test_write_json_rejects_nan_and_leaves_the_old_file(tmp_path):
     (tmp_path / "spec.json").write_text("{}")
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json_atomic(tmp_path / "spec.json", float("nan"))

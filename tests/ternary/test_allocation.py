@@ -90,7 +90,7 @@ def test_erdos_renyi_by_hand() -> None:
     assert split["fc1"] == pytest.approx(1 - factor * 3648 / 1_605_632)
 
 
-def test_a_layer_that_is_full_leaves_its_share_to_the_others() -> None:
+def test_a_layer_that_is_full_leaves_its_fraction_to_the_others() -> None:
     # 10 + 90 weights, half of them kept: the first wants all of its 10, so the second keeps 40 of 90.
     layers = [LayerShape("small", (10, 1)), LayerShape("large", (90, 1))]
     split = allocate(layers, {"small": 5.0, "large": 0.0}, 0.5)
@@ -98,7 +98,7 @@ def test_a_layer_that_is_full_leaves_its_share_to_the_others() -> None:
     assert split["large"] == pytest.approx(5 / 9)
 
 
-def test_a_sparsity_beyond_the_floors_is_refused_with_the_highest_possible() -> None:
+def test_a_sparsity_beyond_the_floors_is_rejected_with_the_highest_possible() -> None:
     layers = [LayerShape("a", (10, 10), 10), LayerShape("b", (10, 10), 10)]
     with pytest.raises(SpecError, match=r"the highest possible is 0\.90000"):
         allocate(layers, uniform_weighting(layers), 0.95)

@@ -197,7 +197,7 @@ def test_only_the_layer_whose_pull_is_late_waits_with_its_alpha():
     assert control.alphas() == pytest.approx({"1": early, "4": late}, rel=1e-5)
 
 
-def test_prior_is_asked_for_what_the_candidate_asks():
+def test_prior_is_requested_what_the_candidate_asks():
     """Where earlier trials say that asking for more reaches the plan."""
     model = network("paper")
     thetas = numpy_latents(model)

@@ -325,7 +325,7 @@ def test_the_latents_are_left_alone():
     assert torch.equal(latents["a"], tensor([[0.1, 2.0, -0.3]]))
 
 
-def test_moved_share_is_over_all_weights():
+def test_moved_fraction_is_over_all_weights():
     assert ExactTrits({"a": torch.zeros(2, 5), "b": torch.zeros(10)}, 5, ()).adjusted_fraction == 0.25
     assert ExactTrits({}, 0, ()).adjusted_fraction == 0.0
 

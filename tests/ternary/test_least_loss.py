@@ -89,7 +89,7 @@ def test_limit_that_holds_without_zeros_is_told() -> None:
     assert allocate_within(TWO, {"a": 0.0, "b": 1.0}, [wide]) == {"a": 0.0, "b": 0.0}
 
 
-def test_limit_that_nothing_meets_is_refused_with_what_can_be_met() -> None:
+def test_limit_that_nothing_meets_is_rejected_with_what_can_be_met() -> None:
     # Floors: one of 1,000 weights in a, one of 3,000 in b.
     limit = linear(1.5, fixed=2.0, a=4.0, b=6.0)
     with pytest.raises(SpecError) as refused:

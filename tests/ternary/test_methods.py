@@ -316,7 +316,7 @@ def test_baked_network_computes_what_the_rounded_one_did(method, task, start):
     np.testing.assert_allclose(after.numpy(), before.numpy(), rtol=1e-4, atol=1e-4)
 
 
-def test_lr_net_refuses_transposed_convolutions(task):
+def test_lr_net_rejects_transposed_convolutions(task):
     class Transposed(type(task)):
         @property
         def transposed(self):
@@ -350,7 +350,7 @@ def test_methods_have_a_class_and_a_reference():
         ({"method": "ttq", "form": "paper"}, "must not be given with the method 'ttq', got 'paper'"),
     ],
 )
-def test_goal_that_a_method_cannot_have_is_refused(flags, sentence):
+def test_goal_that_a_method_cannot_have_is_rejected(flags, sentence):
     with pytest.raises(SpecError, match=sentence):
         resolve(None, flags)
 

@@ -166,7 +166,7 @@ def test_alpha_near_sparsity_1_keeps_the_largest_weight():
 
 @quick
 @given(weights, st.floats(0, 2.5))
-def test_sparsity_is_the_share_inside_the_basin(values, alpha):
+def test_sparsity_is_the_fraction_inside_the_basin(values, alpha):
     magnitudes = np.abs(np.array(values, dtype=np.float64))
     edge = math.inf if alpha >= 2 else np.arctanh(np.sqrt(alpha / 2))
     assume((np.abs(magnitudes - edge) > 1e-6).all())

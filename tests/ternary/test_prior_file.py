@@ -74,24 +74,24 @@ def test_a_new_file_replaces_the_old_one_and_leaves_nothing_beside(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_missing_file_is_refused(path):
+def test_a_missing_file_is_rejected(path):
     assert refusal(path) == f"{path}: there is no such prior file"
 
 
-def test_a_folder_is_refused(tmp_path):
+def test_a_folder_is_rejected(tmp_path):
     assert "cannot be read as a prior file" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"not json", b'{"format": "sca-search/prior"', b"\xff\xfe\x00"], ids=["empty", "text", "cut", "bytes"]
 )
-def test_what_is_no_json_is_refused(path, raw):
+def test_what_is_no_json_is_rejected(path, raw):
     path.write_bytes(raw)
     assert "cannot be read as a prior file" in refusal(path)
 
 
 @pytest.mark.parametrize(("value", "kind"), [([1, 2], "list"), ("prior", "str"), (3, "int"), (None, "NoneType")])
-def test_json_that_is_no_object_is_refused(path, value, kind):
+def test_json_that_is_no_object_is_rejected(path, value, kind):
     path.write_text(json.dumps(value))
     assert refusal(path) == f"{path}: a prior must be a JSON object, got {kind}"
 
@@ -105,12 +105,12 @@ def test_json_that_is_no_object_is_refused(path, value, kind):
         ({"version": "1"}, "'sca-search/prior', version '1'"),
     ],
 )
-def test_another_format_or_version_is_refused(path, changes, given_words):
+def test_another_format_or_version_is_rejected(path, changes, given_words):
     path.write_text(json.dumps(content(**changes)))
     assert refusal(path) == (f"{path}: a prior must have the format 'sca-search/prior', version 1, got {given_words}")
 
 
-def test_a_prior_of_another_form_is_refused(path):
+def test_a_prior_of_another_form_is_rejected(path):
     write_prior(path, "sharpened", LAYERS, SEEN)
     assert refusal(path) == f"{path}: the prior must be of this study's form, paper, got 'sharpened'"
 
@@ -125,14 +125,14 @@ def test_a_prior_of_another_form_is_refused(path):
     ],
     ids=["fewer", "renamed", "reshaped", "more"],
 )
-def test_a_prior_of_other_layers_is_refused_with_both(path, layers):
+def test_a_prior_of_other_layers_is_rejected_with_both(path, layers):
     write_prior(path, "paper", layers, ())
     sentence = refusal(path)
     assert "this study's layers, conv2 32×16×5×5, fc1 64×128, got conv2 32×16×5×5" in sentence
 
 
 @pytest.mark.parametrize("layers", [None, [], "conv2", {"conv2": 3}])
-def test_layers_that_are_none_are_refused(path, layers):
+def test_layers_that_are_none_are_rejected(path, layers):
     path.write_text(json.dumps(content(layers=layers)))
     assert "the prior must be of this study's layers" in refusal(path)
 
@@ -158,18 +158,18 @@ GOOD = {"layer": "conv2", "asked": 0.5, "reached": 0.5, "strength": 1.0}
     ],
     ids=str,
 )
-def test_a_damaged_observation_is_refused(path, observation):
+def test_a_damaged_observation_is_rejected(path, observation):
     path.write_text(json.dumps(content(observations=[GOOD, observation])))
     assert "is a damaged prior, an observation is invalid: " in refusal(path)
 
 
 @pytest.mark.parametrize("observations", [None, 3, "all", {"conv2": GOOD}])
-def test_observations_that_are_no_list_are_refused(path, observations):
+def test_observations_that_are_no_list_are_rejected(path, observations):
     path.write_text(json.dumps(content(observations=observations)))
     assert "is a damaged prior" in refusal(path)
 
 
-def test_a_file_without_observations_is_refused(path):
+def test_a_file_without_observations_is_rejected(path):
     whole = content()
     del whole["observations"]
     path.write_text(json.dumps(whole))
@@ -195,7 +195,7 @@ def digits_prior(form="sharpened", **changes):
     ],
     ids=["missing", "text", "form", "observation"],
 )
-def test_command_refuses_a_bad_prior_before_anything_is_written(run, text, sentence):
+def test_command_rejects_a_bad_prior_before_anything_is_written(run, text, sentence):
     if text is not None:
         Path("given.json").write_text(text)
     outcome = run("--prior", "given.json", "--trials", "1")
@@ -210,7 +210,7 @@ def test_command_takes_a_good_prior_in_a_dry_run(run):
     assert run("--prior", "given.json", "--dry-run").returncode == 0
 
 
-def test_numbers_beyond_all_bounds_and_endless_brackets_are_refused(path):
+def test_numbers_beyond_all_bounds_and_endless_brackets_are_rejected(path):
     observation = '{"layer": "conv2", "asked": 0.5, "reached": 0.5, "strength": ' + "9" * 400 + "}"
     path.write_text(json.dumps(content(observations=[])).replace("[]", f"[{observation}]"))
     assert "damaged prior" in refusal(path)
@@ -219,7 +219,7 @@ def test_numbers_beyond_all_bounds_and_endless_brackets_are_refused(path):
 
 
 @pytest.mark.parametrize("given", ["0.5", True, None, [0.5]])
-def test_what_only_looks_like_a_number_is_refused(path, given):
+def test_what_only_looks_like_a_number_is_rejected(path, given):
     entry = {"layer": "conv2", "asked": given, "reached": 0.5, "strength": 1.0}
     path.write_text(json.dumps(content(observations=[entry])))
     assert "damaged prior" in refusal(path)

@@ -126,7 +126,7 @@ def test_a_paused_training_goes_on_with_the_images_that_it_would_have_seen(
     assert paused.score == whole.score
 
 
-def test_a_warm_start_without_answers_is_read_back(task: Task, tmp_path: Path) -> None:
+def test_a_warm_start_without_outputs_is_read_back(task: Task, tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     first = warm_start(run, SPEC, task)
     again = warm_start(run, SPEC, task)

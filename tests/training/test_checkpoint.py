@@ -29,7 +29,7 @@ def checkpoint(**changes):
         "epoch": 5,
         "unit": 1.25e-7,
         "alphas": {"conv2": 0.1, "fc1": 1.9999999999999998},
-        "history": [{"phase": "ternary", "epoch": 1, "soft_accuracy": 0.1}],
+        "history": [{"phase": "ternary", "epoch": 1, "soft_metric": 0.1}],
         "model": {
             "conv2.parametrizations.weight.original": torch.randn(3, 2, 2, 2, generator=generator),
             "bn2.num_batches_tracked": torch.tensor(17),
@@ -132,7 +132,7 @@ def refusal(path):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, 0.5, 0.99])
-def test_a_truncated_file_is_refused(path, kept):
+def test_a_truncated_file_is_rejected(path, kept):
     save_checkpoint(path, checkpoint())
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
@@ -150,13 +150,13 @@ def test_a_truncated_file_is_refused(path, kept):
     ],
     ids=["text", "zeros", "ones", "list", "pickle"],
 )
-def test_garbage_is_refused(path, raw):
+def test_garbage_is_rejected(path, raw):
     path.parent.mkdir(parents=True)
     path.write_bytes(raw)
     assert "must be a readable checkpoint" in refusal(path)
 
 
-def test_a_missing_file_and_a_folder_are_refused(path):
+def test_a_missing_file_and_a_folder_are_rejected(path):
     assert "must be a readable checkpoint" in refusal(path)
     path.mkdir(parents=True)
     assert "must be a readable checkpoint" in refusal(path)
@@ -173,7 +173,7 @@ def test_a_missing_file_and_a_folder_are_refused(path):
     ],
     ids=["none", "torch", "plain", "version", "unversioned"],
 )
-def test_another_format_or_version_is_refused(path, metadata):
+def test_another_format_or_version_is_rejected(path, metadata):
     """A model of ours, or anybody's safetensors file, under a checkpoint's name."""
     path.parent.mkdir(parents=True)
     save_file({"model/a": torch.zeros(2)}, path, metadata=metadata)
@@ -200,7 +200,7 @@ def about(tensors: dict[str, torch.Tensor], facts: str) -> dict[str, str]:
         "",
     ],
 )
-def test_damaged_facts_are_refused(path, facts):
+def test_damaged_facts_are_rejected(path, facts):
     path.parent.mkdir(parents=True)
     tensors = {"model/a": torch.zeros(2), "random/torch": torch.get_rng_state()}
     save_file(tensors, path, metadata=about(tensors, facts))
@@ -208,7 +208,7 @@ def test_damaged_facts_are_refused(path, facts):
 
 
 @pytest.mark.parametrize("tensors", [{"model/a": torch.zeros(2)}, {"else/a": torch.zeros(2)}], ids=["none", "else"])
-def test_a_file_without_a_random_state_or_with_other_tensors_is_refused(path, tensors):
+def test_a_file_without_a_random_state_or_with_other_tensors_is_rejected(path, tensors):
     path.parent.mkdir(parents=True)
     save_file(tensors, path, metadata=about(tensors, json.dumps(FACTS)))
     assert "must be a readable checkpoint" in refusal(path)

@@ -14,7 +14,7 @@ from torch import nn
 
 from sca_search.dashboard.feature_maps import page_features, sheet
 from sca_search.errors import RunError
-from sca_search.training.features import LARGEST_SIDE, activations, compare_features, linear_cka
+from sca_search.training.features import MAX_SIDE, activations, compare_features, linear_cka
 from tests.support.command import Outcome
 
 
@@ -88,7 +88,7 @@ def test_wide_maps_are_averaged_down() -> None:
     batches = [(torch.randn(4, 1, 96, 64), torch.zeros(4, dtype=torch.long))]
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)).eval()
     found = compare_features(model, model, batches, named("a", "b"), [])
-    assert (found.images.height, found.images.width) == (LARGEST_SIDE, 21)
+    assert (found.images.height, found.images.width) == (MAX_SIDE, 21)
 
 
 def test_a_study_ends_with_the_maps_of_its_chosen_trial(tiny_run: tuple[Path, str]) -> None:
@@ -118,7 +118,7 @@ def test_features_of_any_trial_become_a_picture(tiny_run: tuple[Path, str], run:
     ("arguments", "sentence"),
     [
         (("--trial", "77"), "there is no trial 77"),
-        (("--out", "maps.jpg"), "--out must be a file that ends in .png, got 'maps.jpg'"),
+        (("--out", "maps.jpg"), "--out must end in .png, got 'maps.jpg'"),
     ],
 )
 def test_bad_requests_are_one_sentence(
@@ -131,7 +131,7 @@ def test_bad_requests_are_one_sentence(
     assert list(Path().iterdir()) == []
 
 
-def test_damaged_features_are_refused() -> None:
+def test_damaged_features_are_rejected() -> None:
     with pytest.raises(RunError, match=r"features\.json cannot be read"):
         page_features(
             {"labels": [], "compared": 1, "images": {"width": 2, "height": 2, "pixels": ["AA=="]}, "layers": []}

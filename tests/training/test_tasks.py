@@ -155,9 +155,9 @@ def test_a_regression_is_searched_shown_and_exported_in_its_units(run: Run, tmp_
     assert "Test r2 0." in done.stdout
     assert "accuracy" not in done.stdout
     summary = json.loads(Path("runs/ink/summary.json").read_text())
-    assert (summary["metric"], summary["task"]) == ("r2", "regression")
+    assert (summary["metric_name"], summary["task"]) == ("r2", "regression")
     trials = pd.read_csv("runs/ink/trials.csv")
-    assert (trials["accuracy_error"] > 0).all()
+    assert (trials["metric_error"] > 0).all()
     shown = run("show", "runs/ink")
     assert " r2 " in shown.stdout
     exported = run("export", "runs/ink", "--out", "out", "--seconds", "1", "--format", "packed,c,torch")
@@ -171,7 +171,7 @@ def test_a_regression_is_searched_shown_and_exported_in_its_units(run: Run, tmp_
     answers = model(torch.from_numpy((images[1500:] * 15).astype(np.uint8) / 255.0).float()[:, None])[:, 0].numpy()
     wanted = ink[1500:]
     r2 = 1 - ((answers - wanted) ** 2).sum() / ((wanted - wanted.mean()) ** 2).sum()
-    assert r2 == pytest.approx(summary["chosen"]["test_accuracy"], abs=1e-3)
+    assert r2 == pytest.approx(summary["chosen"]["test_metric"], abs=1e-3)
     assert run("verify", "out", "--seconds", "1").returncode == 0
     with opened(Path("runs/ink/dashboard.html")) as page:
         told = page.inner_text("body")
@@ -273,7 +273,7 @@ def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
         ),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_is_written(
+def test_what_cannot_be_searched_is_rejected_before_anything_is_written(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("LIMIT", "0"))

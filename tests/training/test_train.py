@@ -145,7 +145,7 @@ def test_model_with_a_state_computes_what_the_trained_one_did(task, start):
 
 
 def test_gap_is_what_rounding_costs():
-    assert Epoch("ternary", 1, 2, soft_accuracy=0.75, rounded_accuracy=0.5).gap == 0.25
+    assert Epoch("ternary", 1, 2, soft_metric=0.75, rounded_metric=0.5).gap == 0.25
 
 
 # The optimizer
@@ -189,7 +189,7 @@ def test_decay_reaches_the_last_layer_only(task, start):
     assert [group["weight_decay"] for group in groups if group.get("weight_decay")] == [1e-4]
 
 
-def test_no_decay_asked_for_makes_no_group_of_it(task, start):
+def test_no_decay_requested_makes_no_group_of_it(task, start):
     model = ternarized(task, start)
     groups = parameter_groups(model, FitPlan(1, 0.01, 0.02, last_layer="fc2"), latents(model).values())
     assert len(groups) == 2
@@ -276,7 +276,7 @@ def test_rate_is_multiplied_at_the_epochs_named():
     np.testing.assert_allclose(moved, [0.1] * 4 + [0.01] * 6 + [0.05] * 6, rtol=1e-6)
 
 
-def test_batches_that_are_added_up_share_a_step_and_the_rate_still_makes_one_cycle():
+def test_batches_that_are_added_up_fraction_a_step_and_the_rate_still_makes_one_cycle():
     moved = steps_taken(FitPlan(epochs=10, learning_rate=0.1, trainer={"accumulate_grad_batches": 2}))
     np.testing.assert_array_equal(moved[::2], np.zeros(20))
     np.testing.assert_allclose(moved[1::2], adam_steps(*one_cycle(0.1, 20)), rtol=1e-5)
@@ -321,7 +321,7 @@ TRAINERS = pytest.mark.parametrize("trainer", [{}, {"gradient_clip_val": 1e9}], 
 
 
 @TRAINERS
-def test_schedules_move_before_each_batch_by_its_share_of_the_epoch(trainer):
+def test_schedules_move_before_each_batch_by_its_fraction_of_the_epoch(trainer):
     split = Split(torch.randn(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3)
     control, epochs = Recorder(), []
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -438,11 +438,11 @@ def test_dense_start_learns_and_tells_of_each_epoch(task):
     start = train_dense(task, epochs=3, learning_rate=0.01, seed=0, on_epoch=told.append)
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [("dense", n, 3) for n in (1, 2, 3)]
     assert start.score.accuracy > 0.8
-    assert told[-1].soft_accuracy == told[-1].rounded_accuracy == start.score.accuracy
+    assert told[-1].soft_metric == told[-1].rounded_metric == start.score.accuracy
     assert start.score.accuracy == pytest.approx(accuracy_by_hand(task.model_with(start.state), task.data.val))
 
 
-def test_answers_of_the_dense_start_are_its_logits_in_the_splits_order(task, start):
+def test_outputs_of_the_dense_start_are_its_logits_in_the_splits_order(task, start):
     model = task.model_with(start.state).eval()
     with torch.no_grad():
         expected = model(task.data.train.images)
@@ -552,7 +552,7 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
         *(("frozen", n, 2) for n in (1, 2)),
     ]
     assert settled.history == tuple(told)
-    recorded = [(epoch.soft_accuracy, epoch.rounded_accuracy) for epoch in told]
+    recorded = [(epoch.soft_metric, epoch.rounded_metric) for epoch in told]
     np.testing.assert_allclose(recorded, expected, atol=1e-9)
     assert all(epoch.gap == 0 for epoch in told[3:])
     zeros = math.floor(0.9 * ALL_TERNARY + 0.5)
@@ -587,7 +587,7 @@ def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
     assert settled.score.accuracy > 0.5
 
 
-def test_moved_share_is_the_distance_to_the_plan(task, start):
+def test_moved_fraction_is_the_distance_to_the_plan(task, start):
     """A short pull in the paper's form misses the plan, and says by how much."""
     settled = train(task, start, papers(sparsity=0.97))
     zeros = math.floor(0.97 * ALL_TERNARY + 0.5)
@@ -727,7 +727,7 @@ def test_a_pause_without_a_place_for_its_checkpoint_writes_nothing(few, few_star
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
+def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save_checkpoint(path, Checkpoint(1, 1.0, {}, [], {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
     with pytest.raises(RunError, match=f"^{path}: must be of this study's network") as refused:
@@ -769,7 +769,7 @@ def test_a_checkpoint_of_another_network_is_refused(few, few_start, tmp_path):
         *("memory too large", "memory of something else"),
     ],
 )
-def test_a_checkpoint_that_no_training_of_this_study_left_is_refused(few, few_start, tmp_path, damage):
+def test_a_checkpoint_that_no_training_of_this_study_left_is_rejected(few, few_start, tmp_path, damage):
     path, rungs = tmp_path / "checkpoint.safetensors", (1,)
     with pytest.raises(PausedError):
         train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs(rungs, lambda *_: False, path))

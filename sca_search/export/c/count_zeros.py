@@ -15,7 +15,7 @@ from sca_search.export.c.tiles import CELLS, Numbers, combinations
 from sca_search.export.graph.records import WeightRecord
 
 _COMMENT = re.compile(
-    r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more that nobody needs)? \*/$", re.M
+    r"^/\* (\S+): (\d+) weights in (\w+)(?: as ([\w, ]+))?(?:; (\d+) more without effect)? \*/$", re.M
 )
 _CONVOLUTION = re.compile(r"(\d+) columns in (\d+) (?:vectors|planes of (\d+) cells), (\d+) blocks")
 _MOST_COLUMNS = 8  # twice what kernels combine
@@ -25,7 +25,7 @@ _LISTS = re.compile(r"lists of (\d+) blocks")
 def table_comment(record: WeightRecord, table: Table, place: str, *, stored: bool) -> str:
     """What is needed to count a layer's zeros; weights that are left out are not zero."""
     layout = f" as {table.layout}" if stored else ""
-    left_out = f"; {table.left_out} more that nobody needs" if table.left_out else ""
+    left_out = f"; {table.left_out} more without effect" if table.left_out else ""
     return f"/* {record.name}: {record.weight.size} weights in {place}{layout}{left_out} */"
 
 

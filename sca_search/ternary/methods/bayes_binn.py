@@ -18,7 +18,8 @@ from sca_search.config.candidate import Candidate
 from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import MethodTask
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
+from sca_search.ternary.parametrize import signs
 
 _TEMPERATURE = 1e-10
 _RATE = 1e-4  # initial ρ; it decays to 0 along a cosine

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, signs, straight_through
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
+from sca_search.ternary.parametrize import signs
 
 
 class Sign(Quantizer):
-    def soft(self, latent: Tensor) -> Tensor:
-        return straight_through(signs(latent), latent)
-
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(signs(latent))
 

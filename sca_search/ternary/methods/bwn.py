@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, straight_through
+from sca_search.ternary.parametrize import signs
 
 
 class FilterSigns(Quantizer):

@@ -9,15 +9,13 @@ Gradients, 2016. Activations and gradients are not quantized, as in the paper's 
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, signs, straight_through
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
+from sca_search.ternary.parametrize import signs
 
 
 class LayerSigns(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(signs(latent), latent.abs().mean())
-
-    def soft(self, latent: Tensor) -> Tensor:
-        return straight_through(as_weights(self.levels(latent.detach())), latent)
 
 
 class Dorefa(Quantized):

@@ -1,7 +1,6 @@
 """Methods whose weights are a quantized function of latents, as a parametrization."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import ClassVar, cast
 
 import torch
@@ -12,7 +11,7 @@ from sca_search.config.candidate import Candidate
 from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask, gradient_ratio, wrong_target_loss
 from sca_search.ternary.methods.sca import spreads_of
-from sca_search.ternary.parametrize import latent_of_dense, lost_scale
+from sca_search.ternary.parametrize import latent_of_dense, lost_scale, rounding, signs
 
 
 class Quantizer(nn.Module):
@@ -37,8 +36,8 @@ class Quantizer(nn.Module):
         return self.soft(latent)
 
     def soft(self, latent: Tensor) -> Tensor:
-        """The weights during training."""
-        raise NotImplementedError
+        """The weights during training: by default the current levels, with 1 as the estimate of ∂W/∂θ."""
+        return straight_through(as_weights(self.levels(latent.detach()), self.channel), latent)
 
     def levels(self, latent: Tensor) -> ScaledTrits:
         """The weights if training ended now."""
@@ -102,16 +101,8 @@ class Quantized(Method):
     def penalty(self) -> Tensor | float:
         return self.strength * self._regularizer() if self.has_regularizer and self.strength else 0.0
 
-    @contextmanager
-    def rounded(self) -> Iterator[None]:
-        quantizers = list(self.quantizers().values())
-        for quantizer in quantizers:
-            quantizer.rounding = True
-        try:
-            yield
-        finally:
-            for quantizer in quantizers:
-                quantizer.rounding = False
+    def rounded(self) -> AbstractContextManager[None]:
+        return rounding(self.quantizers().values())
 
     @torch.no_grad()
     def final_weights(self) -> FinalWeights:
@@ -129,11 +120,6 @@ class Quantized(Method):
 def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
     """`value` in the forward pass, the gradient of `surrogate` in the backward pass."""
     return surrogate + (value - surrogate).detach()
-
-
-def signs(latent: Tensor) -> Tensor:
-    """-1 or +1, never 0."""
-    return torch.where(latent < 0, -1.0, 1.0)
 
 
 def trits_beyond(latent: Tensor, threshold: Tensor | float) -> Tensor:

@@ -8,16 +8,13 @@ Tang, Hua & Wang, How to Train a Compact Binary Neural Network with High Accurac
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, straight_through
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
 from sca_search.ternary.parametrize import nearest_trits
 
 
 class RegularizedTrits(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(nearest_trits(latent))
-
-    def soft(self, latent: Tensor) -> Tensor:
-        return straight_through(nearest_trits(latent.detach()), latent)
 
     def regularizer(self, latent: Tensor) -> Tensor:
         square = latent.clamp(-1.0, 1.0).square()  # beyond ±1 R is unbounded below

@@ -8,7 +8,7 @@ Li, Zhang & Liu, Ternary Weight Networks, 2016.
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, straight_through, trits_beyond
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, trits_beyond
 
 _THRESHOLD = 0.7
 
@@ -19,9 +19,6 @@ class NearestTernary(Quantizer):
         trits = trits_beyond(latent, _THRESHOLD * magnitude.mean())
         nonzero = trits.abs()
         return ScaledTrits(trits, (magnitude * nonzero).sum() / nonzero.sum().clamp(min=1.0))
-
-    def soft(self, latent: Tensor) -> Tensor:
-        return straight_through(as_weights(self.levels(latent.detach())), latent)
 
 
 class Twn(Quantized):

@@ -1,10 +1,10 @@
 /* Times a network at several sparsities, step by step and as a whole, and prints what it found as JSON.
  *
- * The variants run in turns, so that a slow phase of the machine hits all of them. A sample stands between two loops
+ * The variants run interleaved, so that a slow phase of the machine affects all of them. A sample lies between two loops
  * of known work; where a loop took over a tenth longer than the fastest, or the program was interrupted, the sample is
- * noisy and left out. What counts of the others is their tenth percentile, which noise that was not seen touches least.
+ * noisy and left out. The result is the tenth percentile of the others, which undetected noise affects least.
  * Its spread is the difference between the earlier and the later half of the samples; rounds go on until it is small
- * everywhere, or the time is over. The time in seconds may be given as the only argument. */
+ * everywhere, or the time is over. The time in seconds is the only, optional argument. */
 #define _POSIX_C_SOURCE 199309L
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 #define FEWEST_QUIET 5
 #define SMALL_SPREAD 0.01
 
-#define WHOLE STEPS /* behind the steps: the prediction that no time stamp interrupts */
+#define WHOLE STEPS /* after the steps: the prediction without time stamps */
 #define SERIES (STEPS + 1)
 enum { PLAIN, TIMED, KINDS }; /* without time stamps between the steps, and with */
 
@@ -39,7 +39,7 @@ struct counts {
 
 struct sample {
     double seconds[SERIES]; /* of one prediction */
-    double loops[KINDS][2]; /* the slower of each beside it */
+    double loops[KINDS][2]; /* the slower of each next to it */
     int interrupted[KINDS];
 };
 
@@ -60,7 +60,7 @@ void calibrate_step(size_t place)
     last_stamp = now;
 }
 
-/* Seconds that this program was at work; those that passed, where nobody counts them. */
+/* CPU seconds of this program; wall-clock seconds where they are not available. */
 static double working(void)
 {
 #ifdef CLOCK_PROCESS_CPUTIME_ID
@@ -77,7 +77,7 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* Seconds of one of so many predictions. */
+/* Seconds per prediction, from this many. */
 static double predict(size_t variant, size_t count)
 {
     size_t done;
@@ -174,7 +174,7 @@ static void take_round(void)
 {
     size_t turn, kind, loop;
     for (turn = 0; turn < VARIANTS; turn++) {
-        const size_t variant = (turn + rounds) % VARIANTS; /* so that nobody always follows the same one */
+        const size_t variant = (turn + rounds) % VARIANTS; /* so that the order varies */
         struct sample *const sample = &samples[rounds][variant];
         for (kind = 0; kind < KINDS; kind++) {
             take_sample(variant, sample, (int)kind);

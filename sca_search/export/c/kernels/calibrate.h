@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Whether steps are timed. Asked between the steps, at a cost far below a time stamp's; volatile, so that the compiler
+/* Whether steps are timed. Read between the steps, at a cost far below a time stamp's; volatile, so that the compiler
  * does not make two functions of one. */
 extern volatile int calibrate_stamps;
 

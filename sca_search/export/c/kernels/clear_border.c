@@ -3,14 +3,14 @@
 /*
  * Maps that are read in place have a border of zeros: rows between them, and CELLS cells between the end of a row and
  * the begin of the next. The rows are cleared here, before the maps are written, with some cells of the row above,
- * which nobody may write; the cells behind a row are cleared by who writes it, while their cache line is at hand.
+ * which must not be written; the cells after a row are cleared by its writer, while their cache line is loaded.
  */
 struct bordered {
     size_t channels;
-    size_t begin, step; /* floats of the border in front of a map, and from map to map */
+    size_t begin, step; /* floats of the border before a map, and from map to map */
 };
 
-/* A few cells behind the end may be cleared, too. */
+/* A few cells after the end may be cleared as well. */
 static void clear_cells(float *to, const float *end)
 {
     for (; to < end; to += MODEL_LANES) {

@@ -18,7 +18,7 @@ static int combined_trits(const struct convolution *layer, const unsigned char *
     return value;
 }
 
-/* The offsets with one sign of so many weights of each row of the kernel that are combined, or of one alone; `place`
+/* The offsets with one sign of this many combined weights of each row of the kernel, or of a single one; `place`
  * counts columns of all channels, and `to_rows` is where those of the first row of the kernel begin. */
 static uint16_t *expand_unit(const struct convolution *layer, const unsigned char *trits, size_t place, size_t columns,
                              size_t to_rows, int sign, uint16_t *to)
@@ -33,7 +33,7 @@ static uint16_t *expand_unit(const struct convolution *layer, const unsigned cha
     return to;
 }
 
-/* All offsets with one sign of an output's weights for so many channels, the first of which is the block's `first`. */
+/* All offsets with one sign of an output's weights for this many channels, starting at the block's `first`. */
 static uint16_t *expand_sign(const struct convolution *layer, const unsigned char *trits, size_t first, size_t channels,
                              int sign, uint16_t *to)
 {

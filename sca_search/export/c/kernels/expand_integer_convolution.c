@@ -4,7 +4,7 @@
 
 /* Makes the lists of integer_ternary_convolution.c. */
 
-/* The digits of so many columns from `column` on as a number; see integer_tiles.h. */
+/* The digits of this many columns from `column` on as a number; see integer_tiles.h. */
 static int unit_digits(const struct integer_convolution *layer, const unsigned char *trits, size_t column,
                        size_t columns, size_t kernel_row)
 {
@@ -18,7 +18,7 @@ static int unit_digits(const struct integer_convolution *layer, const unsigned c
     return value;
 }
 
-/* All offsets with one sign of an output's weights for so many channels. */
+/* All offsets with one sign of an output's weights for this many channels. */
 static uint16_t *expand_offsets(const struct integer_convolution *layer, const unsigned char *trits, size_t channels,
                                 int sign, uint16_t *to)
 {

@@ -2,7 +2,7 @@
 #include <float.h>
 #include "lanes.h"
 
-/* What happens to a sum before it leaves a layer: scale and bias of its channel, a residual, the activation's limits. */
+/* The last operations on a layer's sum: scale and bias of its channel, a residual, the limits of the activation. */
 struct finish {
     const float (*affine)[2]; /* scale and bias of each output */
     float lowest, highest;

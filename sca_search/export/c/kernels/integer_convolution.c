@@ -70,7 +70,7 @@ static void multiply_two_rows(const unsigned char *weights, const uint16_t *offs
 }
 #endif
 
-/* The sums of up to four outputs, one tile behind the other in `fresh`. */
+/* The sums of up to four outputs, one tile after the other in `fresh`. */
 static void multiply_planes(const struct integer_convolution *layer, const struct integer_taps *dense,
                             const unsigned char *weights, size_t outputs, size_t taps, const uint16_t *planes,
                             int32_t *fresh)
@@ -90,7 +90,7 @@ static void multiply_planes(const struct integer_convolution *layer, const struc
     }
 }
 
-/* Joins an output's fresh sums with those of the blocks before, and finishes them behind the last. */
+/* Adds an output's fresh sums to those of the previous blocks, and finishes them after the last. */
 static void join_tile(const struct integer_convolution *layer, const struct channel_block *block, size_t output,
                       struct place tile, const int32_t *fresh, int32_t *kept, const int8_t *residual, int8_t *out)
 {

@@ -2,9 +2,8 @@
 #include "requantize.h"
 
 /*
- * Vectors of 16-bit sums: 16 under AVX2, 8 where there are vectors of 16 bytes, else single ones. They wrap around; that
- * they never do is seen to when the lists are made. Maps are worked on in rows of CELLS cells, so that a vector may hold
- * two rows.
+ * Vectors of 16-bit sums: 16 under AVX2, 8 where there are vectors of 16 bytes, else single ones. The lists are made
+ * such that they never overflow. Maps are processed in rows of CELLS cells, so that a vector may hold two rows.
  */
 #if MODEL_LANES == 8 && defined(__AVX2__)
 #define INTEGER_LANES 16
@@ -154,7 +153,7 @@ INLINE void requantize_eight(const eight_numbers *numbers, eight_sums sums, cons
 }
 
 #if INTEGER_LANES == 16
-/* Two rows, the second of which begins `width` cells behind the first. */
+/* Two rows, the second of which begins `width` cells after the first. */
 INLINE void requantize_two(const eight_numbers *numbers, __m256i upper, __m256i lower, const int8_t *residual,
                            int8_t *out, size_t width)
 {

@@ -1,6 +1,6 @@
 #include "requantize.h"
 
-/* Channels of so many cells, each with numbers of its own. */
+/* Channels of this many cells, each with its own numbers. */
 static void integer_rescale(const struct requantize *to, const int8_t *in, int8_t *out, size_t channels, size_t size)
 {
     const struct integer_limits limits = {-127, 127};

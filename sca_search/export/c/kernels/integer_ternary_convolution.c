@@ -7,7 +7,7 @@
  * list has more weights than sums of 16 bits have room for; blocks are joined in 32 bits.
  */
 
-/* One block's sums for some rows of a tile: where they come from and what becomes of them. */
+/* One block's sums for some rows of a tile: their inputs and outputs. */
 struct integer_summing {
     const uint16_t *planes;
     size_t row, rows; /* of the tile */
@@ -62,7 +62,7 @@ static void join_rows(const struct integer_convolution *layer, const struct inte
 #define SUBTRACT_CELLS16(i) sum_##i = subtracted(sum_##i, load_sums16(from + (i) * INTEGER_LANES));
 #define STORE_SUM16(i) store_sums16(fresh + (i) * INTEGER_LANES, sum_##i);
 
-/* Sums over the lists of a block, for so many vectors; where the lists end. */
+/* Sums over the lists of a block, for this many vectors; returns the end of the lists. */
 #define DEFINE_SUM_LISTS(COUNT)                                                                                       \
     static const uint16_t *sum_lists_##COUNT(const struct integer_convolution *layer,                                 \
                                              const struct integer_summing *summing, const uint16_t *list)             \
@@ -105,7 +105,7 @@ static sum_lists *const sum_lists_of[] = {
     NULL, sum_lists_1, sum_lists_2, sum_lists_3, sum_lists_4, sum_lists_5, sum_lists_6, sum_lists_7, sum_lists_8,
 };
 
-/* A tile's rows in passes of up to eight vectors, each with the same lists; where these end. */
+/* A tile's rows in passes of up to eight vectors, each with the same lists; returns their end. */
 static const uint16_t *sum_tile(const struct integer_convolution *layer, struct integer_summing *summing,
                                 const uint16_t *planes, const uint16_t *list)
 {

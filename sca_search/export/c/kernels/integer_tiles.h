@@ -3,11 +3,11 @@
 
 /*
  * A convolution goes through its output in tiles of CELLS columns and up to sixteen rows. The last tile of a row or
- * column begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, what a
+ * column begins earlier instead of extending over the edge, so that some cells are computed twice. For each tile, what a
  * block of input channels gives to it is first laid out in planes of 16-bit cells: column x of the kernel becomes a
- * plane that holds the cells which it is multiplied with, row behind row, CELLS cells each. Rows are kept apart by
- * stride: those that equal y mod stride are a phase and lie together. What a weight is multiplied with are then the rows
- * of the tile without a gap, from an offset that is known beforehand.
+ * plane that holds the cells which it is multiplied with, row after row, CELLS cells each. Rows are grouped by stride:
+ * those with equal y mod stride are a phase and contiguous. A weight is then multiplied with the contiguous rows of the
+ * tile, from an offset that is known beforehand.
  *
  * Where columns are combined, the planes of up to three are replaced by all their sums. Three weights w0, w1, w2 are the
  * digits of a number v = w0 + 3 w1 + 9 w2 from -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row
@@ -18,7 +18,7 @@ struct integer_convolution {
     size_t in_height, in_width, out_height, out_width;
     size_t stride_y, stride_x, dilation_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
-    const uint16_t *kernel_rows; /* where what they need begins in a plane, in cells */
+    const uint16_t *kernel_rows; /* the cell of a plane at which each begins */
     size_t tile_rows, phases, phase_rows, plane_cells;
     size_t groups, group_inputs, group_outputs;
     size_t block;                       /* channels at a time */
@@ -55,7 +55,7 @@ static struct channel_block first_channels(const struct integer_convolution *lay
     return block;
 }
 
-/* Goes on to the next block; 0 behind the last. */
+/* Advances to the next block; 0 after the last. */
 static int next_channels(const struct integer_convolution *layer, struct channel_block *block)
 {
     size_t left;
@@ -283,7 +283,7 @@ INLINE void lay_unit(const struct integer_convolution *layer, size_t tile_row, c
 }
 
 #if INTEGER_LANES == 16
-/* The same two rows at a time, of each of which so many bytes are read at once. */
+/* The same for two rows at a time, reading this many bytes of each at once. */
 INLINE void lay_pairs(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit, size_t columns,
                       int combined, ptrdiff_t bytes, uint16_t *to)
 {
@@ -301,7 +301,7 @@ INLINE void lay_pairs(const struct integer_convolution *layer, size_t tile_row, 
             for (column = 0; column < 3; column++) {
                 from[column] = unit->maps[column] + unit->readings[column].bytes_from + at;
             }
-            if (inside < 3) { /* the other row is there, and masked */
+            if (inside < 3) { /* the other row exists, and is masked */
                 const sums16 mask = row_masks[inside];
                 const size_t next = inside == 2 ? (y + stride) * layer->in_width : 0;
                 const sums16 a = picked_cells(from[0], from[0] + next, picked[0], bytes) & mask;
@@ -434,7 +434,7 @@ static void lay_block_planes(const struct integer_convolution *layer, const stru
     }
 }
 
-/* What becomes of a row of a tile behind the last block; on maps that are narrower than a tile, some of its cells. */
+/* Finishes a row of a tile after the last block; on maps that are narrower than a tile, some of its cells. */
 INLINE void finish_row(const eight_numbers *numbers, eight_sums sums, const int8_t *residual, int8_t *out, size_t width)
 {
     if (width >= CELLS) {

@@ -67,7 +67,7 @@ INLINE lanes all_lanes(float value)
     return all;
 }
 
-/* The border's cells behind a row of a map. */
+/* The cells of the border after a row of a map. */
 INLINE void clear_behind(float *end)
 {
     size_t cell;

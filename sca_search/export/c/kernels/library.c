@@ -1,4 +1,4 @@
-/* What a program needs that loads the model as a shared library and sees no macros. */
+/* For programs that load the model as a shared library, without its macros. */
 #include <stddef.h>
 #include "model.h"
 
@@ -7,7 +7,7 @@ const size_t library_outputs = MODEL_OUTPUTS;
 const size_t library_tables = MODEL_TABLES;   /* bytes */
 const size_t library_scratch = MODEL_SCRATCH; /* floats */
 
-/* The logits of so many images, one behind the other. */
+/* The logits of this many images, one after the other. */
 void library_predict(const void *tables, float *scratch, const float *in, float *out, size_t count)
 {
     size_t image;

@@ -1,7 +1,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
-/* How many floats an image has, @SHAPE@, and how many logits there are. */
+/* The number of floats of an image, @SHAPE@, and the number of logits. */
 #define MODEL_INPUTS @INPUTS@
 #define MODEL_OUTPUTS @OUTPUTS@
 
@@ -21,7 +21,7 @@ extern "C" {
 
 extern const char *const model_class_names[MODEL_OUTPUTS];
 
-/* Fills the tables: once, before the first prediction. Any number of threads may then share them. Both
+/* Fills the tables: once, before the first prediction. Any number of threads can then use them. Both
  * kinds of memory are aligned as a float is; at a multiple of 64 bytes, scratch memory is fastest. */
 void model_init(void *tables);
 
@@ -29,8 +29,8 @@ void model_init(void *tables);
 void model_predict_with(const void *tables, float *scratch, const float *in, float *out);
 
 #ifdef MODEL_THREADS
-/* The logits of so many images by MODEL_THREADS threads, each with scratch memory of its own: MODEL_SCRATCH floats a
- * thread, one behind the other. Compile with OpenMP (-fopenmp); without it, one thread does all. */
+/* The logits of this many images by MODEL_THREADS threads, each with its own scratch memory: MODEL_SCRATCH floats per
+ * thread, one after the other. Compile with OpenMP (-fopenmp); without it, there is one thread. */
 void model_predict_batch(const void *tables, float *scratch, const float *in, float *out, size_t count);
 #endif
 

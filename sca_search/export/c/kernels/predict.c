@@ -1,4 +1,4 @@
-/* What a program does that wants to know how long the steps take; nothing, unless it is defined before. */
+/* A hook for programs that time the steps; empty unless it is defined before. */
 #ifndef MODEL_STEP_DONE
 #define MODEL_STEP_DONE(place)
 #endif

@@ -14,7 +14,7 @@ double stopwatch_now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Seconds of so many predictions of one image. */
+/* Seconds of this many predictions of one image. */
 double stopwatch_model(predict *model, const void *tables, float *scratch, const float *in, float *out, size_t count)
 {
     size_t run;

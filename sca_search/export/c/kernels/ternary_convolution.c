@@ -6,7 +6,7 @@
  * Outputs to which a block adds nothing are left out, but for the block that begins a sum and the one that ends it.
  */
 
-/* One block's sums for one tile, or for some rows of it: where they come from and what becomes of them. */
+/* One block's sums for one tile, or for some rows of it: their inputs and outputs. */
 struct summing {
     const float *planes;
     float *sums; /* of all outputs: over the blocks before, and for those after */
@@ -16,7 +16,7 @@ struct summing {
 };
 
 #define CLEAR_SUM(i) lanes sum_##i = none;
-/* Up to eight vectors at a time; of a row, so many of them, if a tile has that many times CELLS columns. */
+/* Up to eight vectors at a time, as many per row as a tile has times CELLS columns. */
 #define PASS 8
 #define PARTS_OF(STRIPS) ((STRIPS)*ROW_PARTS < PASS ? (STRIPS)*ROW_PARTS : PASS)
 #define PLANE_AT(i) ((i) / parts * step + (i) % parts * MODEL_LANES)
@@ -33,7 +33,7 @@ struct summing {
     }
 #define WRITE_CELLS(i) store_lanes(out + CELL_AT(i, out_row), limited_lanes(limits, sum_##i));
 
-/* Sums over the lists of a block, for so many vectors of rows at that distance; where the lists end. */
+/* Sums over the lists of a block, for this many vectors of rows at that distance; returns the end of the lists. */
 #define DEFINE_SUM_VECTORS(NAME, COUNT, STRIPS, STEP)                                                               \
     static const uint16_t *NAME(const struct convolution *layer, const struct summing *summing,                     \
                                 const uint16_t *list)                                                               \
@@ -117,7 +117,7 @@ static sum_vectors *sum_vectors_of(const struct convolution *layer, size_t count
     return count == PASS && layer->row_floats == COMBINED_STEP ? sum_vectors_8_of_combined : any[count];
 }
 
-/* Finishes the outputs of a block on maps that are narrower than a tile, whose sums were kept. */
+/* Finishes the outputs of a block on maps that are narrower than a tile, whose sums were stored. */
 static void finish_block(const struct convolution *layer, const struct block *block, struct tile tile,
                          const float *sums, float *out, const float *residual)
 {

@@ -3,14 +3,14 @@
 
 /*
  * A convolution goes through its output in tiles of CELLS columns and some rows. The last tile of a row or column
- * begins earlier instead of hanging over the edge, so that some cells are computed twice. For each tile, the cells that
- * it needs of a block of input channels are first laid out by themselves, with the border's zeros, in memory that a
- * first-level cache holds. Then what a weight is multiplied with are rows of cells at equal distances, from an offset
- * that is known beforehand. Rows are kept apart by stride: those that equal y mod stride are a phase and lie together.
- * There are two ways to lay out a row, and a third that does without:
+ * begins earlier instead of extending over the edge, so that some cells are computed twice. For each tile, the cells that
+ * it needs of a block of input channels are first copied, with the border's zeros, to memory that fits into a first-level
+ * cache. A weight is then multiplied with rows of cells at equal distances, from an offset that is known beforehand. Rows
+ * are grouped by stride: those with equal y mod stride are a phase and contiguous. There are two layouts of a row, and a
+ * third without a copy:
  *
- * As it is, the tile's cells and those beside it, columns of equal x mod stride together. A row begins at a multiple of
- * its length, which mostly is that of a cache line, so that no vector of it lies across two.
+ * Plain: the cells of the tile and those next to it, columns of equal x mod stride together. A row begins at a multiple
+ * of its length, which is usually that of a cache line, so that no vector of it lies across two.
  *
  * Combined: the columns x of the kernel become planes that hold the cells which column x is multiplied with, and three
  * planes are replaced by all their sums. Three weights w0, w1, w2 are the digits of a number v = w0 + 3 w1 + 9 w2 from
@@ -27,10 +27,10 @@ struct convolution {
     int bordered;                            /* the outputs' maps, see clear_border.c */
     size_t stride_y, stride_x, pad_top, pad_left;
     size_t kernel_y, kernel_x;
-    const uint16_t *kernel_rows, *kernel_columns; /* where what they need begins: rows; in a row, floats */
+    const uint16_t *kernel_rows, *kernel_columns; /* at which row of a plane, and float of a row, each begins */
     size_t tile_rows, tile_cells, phases, phase_rows;
     size_t groups, group_inputs, group_outputs;
-    size_t block_groups, block; /* whole groups at a time and all their channels, or one group and so many channels */
+    size_t block_groups, block; /* whole groups at a time and all their channels, or one group and some channels */
     int combined;
     size_t laid;                /* vectors of cells that are laid out of a row, none in place, */
     const uint16_t *laid_cells; /* and where they begin in it */
@@ -72,7 +72,7 @@ static struct block first_block(const struct convolution *layer)
     return block;
 }
 
-/* Goes on to the next block; 0 behind the last. */
+/* Advances to the next block; 0 after the last. */
 static int next_block(const struct convolution *layer, struct block *block)
 {
     block->channel += block->channels;

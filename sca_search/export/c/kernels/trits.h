@@ -3,7 +3,7 @@
 
 /*
  * Four trits are one printable character: '#' plus a number of four digits in base 3, the first trit in the lowest
- * digit; a digit is 0 for 0, 1 for +1, 2 for -1. The table turns the number into two bits a trit, in the same order.
+ * digit; a digit is 0 for 0, 1 for +1, 2 for -1. The table turns the number into two bits per trit, in the same order.
  */
 static const unsigned char two_bits_of[81] = {
     0,   1,   2,   4,   5,   6,   8,   9,   10,  16,  17,  18,  20,  21,  22,  24,  25,  26,  32,  33,  34,

@@ -1,4 +1,4 @@
-/* One variant of the network under names that no other has, which tells when a step is done. */
+/* One variant of the network under unique names, which reports when a step is done. */
 #include "calibrate.h"
 
 #define MODEL_STEP_DONE(place) \

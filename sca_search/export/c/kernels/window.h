@@ -11,7 +11,7 @@ struct pool {
     int count_padding;
 };
 
-/* The cells of a window along one side that lie in the map, and how many an average counts. */
+/* The cells of a window along one side that lie in the map, and the number in the divisor of an average. */
 struct window {
     size_t begin, end, counted;
 };

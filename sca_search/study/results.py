@@ -1,0 +1,249 @@
+"""Results of a study: candidate folders, tables, refits of the chosen candidate, the test split and the summary.
+
+A candidate's folder holds its model, its history and its record. Refits have folders below it.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import shutil
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from sca_search.config.candidate import Candidate
+from sca_search.config.costs import COST_COLUMNS, TERNARY_SIZE
+from sca_search.config.study import StudySpec
+from sca_search.export.packed.trit_code import encode_trits
+from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
+from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
+from sca_search.runs.folder import RunFolder
+from sca_search.runs.goal import aim_of, chosen_trial, limits_of
+from sca_search.runs.integrity import damage_refused
+from sca_search.runs.provenance import made_with
+from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
+from sca_search.study.budgets import Costs
+from sca_search.study.halving import rung_correlation, rung_epochs
+from sca_search.study.sampler import derived_seed
+from sca_search.study.setup import StudyContext
+from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.signals import NEVER, StopToken
+from sca_search.system.versions import versions
+from sca_search.ternary.histogram import Snapshot
+from sca_search.ternary.parametrize import zero_counts
+from sca_search.training.evaluate import EVALUATION_BATCH
+from sca_search.training.features import compare_features
+from sca_search.training.fit import StopRequestedError
+from sca_search.training.task import Epoch, Settled, Task
+from sca_search.training.train import OnEpoch, train_candidate, until_stopped
+
+# Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
+_REFIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts in the written file."""
+
+    sparsity: float
+    ternary_bytes: int  # of the ternary weights in the packed file
+    layer_bytes: dict[str, int]
+
+
+def facts(settled: Settled) -> dict[str, float]:
+    """Metrics of a candidate besides its two objectives."""
+    error = settled.score.error
+    return {
+        **({} if error is None else {"metric_error": error}),
+        "loss": settled.score.loss,
+        "soft_metric": settled.soft_metric,
+        "rounded_metric": settled.rounded_metric,
+        "moved_share": settled.moved_share,
+        "sparsity_before": settled.sparsity_before,
+    }
+
+
+def keep(
+    run: RunFolder,
+    number: int,
+    candidate: Candidate,
+    settled: Settled,
+    task: Task,
+    costs: Costs,
+    refit: int = 0,
+) -> Counted:
+    """Write a candidate's folder with its measured costs, and return the counts in the written file."""
+    folder = run.candidate(number, refit)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / HISTORY, history_csv(settled.history))
+    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
+    model_file = folder / "model.safetensors"
+    save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
+    counted = _counted(model_file)
+    record = {
+        "candidate": candidate.model_dump(mode="json"),
+        "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
+        "metric": settled.score.accuracy,
+        "sparsity": counted.sparsity,
+        TERNARY_SIZE.key: counted.ternary_bytes,
+        **facts(settled),
+        **costs.figures,
+        "strength_unit": settled.unit,
+        "alphas": settled.alphas,
+        "dead_layers": settled.dead_layers,
+        "reached": settled.reached,
+        "layers": {
+            name: dataclasses.asdict(count)
+            | dict(costs.layers.get(name, {}))
+            | {TERNARY_SIZE.key: counted.layer_bytes[name]}
+            for name, count in zero_counts(settled.baked_trits()).items()
+        },
+    }
+    # The record comes last: if it exists, the candidate is complete.
+    write_json_atomic(folder / RECORD, record)
+    return counted
+
+
+def history_csv(history: tuple[Epoch, ...]) -> str:
+    """The epochs of a training as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*(each.name for each in dataclasses.fields(Epoch)), "gap"])
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(epoch) | {"gap": epoch.gap} for epoch in history)
+    return text.getvalue()
+
+
+def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
+    """One line per epoch: programs read the counts, and one line per number would take three times the space."""
+    lines = [json.dumps(dataclasses.asdict(each), allow_nan=False) for each in snapshots]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _counted(model_file: Path) -> Counted:
+    state, layers, _ = load_plain(model_file)
+    trits = {name: state[f"{name}.weight"] for name in layers}
+    sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
+    return Counted(counted_sparsity(model_file), sum(sizes.values()), sizes)
+
+
+def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
+    """Write trials.csv and front.csv with the trials so far."""
+    chosen = chosen_trial(frame, spec.goal, run.metric)
+    front = pareto_front(frame)
+    write_csv(frame, run.trials_file)
+    write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
+
+
+def refit(context: StudyContext, number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
+    """Train a candidate again with another seed, unless an earlier command has done so."""
+    run, task = context.run, context.task
+    if (run.candidate(number, index) / "candidate.json").exists():
+        return
+    with damage_refused(run.candidate(number), "trained again"):
+        first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
+    again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
+    settled = train_candidate(again, task, context.warm_start, on_epoch, stop)
+    costs = context.cost_meter(settled.model, task) if context.cost_meter else Costs()
+    keep(run, number, again, settled, task, costs, refit=index)
+
+
+def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
+    """Copy the chosen model, evaluate it on the test split once, and write summary.json.
+
+    A study that was stopped is not tested yet: it may be resumed, and the user does not want to wait.
+
+    The chosen model is the best on validation among the chosen candidate and its refits. Their mean estimates the
+    candidate's score without bias: the best of many on a small validation set is too high.
+    """
+    run, spec, task, start = context.run, context.spec, context.task, context.warm_start
+    metric = task.metric.name
+    trial = chosen_trial(frame, spec.goal, metric)
+    summary: dict[str, Any] = {
+        "study": run.path.name,
+        "goal": aim_of(spec, metric),
+        "metric_name": metric,
+        "task": task.data.kind,
+        "examples": "images" if task.data.input.is_image else "examples",
+        "target_sparsity": spec.goal.target_sparsity,
+        "form": spec.search.form,
+        "trials": int((frame["state"] == "complete").sum()),
+        "failed": int((frame["state"] == "failed").sum()),
+        "paused": int((frame["state"] == "paused").sum()),
+        "rungs": _rungs(spec, frame),
+        "hypervolume": front_area(pareto_front(frame), start.score.accuracy, metric),
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "dense": {"metric": start.score.accuracy},
+        "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
+        "chosen": None,
+    }
+    if trial is not None:
+        summary |= {"chosen": _chosen(run, frame, trial, limits_of(spec.goal))}
+        with contextlib.suppress(StopRequestedError):
+            summary = _with_test(context, summary, stop)
+    write_json_atomic(run.summary_file, summary)
+    return summary
+
+
+def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """How well the loss at each rung predicted the final loss."""
+    finished = [
+        {str(name): value for name, value in row.items() if pd.notna(value)}
+        for row in measured(frame).to_dict("records")
+    ]
+    found = {epoch: rung_correlation(finished, epoch) for epoch in rung_epochs(spec.search.rungs, spec.train.epochs)}
+    return {str(epoch): {"rank_correlation": each[0], "trials": each[1]} for epoch, each in found.items() if each}
+
+
+def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str, float]) -> dict[str, object]:
+    row = frame[frame["trial"] == trial].iloc[0]
+    number = int(row["candidate"])
+    records = records_of(run, number)
+    best = best_of(records, limits)
+    with atomic_path(run.chosen_file) as temporary:
+        shutil.copyfile(best["folder"] / "model.safetensors", temporary)
+    counts = count_zeros(run.chosen_file)
+    accuracies = [record["metric"] for record in records]
+    return {
+        "trial": trial,
+        "candidate": number,
+        "sparsity": counted_sparsity(run.chosen_file),
+        "metric": best["metric"],
+        "metric_mean": statistics.fmean(accuracies),
+        "metric_spread": statistics.pstdev(accuracies),
+        "seeds": len(accuracies),
+        "moved_share": best["moved_share"],
+        "sparsity_before_exact_step": best["sparsity_before"],
+        "dead_layers": best["dead_layers"],
+        "layers": {
+            name: {"weights": count.weights, "zeros": count.zeros, "sparsity": count.sparsity}
+            for name, count in counts.items()
+        },
+        **{name: best[name] for name in COST_COLUMNS if name in best},
+        "file": run.chosen_file.name,
+        "size_bytes": run.chosen_file.stat().st_size,
+    }
+
+
+def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
+    """The summary with both networks' scores on the test split; also writes the comparison of their features."""
+    if stop.is_set():
+        raise StopRequestedError
+    run, task, chosen = context.run, context.task, summary["chosen"]
+    networks = task.model_with(context.warm_start.state), task.model_with(load_plain(run.chosen_file)[0])
+    if task.data.input.is_image:
+        validation = task.data.val.batches(EVALUATION_BATCH)
+        features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
+        write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
+    test = task.data.read_test()
+    dense, ours = (task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop)) for network in networks)
+    tested = {"test_metric": ours.accuracy, "test_images": len(test)}
+    return summary | {"dense": summary["dense"] | {"test_metric": dense.accuracy}, "chosen": chosen | tested}
