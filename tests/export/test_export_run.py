@@ -175,11 +175,9 @@ def test_without_the_onnx_extra_the_others_are_written(
 
 
 @pytest.mark.e2e
-def test_commands_of_the_card_work(
-    tiny_export: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(tiny_export[0], "out")
+def test_commands_of_the_card_work(tiny_run: tuple[Path, str], run: Run) -> None:
+    # Not all formats: the card's lines for state.safetensors continue a program of the reader's own.
+    run("export", str(tiny_run[0]), "--out", "out", "--format", "packed,c")
     card = Path("out/MODEL.md").read_text()
     for python in card.split("```python\n")[1:]:
         program = python.split("```")[0]
