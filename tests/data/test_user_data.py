@@ -328,7 +328,7 @@ class Breaks(Dataset[tuple[Tensor, int]]):
 
 
 def test_a_data_set_that_raises_at_once_is_rejected_and_later_is_reported_as_the_users() -> None:
-    with pytest.raises(DataError, match=r"reading item \d+ failed with RuntimeError: the tape is torn \(test_data_ob"):
+    with pytest.raises(DataError, match=r"reading item \d+ failed with RuntimeError: the tape is torn \(test_user_"):
         from_objects("mine", (Breaks(5), pairs(), pairs()), seed=0)
     source = Breaks(1000)
     data = from_objects("mine", (source, pairs(), pairs()), seed=0, memory_bytes=0)

@@ -82,7 +82,7 @@ def test_study_logs_its_start_every_trial_and_its_end(tiny_run: tuple[Path, str]
     assert words[1] == "3 trials to run, 0 finished before"
     for trial in range(3):
         assert words[2 + 2 * trial].startswith(f"trial {trial} starts, planned sparsity")
-        assert words[3 + 2 * trial].startswith(f"trial {trial} ended: accuracy")
+        assert words[3 + 2 * trial].startswith(f"trial {trial} ended: metric")
     assert words[8].startswith("ended: trial ")
     # 4 dense epochs; 2 layers; 3 trials and 1 refit of 2 + 5
     assert sum(" DEBUG " in line for line in lines) == 4 + 2 + 4 * 7
