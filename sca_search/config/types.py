@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from sca_search.config.messages import format_value
 from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED, check_name
-from sca_search.config.schedule import Fraction, NonNegativeFloat
+from sca_search.config.schedule import NonNegativeFloat
 from sca_search.errors import nearest_name
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
@@ -103,7 +103,6 @@ FilePath = Annotated[Path, AfterValidator(_path)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
 _SpreadLimit = Annotated[PositiveFloat, Field(le=3)]
 SpreadRange = Annotated[tuple[_SpreadLimit, _SpreadLimit], BeforeValidator(_range), AfterValidator(_ascending)]
-HoldRange = Annotated[tuple[Fraction, Fraction], BeforeValidator(_range), AfterValidator(_ascending)]
 _Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness reaches its final value after nine tenths
 EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_ascending)]
 Growths = Annotated[

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sca_search.config.candidate import Candidate
 from sca_search.config.schedule import FromPrior, Tracked
 from sca_search.ternary.parametrize import latents, ternary_weights, threshold_of_alpha
-from sca_search.ternary.prior import alpha_for_sparsity, border
+from sca_search.ternary.prior import alpha_for_sparsity
 
 
 class LayerSchedules:
@@ -49,7 +49,6 @@ class LayerSchedules:
             weight.wdr_strength = self.unit * self.candidate.strength_of(name, epoch)
             weight.sharpness = self.candidate.sharpness_of(name, epoch)
         self._update_alpha(epoch)
-        self._pin(epoch)
         self._steps += 1
 
     def _update_alpha(self, epoch: float) -> None:
@@ -69,17 +68,6 @@ class LayerSchedules:
         asked = fraction * self.candidate.asked_of(layer)
         weight = self._weights[layer]
         weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
-
-    def _pin(self, epoch: float) -> None:
-        """Pin the smallest weights at 0 and the largest at ±1, both in the proportion of the planned sparsity."""
-        fraction = self.candidate.pinned_fraction(epoch)
-        if fraction == 0.0:
-            return
-        for name, weight in self._weights.items():
-            planned = self.candidate.sparsity_of(name)
-            latent = self._latents[name]
-            weight.pinned_below = border(latent, fraction * planned, near=weight.pinned_below)
-            weight.pinned_above = border(latent, 1.0 - fraction * (1.0 - planned), near=weight.pinned_above)
 
     def finish(self) -> None:
         """At the end of training: a tracked α must match the final weights, not those some steps ago."""

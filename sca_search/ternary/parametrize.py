@@ -99,17 +99,6 @@ def trits_at(latent: Tensor, threshold: float) -> Tensor:
     return F.hardshrink(latent, threshold).sign_()
 
 
-def pinned(latent: Tensor, soft: Tensor, below: float, above: float) -> Tensor:
-    """W with magnitudes of Θ less than `below` pinned at 0 and more than `above` at ±1, both without a gradient.
-
-    As an exact product and sum, which is as fast: W·1 + 0 where W is free, W·0 + trit where it is pinned.
-    """
-    trits = trits_at(latent, above)
-    free = latent.abs().ge_(below)
-    free.addcmul_(free, trits.abs(), value=-1.0)
-    return torch.addcmul(trits, soft, free)
-
-
 def threshold_of_alpha(alpha: float) -> float:
     """t = atanh √(α/2): the border of the zero basin in Θ. Infinite from α = 2 on (Proposition 2)."""
     return math.inf if alpha >= 2.0 else math.atanh(math.sqrt(alpha / 2.0))
@@ -170,9 +159,6 @@ class TernaryWeight(nn.Module):
         self.wdr_strength = 0.0
         self.sharpness = 1.0
         self.gradient_sharpness = math.inf  # maximum β of the gradient
-        # Gradual pinning: weights below and above these magnitudes are trits already, and have no gradient.
-        self.pinned_below = 0.0
-        self.pinned_above = math.inf
         self.rounding = False
         # For the user's own training loop: the layer's sparsity at the end, and whether Θ contains the final trits.
         self.planned_sparsity: float | None = None
@@ -190,12 +176,6 @@ class TernaryWeight(nn.Module):
             return latent.detach()
         if self.form == "straight-through":
             return straight_through(latent, self.threshold)
-        soft = self._soft_of(latent)
-        if self.pinned_below == 0.0 and self.pinned_above == math.inf:
-            return soft
-        return pinned(latent.detach(), soft, self.pinned_below, self.pinned_above)
-
-    def _soft_of(self, latent: Tensor) -> Tensor:
         if self.form == "no-tanh":
             return latent
         if self.gradient_sharpness >= self.sharpness or not torch.is_grad_enabled():

@@ -241,33 +241,7 @@ def test_control_goes_on_as_a_training_left_it():
     assert again.wdr_strength == 0.25 * 0.5
 
 
-# Holding
-
-
-def test_weights_are_held_in_the_plans_proportion():
-    """Half-way from 0.5 to the end, 1 - ½³ = 7/8: so many of the planned zeros, and so many of the others."""
-    model = network("paper")
-    control = LayerSchedules(model, candidate(form="paper", hold_from=0.5, split={"4": 0.9}))
-    control.update(5)
-    assert {(w.pinned_below, w.pinned_above) for w in ternary_weights(model).values()} == {(0.0, math.inf)}
-    control.update(7.5)
-    one_pass(model)
-    for name, share, size in (("1", 0.6, 240), ("4", 0.9, 120)):
-        soft = ternary_weights(model)[name].take_soft().detach().numpy()
-        assert int((soft == 0).sum()) == math.floor(7 / 8 * share * size + 0.5)
-        assert int((np.abs(soft) == 1).sum()) == size - math.floor((1 - 7 / 8 * (1 - share)) * size + 0.5)
-
-
-def test_at_the_end_every_weight_is_held():
-    model = network("paper")
-    LayerSchedules(model, candidate(form="paper", hold_from=0.5)).finish()
-    assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
-    for name, theta in numpy_latents(model).items():
-        ordered = np.sort(np.abs(theta).ravel())
-        least = ordered[math.floor(0.6 * SIZES[name] + 0.5)]  # of those that are not zero
-        trits = np.where(np.abs(theta) >= least, np.sign(theta), 0.0)
-        soft = ternary_weights(model)[name].soft(latents(model)[name]).detach().numpy()
-        np.testing.assert_array_equal(soft, trits)
+# Tracked α
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.97])

@@ -25,7 +25,6 @@ from sca_search.ternary.parametrize import (
     latents,
     nearest_trits_of,
     parametrize_layers,
-    pinned,
     rounded,
     soft_weight,
     soft_weights,
@@ -368,55 +367,6 @@ def test_a_straight_through_layers_task_gradient_ignores_the_rounding():
 
 def test_an_infinite_basin_leaves_a_straight_through_layer_nothing():
     assert not straight_through(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
-
-
-# Weights that are held
-
-
-@quick
-@given(thetas, st.sampled_from(["paper", "sharpened"]), st.floats(0.01, 0.5), st.floats(0.5, 2))
-def test_held_weights_are_trits_without_a_gradient_and_the_others_as_before(theta, form, below, above):
-    sharpness = 3.0 if form == "sharpened" else 1.0
-    free = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
-    held = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
-    weight = ternary_weights(held)["0"]
-    weight.pinned_below, weight.pinned_above = below, above
-    softs, slopes = [], []
-    for model in (free, held):
-        used = model[0].weight
-        softs.append(used.detach().numpy().ravel())
-        (used.sum() + ternary_weights(model)["0"].wdr()).backward()
-        slopes.append(latents(model)["0"].grad.numpy().ravel())
-    magnitude = np.abs(np.array(theta))
-    at_zero, at_one = magnitude < below, magnitude > above
-    expected = np.where(at_zero, 0.0, np.where(at_one, np.sign(theta), softs[0]))
-    assert softs[1].tolist() == expected.tolist()
-    assert slopes[1].tolist() == np.where(at_zero | at_one, 0.0, slopes[0]).tolist()
-
-
-def test_held_weights_by_hand():
-    model = ternary_linear([0.1, -0.29, 0.3, 0.7, -0.71, 3.0])
-    weight = ternary_weights(model)["0"]
-    weight.pinned_below, weight.pinned_above = 0.3, 0.7
-    soft = model[0].weight
-    assert soft.detach().numpy().ravel().tolist() == pytest.approx([0, 0, math.tanh(0.3), math.tanh(0.7), -1, 1])
-    soft.sum().backward()
-    slope = [0, 0, 1 - math.tanh(0.3) ** 2, 1 - math.tanh(0.7) ** 2, 0, 0]
-    assert latents(model)["0"].grad.numpy().ravel().tolist() == pytest.approx(slope)
-
-
-def test_held_weights_of_a_real_layer_are_those_of_a_choice_by_mask():
-    generator = torch.Generator().manual_seed(0)
-    latent = torch.randn(8, 4, 3, 3, generator=generator).to(memory_format=torch.channels_last)
-    soft = torch.tanh(latent)
-    chosen = np.where(latent.abs() > 1.2, latent.sign(), np.where(latent.abs() < 0.4, 0.0, soft))
-    assert pinned(latent, soft, 0.4, 1.2).numpy().tolist() == chosen.tolist()
-
-
-def test_a_weight_that_both_borders_hold_is_a_trit():
-    """Two roundings of one count may put the upper border a weight below the lower one."""
-    latent = torch.tensor([0.1, 0.5, -0.5, 0.9])
-    assert pinned(latent, torch.tanh(latent), below=0.6, above=0.4).tolist() == [0, 1, -1, 1]
 
 
 # Θ from a dense weight

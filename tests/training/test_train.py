@@ -622,7 +622,7 @@ def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
 
 
 FORMS = {
-    "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10), "hold_from": 0.3},
+    "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10)},
     "late": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10, start=0.6)},
     "sharpened": {"alpha": Tracked(rise=0.5, every=3)},
     "straight-through": {"form": "straight-through", "distillation": 0.5},
