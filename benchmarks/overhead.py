@@ -209,7 +209,7 @@ def _wdr_steps(task: Task, start: WarmStart, candidate: Candidate) -> tuple[floa
 
 def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], None]:
     model = task.model_with(start.state)
-    parametrize_layers(model, task.spreads(candidate.spread), candidate.form)
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, candidate.spread), candidate.form)
     control = LayerSchedules(model, candidate)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     images, labels = next(iter(task.data.train.batches(task.batch)))

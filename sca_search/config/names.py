@@ -58,20 +58,20 @@ class MethodName:
 
 METHODS = {
     SCA: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
-    "straight-through": MethodName("{-1,0,+1}", "straight_through.StraightThrough", plans_sparsity=True),
-    "tang": MethodName("{-1,0,+1}", "tang.Tang", strength=(0.001, 10.0, 0.03)),
+    "straight-through": MethodName("{-1,0,+1}", "sca.StraightThrough", plans_sparsity=True),
+    "tang": MethodName("{-1,0,+1}", "regularized.Tang", strength=(0.001, 10.0, 0.03)),
     "lr-net": MethodName("{-1,0,+1}", "lr_net.LrNet"),
-    "twn": MethodName("{-a,0,+a}", "twn.Twn"),
-    "bnn-plus-l1": MethodName("{-a,0,+a}", "bnn_plus.BnnPlusL1", strength=(0.001, 10.0, 0.03)),
-    "bnn-plus-l2": MethodName("{-a,0,+a}", "bnn_plus.BnnPlusL2", strength=(0.001, 10.0, 0.03)),
+    "twn": MethodName("{-a,0,+a}", "thresholds.Twn"),
+    "bnn-plus-l1": MethodName("{-a,0,+a}", "regularized.BnnPlusL1", strength=(0.001, 10.0, 0.03)),
+    "bnn-plus-l2": MethodName("{-a,0,+a}", "regularized.BnnPlusL2", strength=(0.001, 10.0, 0.03)),
     "inq": MethodName("{-a,0,+a}", "inq.Inq"),
     "elb": MethodName("{-a,0,+a}", "elb.Elb", strength=(0.1, 100.0, 3.0)),
-    "ttq": MethodName("{-a,0,+b}", "ttq.Ttq", plans_sparsity=True),
-    "binary-connect": MethodName("{-1,+1}", "binary_connect.BinaryConnect"),
+    "ttq": MethodName("{-a,0,+b}", "thresholds.Ttq", plans_sparsity=True),
+    "binary-connect": MethodName("{-1,+1}", "binary.BinaryConnect"),
     "bayes-binn": MethodName("{-1,+1}", "bayes_binn.BayesBinn"),
-    "bwn": MethodName("{-a,+a}", "bwn.Bwn"),
-    "dorefa": MethodName("{-a,+a}", "dorefa.Dorefa"),
-    "full-precision": MethodName("float", "full_precision.FullPrecision"),
+    "bwn": MethodName("{-a,+a}", "binary.Bwn"),
+    "dorefa": MethodName("{-a,+a}", "binary.Dorefa"),
+    "full-precision": MethodName("float", "base.FullPrecision"),
 }
 # Competitors of the paper that are not implemented, with the reason.
 NOT_IMPLEMENTED = {

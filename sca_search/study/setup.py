@@ -271,7 +271,7 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
         return
     model = task.model_with(start.state)
     spread = Space(spec).first_guess()["spread"]
-    parametrize_layers(model, task.spreads(spread))
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, spread))
     alphas = {
         name: [alpha_for_sparsity(latent, sparsity) for sparsity in _SPARSITIES]
         for name, latent in latents(model).items()
@@ -288,5 +288,5 @@ def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     torch.manual_seed(spec.seed)
     model = task.make_model()
     spread = Space(spec).first_guess()["spread"]
-    parametrize_layers(model, task.spreads(spread))
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, spread))
     return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}

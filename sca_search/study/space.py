@@ -270,7 +270,7 @@ class Space:
 def _spared(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
-    return least_loss_within(costs, layers, limits).allocation
+    return least_loss_within(costs, layers, limits)
 
 
 def _sharpness(values: Values, own: float) -> Schedule:

@@ -27,7 +27,7 @@ class LayerSchedules:
         self.update(0.0)
 
     @property
-    def wdr_strength(self) -> float:
+    def strength(self) -> float:
         """λ, the mean over the layers."""
         return fmean(weight.wdr_strength for weight in self._weights.values())
 
@@ -48,11 +48,6 @@ class LayerSchedules:
         for name, weight in self._weights.items():
             weight.wdr_strength = self.unit * self.candidate.strength_of(name, epoch)
             weight.sharpness = self.candidate.sharpness_of(name, epoch)
-        self._update_alpha(epoch)
-        self._steps += 1
-
-    def _update_alpha(self, epoch: float) -> None:
-        for name, weight in self._weights.items():
             alpha = self.candidate.alpha_of(name)
             if isinstance(alpha, Tracked):
                 if self._steps % alpha.every == 0:
@@ -63,6 +58,7 @@ class LayerSchedules:
                     self._set_alpha_by_prior(name)
             else:
                 weight.alpha = alpha.at(epoch, self.candidate.epochs)
+        self._steps += 1
 
     def _set_alpha_by_prior(self, layer: str, fraction: float = 1.0) -> None:
         asked = fraction * self.candidate.asked_of(layer)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from sca_search.ternary.parametrize import nearest_trits, signs
+from sca_search.ternary.parametrize import signs
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,10 @@ class Floor:
 
 @dataclass(frozen=True)
 class ExactTrits:
-    """The trits, how many weights crossed the border for them, and the layers without a non-zero."""
+    """The trits, and how many weights crossed the border for them."""
 
     trits: dict[str, Tensor]
     adjusted: int
-    dead_layers: tuple[str, ...]
 
     @property
     def adjusted_fraction(self) -> float:
@@ -61,17 +60,7 @@ def exact_trits(
         name: torch.where(layer_zero.view_as(latents[name]), 0.0, signs(latents[name]))
         for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
-    return ExactTrits(trits, adjusted, _dead(trits))
-
-
-def rounded_trits(softs: Mapping[str, Tensor]) -> ExactTrits:
-    """Trits by rounding alone, with whatever number of zeros results."""
-    trits = {name: nearest_trits(soft) for name, soft in softs.items()}
-    return ExactTrits(trits, 0, _dead(trits))
-
-
-def _dead(trits: Mapping[str, Tensor]) -> tuple[str, ...]:
-    return tuple(name for name, layer in trits.items() if not layer.any())
+    return ExactTrits(trits, adjusted)
 
 
 def _margin(latent: Tensor, threshold: float) -> Tensor:

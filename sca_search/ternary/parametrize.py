@@ -26,7 +26,7 @@ from all three trits. Rounding gives the nearest trit.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,14 +54,11 @@ def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) 
     return torch.sigmoid(scaled - shift) - torch.sigmoid(-scaled - shift)
 
 
-def widened(latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
-    """W at one sharpness with the gradient of another, lower one, which reaches weights farther from the border."""
-    soft: Tensor = _Widened.apply(latent, sharpness, gradient_sharpness, threshold)  # type: ignore[no-untyped-call]
-    return soft
+class Widened(torch.autograd.Function):
+    """W at one sharpness with the gradient of another, lower one, which reaches weights farther from the border.
 
-
-class _Widened(torch.autograd.Function):
-    """Computes each sharpness in its own pass, in place: a third less time than both in the forward pass."""
+    Computes each sharpness in its own pass, in place: a third less time than both in the forward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
@@ -89,14 +86,14 @@ def _logistics(latent: Tensor, sharpness: float, threshold: float) -> tuple[Tens
     return upper, scaled.neg_().sub_(shift).sigmoid_()
 
 
-def straight_through(latent: Tensor, threshold: float) -> Tensor:
-    """Trits of Θ at a threshold, with 1 as the estimate of ∂W/∂θ."""
-    return latent + (trits_at(latent.detach(), threshold) - latent).detach()
+def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
+    """`value` in the forward pass, the gradient of `surrogate` in the backward pass."""
+    return surrogate + (value - surrogate).detach()
 
 
-def trits_at(latent: Tensor, threshold: float) -> Tensor:
+def trits_at(latent: Tensor, threshold: Tensor | float) -> Tensor:
     """The sign where |Θ| exceeds a threshold, else 0; `torch.where` would take ten times as long."""
-    return F.hardshrink(latent, threshold).sign_()
+    return F.hardshrink(latent, float(threshold)).sign_()
 
 
 def threshold_of_alpha(alpha: float) -> float:
@@ -175,12 +172,13 @@ class TernaryWeight(nn.Module):
         if self.fixed:
             return latent.detach()
         if self.form == "straight-through":
-            return straight_through(latent, self.threshold)
+            return straight_through(trits_at(latent.detach(), self.threshold), latent)
         if self.form == "no-tanh":
             return latent
         if self.gradient_sharpness >= self.sharpness or not torch.is_grad_enabled():
             return soft_weight(latent, self.sharpness, self.threshold)
-        return widened(latent, self.sharpness, self.gradient_sharpness, self.threshold)
+        soft: Tensor = Widened.apply(latent, self.sharpness, self.gradient_sharpness, self.threshold)  # type: ignore[no-untyped-call]
+        return soft
 
     def forward(self, latent: Tensor) -> Tensor:
         soft = self.soft(latent)
@@ -258,14 +256,9 @@ def latents(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}
 
 
-def rounded(model: nn.Module) -> AbstractContextManager[None]:
-    """Inside the block, the network computes with its soft weights rounded to trits."""
-    return rounding(ternary_weights(model).values())
-
-
 @contextmanager
 def rounding(weights: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside the block, these parametrizations round."""
+    """Inside the block, these parametrizations round, and the network computes with trits."""
     before = {weight: cast(bool, weight.rounding) for weight in weights}
     for weight in before:
         weight.rounding = True  # type: ignore[assignment]

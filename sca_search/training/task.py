@@ -53,10 +53,6 @@ class Task:
     def last_layer(self) -> str:
         return [choice.layer.name for choice in self.choices if choice.layer.executed][-1]
 
-    def spreads(self, spread: float) -> dict[str, float]:
-        """The spread of Θ for each ternary layer."""
-        return dict.fromkeys(self.ternary_layers, spread)
-
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         """The ternary layers for an allocation, with the least number of non-zeros per layer."""

@@ -20,17 +20,13 @@ from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.methods import method_class
 from sca_search.ternary.methods.bayes_binn import BayesBinn, RandomSigns
-from sca_search.ternary.methods.binary_connect import Sign
-from sca_search.ternary.methods.bnn_plus import L1Regularized, L2Regularized
-from sca_search.ternary.methods.bwn import FilterSigns
-from sca_search.ternary.methods.dorefa import LayerSigns
+from sca_search.ternary.methods.binary import FilterSigns, LayerSigns, Sign
 from sca_search.ternary.methods.elb import Attracted, nearest_scaled
 from sca_search.ternary.methods.inq import Incremental
 from sca_search.ternary.methods.lr_net import RandomTrits, mean, variance
 from sca_search.ternary.methods.quantized import Quantizer, as_weights
-from sca_search.ternary.methods.tang import RegularizedTrits
-from sca_search.ternary.methods.ttq import TwoScales
-from sca_search.ternary.methods.twn import NearestTernary
+from sca_search.ternary.methods.regularized import L1Regularized, L2Regularized, RegularizedTrits
+from sca_search.ternary.methods.thresholds import NearestTernary, TwoScales
 from sca_search.ternary.parametrize import total
 from sca_search.training.task import PausedError, Rungs
 from sca_search.training.train import train_candidate, train_dense
@@ -111,7 +107,7 @@ def test_ttq_begins_at_mean_magnitudes():
     values = torch.tensor([[2.0, 4.0, -1.0, -3.0, 0.1, -0.1]])
     quantizer = TwoScales(None, 0)
     quantizer.planned_sparsity = 2 / 6
-    quantizer.fit(values)
+    quantizer.begin(values)
     assert (quantizer.positive.item(), quantizer.negative.item()) == (3.0, 2.0)
 
 
@@ -152,13 +148,13 @@ def test_inq_has_one_power_of_two_and_fixes_the_largest_first():
     quantizer = Incremental(None, 0)
     quantizer.begin(latent)
     assert quantizer.scale.item() == 2 ** math.floor(math.log2(4 * 1.2 / 3)) == 1.0
-    quantizer.fix(latent, 0.5)
+    quantizer.update(latent, elapsed=0.0)
     np.testing.assert_array_equal(quantizer.fixed.numpy(), [[1, 1, 1, 0, 0, 0, 1, 0]])
     weight, gradient = soft_and_gradient(quantizer, values, np.ones_like(values))
     np.testing.assert_allclose(weight, [[1, -1, 1, -0.49, 0.3, 0.05, -1, 0.2]])
     np.testing.assert_array_equal(gradient, [[0, 0, 0, 1, 1, 1, 0, 1]])
     np.testing.assert_array_equal(quantizer.levels(latent).trits.numpy(), [[1, -1, 1, 0, 0, 0, -1, 0]])
-    quantizer.fix(latent, 0.75)
+    quantizer.update(latent, elapsed=1 / 3)
     assert int(quantizer.fixed.sum()) == 6
 
 
@@ -181,11 +177,11 @@ def test_elb_pulls_to_its_target_and_remembers_the_error():
     quantizer.begin(latent)
     target = as_weights(nearest_scaled(latent)).numpy()
     assert quantizer.regularizer(latent).item() == pytest.approx(0.5 * ((values - target) ** 2).sum(), rel=1e-5)
-    quantizer.update_target(latent)
+    quantizer.update(latent, elapsed=1 / 40)
     np.testing.assert_allclose(quantizer.error.numpy(), values - target, atol=1e-6)
     after = values - target
     again = as_weights(nearest_scaled(torch.tensor(values + after))).numpy()
-    quantizer.update_target(latent)
+    quantizer.update(latent, elapsed=2 / 40)
     np.testing.assert_allclose(quantizer.target.numpy(), again, atol=1e-6)
     np.testing.assert_allclose(quantizer.error.numpy(), after + values - again, atol=1e-6)
 

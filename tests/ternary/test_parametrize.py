@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from sca_search.ternary.parametrize import (
     TernaryWeight,
+    Widened,
     ZeroCount,
     alpha_of_threshold,
     bake_trits,
@@ -25,15 +26,15 @@ from sca_search.ternary.parametrize import (
     latents,
     nearest_trits_of,
     parametrize_layers,
-    rounded,
+    rounding,
     soft_weight,
     soft_weights,
     straight_through,
     ternary_weights,
     threshold_of_alpha,
     total,
+    trits_at,
     wdr,
-    widened,
     zero_counts,
 )
 
@@ -308,7 +309,7 @@ def test_alpha_2_gives_zeros_and_no_nan_in_the_sharpened_form():
 def test_a_widened_weight_is_sharp_forwards_and_has_the_wide_ones_gradient(theta, wide, factor, alpha):
     t = threshold_of_alpha(alpha)
     latent = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-    soft = widened(latent, wide * factor, wide, t)
+    soft = Widened.apply(latent, wide * factor, wide, t)
     exact = np.array(theta)
     value = (np.tanh(wide * factor * (exact - t)) + np.tanh(wide * factor * (exact + t))) / 2
     np.testing.assert_allclose(soft.detach().numpy(), value, atol=1e-12)
@@ -336,7 +337,7 @@ def test_a_layers_gradient_is_its_own_until_it_is_sharper_than_told(gradient_sha
 @given(thetas, st.floats(0, 3, width=32))
 def test_straight_through_is_trits_forwards_and_1_backwards(theta, threshold):
     latent = torch.tensor(theta, requires_grad=True)
-    soft = straight_through(latent, threshold)
+    soft = straight_through(trits_at(latent.detach(), threshold), latent)
     trits = np.where(np.abs(theta) > threshold, np.sign(theta), 0.0)
     assert soft.tolist() == trits.tolist()
     upstream = torch.linspace(-1, 2, len(theta))
@@ -350,7 +351,7 @@ def test_a_straight_through_layer_rounds_at_the_border_of_alpha(theta, alpha):
     model = ternary_linear(theta, form="straight-through", alpha=alpha)
     trits = np.where(np.abs(theta) > threshold_of_alpha(alpha), np.sign(theta), 0.0)
     assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
     assert sparsity(model).zeros == int((trits == 0).sum())
 
@@ -366,7 +367,7 @@ def test_a_straight_through_layers_task_gradient_ignores_the_rounding():
 
 
 def test_an_infinite_basin_leaves_a_straight_through_layer_nothing():
-    assert not straight_through(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
+    assert not trits_at(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
 
 
 # Θ from a dense weight
@@ -465,7 +466,7 @@ def test_a_rounded_pass_is_not_mistaken_for_a_training_pass():
     weight = ternary_weights(model)["0"]
     model(torch.ones(1, 2, dtype=torch.float64))
     weight.take_soft()
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         model(torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="forward pass"):
         weight.take_soft()
@@ -559,7 +560,7 @@ def test_rounded_computes_with_trits_and_only_within():
     theta = np.array([0.2, 0.6, -0.9, -0.5, 2.0])
     model = ternary_linear(theta)
     x = np.array([[1.0, 10, 100, 1000, 10000]])
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         assert model(torch.from_numpy(x)).item() == 10 - 100 + 10000
         assert model[0].weight.tolist() == [[0, 1, -1, 0, 1]]
     assert model(torch.from_numpy(x)).item() == pytest.approx((x @ np.tanh(theta)).item())
@@ -567,15 +568,15 @@ def test_rounded_computes_with_trits_and_only_within():
 
 def test_rounded_ends_with_an_error_too():
     model = ternary_linear([0.2, 2.0])
-    with pytest.raises(KeyError), rounded(model):
+    with pytest.raises(KeyError), rounding(ternary_weights(model).values()):
         raise KeyError
     assert model[0].weight.tolist() == pytest.approx(np.tanh([[0.2, 2.0]]))
 
 
 def test_rounded_may_be_nested():
     model = ternary_linear([0.2, 2.0])
-    with rounded(model):
-        with rounded(model):
+    with rounding(ternary_weights(model).values()):
+        with rounding(ternary_weights(model).values()):
             pass
         assert model[0].weight.tolist() == [[0, 1]]
 
@@ -587,7 +588,7 @@ def test_bake_leaves_a_plain_network_with_the_rounded_outputs(form):
         weight.alpha, weight.sharpness = 0.4, 1.0 if form == "paper" else 30.0
     model.eval()
     x = torch.randn(5, 16)
-    with torch.no_grad(), rounded(model):
+    with torch.no_grad(), rounding(ternary_weights(model).values()):
         expected = model(x)
     trits = {name: soft.round() for name, soft in soft_weights(model).items()}
 

@@ -1,6 +1,6 @@
 """Quantization methods behind one interface: SCA in its forms, and published competitors.
 
-A method is one file and one line in config.names.METHODS.
+A method is one class and one line in config.names.METHODS.
 """
 
 from importlib import import_module

@@ -34,6 +34,7 @@ def nearest_scaled(values: Tensor) -> ScaledTrits:
 class Attracted(Quantizer):
     target: Tensor  # G
     error: Tensor  # u
+    updates = 0  # of both so far
 
     def begin(self, latent: Tensor) -> None:
         self.register_buffer("target", as_weights(nearest_scaled(latent)))
@@ -48,27 +49,22 @@ class Attracted(Quantizer):
     def regularizer(self, latent: Tensor) -> Tensor:
         return 0.5 * (latent - self.target + self.error).square().sum()
 
-    @torch.no_grad()
-    def update_target(self, latent: Tensor) -> None:
-        self.target.copy_(as_weights(nearest_scaled(latent + self.error)))
-        self.error.add_(latent - self.target)
+    def update(self, latent: Tensor, elapsed: float) -> None:
+        due = int(elapsed * _UPDATES)
+        if due > self.updates:
+            self.updates = due
+            self.target.copy_(as_weights(nearest_scaled(latent + self.error)))
+            self.error.add_(latent - self.target)
 
 
 class Elb(Quantized):
     quantizer = Attracted
     has_regularizer = True
-    _updates = 0
-
-    def update(self, epoch: float) -> None:
-        super().update(epoch)
-        due = int(elapsed_fraction(epoch, self.candidate.epochs) * _UPDATES)
-        if due > self._updates:
-            self._updates = due
-            for name, quantizer in self.quantizers().items():
-                assert isinstance(quantizer, Attracted)
-                quantizer.update_target(self.latents()[name])
 
     def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
         super().resume(unit, alphas, steps)
         per_epoch = len(self.task.data.train.batches(self.task.batch))
-        self._updates = int(elapsed_fraction((steps - 1) / per_epoch, self.candidate.epochs) * _UPDATES)
+        elapsed = elapsed_fraction((steps - 1) / per_epoch, self.candidate.epochs)
+        for quantizer in self.quantizers().values():
+            assert isinstance(quantizer, Attracted)
+            quantizer.updates = int(elapsed * _UPDATES)

@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from sca_search.config.schedule import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights, trits_beyond
+from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
+from sca_search.ternary.parametrize import trits_at
 
 _PORTIONS = (0.5, 0.75, 0.875)
 
@@ -35,16 +35,16 @@ class Incremental(Quantizer):
 
     def levels(self, latent: Tensor) -> ScaledTrits:
         half = torch.nextafter(self.scale / 2, self.scale.new_zeros(()))  # the border itself is not a zero
-        return ScaledTrits(trits_beyond(latent, half), self.scale.clone())
+        return ScaledTrits(trits_at(latent, half), self.scale.clone())
 
     def soft(self, latent: Tensor) -> Tensor:
         if not hasattr(self, "fixed"):  # while it is being registered
             return latent
         return torch.where(self.fixed, as_weights(self.levels(latent.detach())), latent)
 
-    @torch.no_grad()
-    def fix(self, latent: Tensor, portion: float) -> None:
-        """Fix the largest free weights, up to a portion of all weights."""
+    def update(self, latent: Tensor, elapsed: float) -> None:
+        """Fix the largest free weights, up to the current portion of all weights."""
+        portion = _PORTIONS[min(int(elapsed * len(_PORTIONS)), len(_PORTIONS) - 1)]
         missing = round(portion * latent.numel()) - int(self.fixed.sum())
         if missing > 0:
             free = torch.where(self.fixed, -1.0, latent.abs()).flatten()
@@ -54,10 +54,3 @@ class Incremental(Quantizer):
 
 class Inq(Quantized):
     quantizer = Incremental
-
-    def update(self, epoch: float) -> None:
-        elapsed = elapsed_fraction(epoch, self.candidate.epochs)
-        step = min(int(elapsed * len(_PORTIONS)), len(_PORTIONS) - 1)
-        for name, quantizer in self.quantizers().items():
-            assert isinstance(quantizer, Incremental)
-            quantizer.fix(self.latents()[name], _PORTIONS[step])

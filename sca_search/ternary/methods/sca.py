@@ -4,6 +4,12 @@
     W = ½ [tanh(β(θ - t)) + tanh(β(θ + t))],  t = atanh √(α/2)       sharpened
 
 Deng & Zhang, Sparsity-Control Ternary Weight Networks.
+
+And the straight-through estimator at the quantile that gives each layer its planned sparsity, the baseline at a chosen
+sparsity; not one of the paper's methods. Bengio, Léonard & Courville, Estimating or Propagating Gradients Through
+Stochastic Neurons for Conditional Computation.
+
+    W = sign θ where |θ| > t, else 0,  t the planned quantile of |θ|;  ∂W/∂θ = 1
 """
 
 from contextlib import AbstractContextManager
@@ -13,16 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.schedule import Constant, Tracked
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.control import LayerSchedules
-from sca_search.ternary.exact import ExactTrits, exact_trits, rounded_trits
-from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask, strength_unit
+from sca_search.ternary.exact import ExactTrits, exact_trits
+from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.parametrize import (
     bake_trits,
     latents,
+    nearest_trits,
     nearest_trits_of,
     parametrize_layers,
-    rounded,
+    rounding,
     soft_weights,
     ternary_weights,
     total,
@@ -31,52 +39,21 @@ from sca_search.ternary.parametrize import (
 from sca_search.ternary.prior import zeros_for_sparsity
 
 
-class Sca(Method):
+class Sca(LayerSchedules, Method):  # type: ignore[override]  # strength and sharpness are properties
     """Latents, the regularizer and a threshold, on a candidate's schedules."""
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
-        super().__init__(model, candidate, task)
+        Method.__init__(self, model, candidate, task)
         parametrize_layers(model, spreads_of(model, candidate, task), candidate.form)
-        self._schedules = LayerSchedules(model, candidate)
+        LayerSchedules.__init__(self, model, candidate)
         if not candidate.strength_is_lambda:
-            self._schedules.unit = self._strength_unit()
-
-    def _strength_unit(self) -> float:
-        """λ for a strength of 1, on the first training batch with the initial schedules."""
-        return strength_unit(self.model.train(), *self.first_batch(), self.task.loss)
+            self.unit = self.strength_unit(lambda: regularizer(model))
 
     def latents(self) -> dict[str, nn.Parameter]:
         return latents(self.model)
 
-    @property
-    def unit(self) -> float:  # type: ignore[override]
-        return self._schedules.unit
-
-    @property
-    def strength(self) -> float:  # type: ignore[override]
-        return self._schedules.wdr_strength
-
-    @property
-    def sharpness(self) -> float:  # type: ignore[override]
-        return self._schedules.sharpness
-
-    def alphas(self) -> dict[str, float]:
-        return self._schedules.alphas()
-
-    def update(self, epoch: float) -> None:
-        self._schedules.update(epoch)
-
-    def penalty(self) -> Tensor | float:
-        return self._schedules.penalty()
-
-    def finish(self) -> None:
-        self._schedules.finish()
-
     def rounded(self) -> AbstractContextManager[None]:
-        return rounded(self.model)
-
-    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
-        self._schedules.resume(unit, alphas, steps)
+        return rounding(ternary_weights(self.model).values())
 
     def weights(self) -> tuple[list[Tensor], list[Tensor]]:
         return weights_of(self.model)
@@ -92,15 +69,28 @@ class Sca(Method):
         return FinalWeights(levels, exact.adjusted_fraction, achieved)
 
     def _exact_trits(self, softs: dict[str, Tensor]) -> ExactTrits:
-        if not self.candidate.exact:
-            return rounded_trits(softs)
-        thetas = {name: latent.detach() for name, latent in latents(self.model).items()}
+        if not self.candidate.exact:  # by rounding alone, with whatever number of zeros results
+            return ExactTrits({name: nearest_trits(soft) for name, soft in softs.items()}, adjusted=0)
+        thetas = {name: latent.detach() for name, latent in self.latents().items()}
         thresholds = {name: weight.threshold for name, weight in ternary_weights(self.model).items()}
         zeros = zeros_for_sparsity(self.candidate.sparsity, sum(latent.numel() for latent in thetas.values()))
         return exact_trits(thetas, softs, thresholds, zeros, self.task.floor, self.task.transposed)
 
     def detach(self, final: FinalWeights) -> None:
         bake_trits(self.model, {name: levels.trits for name, levels in final.levels.items()})
+
+
+class StraightThrough(Sca):
+    """SCA's latents and tracked threshold, with an estimator instead of a gradient."""
+
+    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
+        fixed = {"form": "straight-through", "alpha": Tracked(), "strength": Constant(value=0.0)}
+        super().__init__(model, candidate.model_copy(update=fixed), task)
+
+
+def regularizer(model: nn.Module) -> Tensor:
+    """Σ R over the layers, from the last forward pass."""
+    return torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
 
 
 def weights_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
@@ -114,7 +104,7 @@ def spreads_of(model: nn.Module, candidate: Candidate, task: MethodTask) -> dict
     if candidate.spread is None:
         return dict.fromkeys(task.ternary_layers, None)
     if candidate.rescaling == 1.0:
-        return dict(task.spreads(candidate.spread))
+        return dict.fromkeys(task.ternary_layers, candidate.spread)
     own = {name: cast(Tensor, model.get_submodule(name).weight).detach() for name in task.ternary_layers}
     means = {name: float(weight.square().mean().sqrt()) for name, weight in own.items()}
     return {

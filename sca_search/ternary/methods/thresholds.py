@@ -1,4 +1,9 @@
-"""Trained Ternary Quantization: two learned scales per layer, one for +1 and one for -1.
+"""Methods with a threshold Δ of |θ| below which weights are 0, and scales of the others.
+
+Ternary Weight Networks: Δ = 0.7 · E|θ|;  W = a · sign θ where |θ| > Δ, else 0;  a = E(|θ| : |θ| > Δ), the scale that
+fits the weights best;  ∂W/∂θ = 1. Li, Zhang & Liu, Ternary Weight Networks, 2016.
+
+Trained Ternary Quantization: two learned scales per layer, one for +1 and one for -1.
 
     W = a where θ > Δ, -b where θ < -Δ, else 0
     ∂L/∂a = Σ ∂L/∂W over the +1,  ∂L/∂b = -Σ ∂L/∂W over the -1
@@ -12,25 +17,36 @@ Zhu, Han, Mao & Dally, Trained Ternary Quantization, 2016.
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import Candidate
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.base import MethodTask
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, trits_beyond
+from sca_search.ternary.methods.quantized import Quantized, Quantizer
+from sca_search.ternary.parametrize import trits_at
 from sca_search.ternary.prior import border
+
+_THRESHOLD = 0.7
+
+
+class NearestTernary(Quantizer):
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        magnitude = latent.abs()
+        trits = trits_at(latent, _THRESHOLD * magnitude.mean())
+        nonzero = trits.abs()
+        return ScaledTrits(trits, (magnitude * nonzero).sum() / nonzero.sum().clamp(min=1.0))
+
+
+class Twn(Quantized):
+    quantizer = NearestTernary
 
 
 class TwoScales(Quantizer):
-    planned_sparsity = 0.0
-
     def __init__(self, spread: float | None, channel: int | None) -> None:
         super().__init__(spread, channel)
         self.positive = nn.Parameter(torch.ones(()))
         self.negative = nn.Parameter(torch.ones(()))
 
     def trits(self, latent: Tensor) -> Tensor:
-        return trits_beyond(latent, border(latent, self.planned_sparsity))
+        return trits_at(latent, border(latent, self.planned_sparsity))
 
-    def fit(self, latent: Tensor) -> None:
+    def begin(self, latent: Tensor) -> None:
         """Set the scales to the mean magnitudes."""
         trits, magnitude = self.trits(latent), latent.abs()
         for scale, chosen in ((self.positive, trits > 0), (self.negative, trits < 0)):
@@ -50,10 +66,3 @@ class TwoScales(Quantizer):
 
 class Ttq(Quantized):
     quantizer = TwoScales
-
-    def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
-        super().__init__(model, candidate, task)
-        for name, quantizer in self.quantizers().items():
-            assert isinstance(quantizer, TwoScales)
-            quantizer.planned_sparsity = candidate.sparsity_of(name)
-            quantizer.fit(self.latents()[name].detach())

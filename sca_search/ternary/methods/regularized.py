@@ -1,10 +1,11 @@
-"""BNN+'s two regularizers, as the paper extends them to three values, with the straight-through estimator.
+"""Regularizers of binary networks, as the paper extends them to three values, with the straight-through estimator.
 
-    R₁ = Σ |a - |θ|| · |θ|,   R₂ = Σ (a - |θ|)² · θ²
-    W = a · round(clip(θ/a, -1, 1)), a learned per layer;  ∂W/∂θ = 1
+Tang: R = Σ (1 - θ²) θ²;  W = round(clip(θ, -1, 1));  ∂W/∂θ = 1. Tang, Hua & Wang, How to Train a Compact Binary Neural
+Network with High Accuracy?, 2017 (R = Σ 1 - θ² there).
 
-Darabi, Belbahri, Courbariaux & Nia, BNN+: Improved Binary Network Training, 2018 (there without the factor |θ| or θ²).
-a starts at the mean magnitude.
+BNN+: R₁ = Σ |a - |θ|| · |θ|,   R₂ = Σ (a - |θ|)² · θ²;  W = a · round(clip(θ/a, -1, 1)), a learned per layer, which
+starts at the mean magnitude;  ∂W/∂θ = 1. Darabi, Belbahri, Courbariaux & Nia, BNN+: Improved Binary Network Training,
+2018 (there without the factor |θ| or θ²).
 """
 
 import torch
@@ -15,6 +16,20 @@ from sca_search.ternary.methods.quantized import Quantized, Quantizer
 from sca_search.ternary.parametrize import nearest_trits
 
 _SMALLEST = 1e-3  # a scale must stay positive
+
+
+class RegularizedTrits(Quantizer):
+    def levels(self, latent: Tensor) -> ScaledTrits:
+        return ScaledTrits(nearest_trits(latent))
+
+    def regularizer(self, latent: Tensor) -> Tensor:
+        square = latent.clamp(-1.0, 1.0).square()  # beyond ±1 R is unbounded below
+        return ((1.0 - square) * square).sum()
+
+
+class Tang(Quantized):
+    quantizer = RegularizedTrits
+    has_regularizer = True
 
 
 class LearnedScale(Quantizer):
