@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch
 from sca_search.system.memory import oom_as_limit_error, trim_heap
-from sca_search.training.losses import PlainLoss, cross_entropy
+from sca_search.training.losses import PlainLoss
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 # Evaluation needs no gradients, so its batches may be larger than in training; this one still fits a small cache.
@@ -30,7 +31,7 @@ def score(
     model: nn.Module,
     batches: Iterable[Batch],
     metric: Metric = ACCURACY_METRIC,
-    loss: PlainLoss = cross_entropy,
+    loss: PlainLoss = F.cross_entropy,
     *,
     with_error: bool = False,
 ) -> Score:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sca_search.config.schedule import Steps
 from sca_search.data import Batch, Batches
@@ -21,7 +22,7 @@ from sca_search.system.memory import trim_heap
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods import Method
-from sca_search.training.losses import TaskLoss, cross_entropy
+from sca_search.training.losses import TaskLoss
 
 patch_torchvision()  # which Lightning imports
 import pytorch_lightning as lightning  # noqa: E402
@@ -196,17 +197,13 @@ def restore_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> No
             raise CheckpointError(
                 f"a checkpoint's optimizer state must fit this network's parameters, {key!r} does not"
             )
-        optimizer.state[parameter][name] = _in_layout_of(parameter, value)
+        # The fused optimizer assumes the parameter's memory layout.
+        optimizer.state[parameter][name] = torch.empty_like(expected).copy_(value)
     for entries in optimizer.state.values():
         if entries.keys() != _ADAM_STATE:
             raise CheckpointError(
                 f"a checkpoint's optimizer state of a parameter must be complete, got only {', '.join(sorted(entries))}"
             )
-
-
-def _in_layout_of(parameter: Tensor, value: Tensor) -> Tensor:
-    """A copy with the parameter's memory layout, which the fused optimizer assumes."""
-    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.clone()
 
 
 def parameter_groups(
@@ -292,7 +289,7 @@ def fit(
     after_epoch: AfterEpoch = lambda _epoch, _state: None,
     stop: StopToken = NEVER,
     method: Method | None = None,
-    loss: TaskLoss = cross_entropy,
+    loss: TaskLoss = F.cross_entropy,
 ) -> OptimizerState:
     """Train a network in place and return the optimizer's state. Raises DivergenceError or StopRequestedError."""
     epochs = (plan.epochs if plan.last_epoch is None else plan.last_epoch) - plan.first_epoch

@@ -36,7 +36,6 @@ from sca_search.training.fit import (
     lightning,
     parameter_groups,
 )
-from sca_search.training.losses import cross_entropy
 from sca_search.training.task import Epoch, PausedError, Rungs, Task
 from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 
@@ -380,7 +379,7 @@ def test_a_plain_step_is_lightnings_own_to_the_bit(task, start, steps):
         model = task.model_with(start.state)
         plan = FitPlan(2, 0.01, learning_rate_steps=steps, weight_decay=0.01)
         batches = task.data.train.batches(64, seed=0)
-        module = kind(model, len(batches), plan, note_in([]), NEVER, Doubled(model), cross_entropy)
+        module = kind(model, len(batches), plan, note_in([]), NEVER, Doubled(model), torch.nn.functional.cross_entropy)
         plain_trainer().fit(module, batches)
         trained.append(model.state_dict() | module.optimizer_state)
     assert states_equal(*trained)
