@@ -26,7 +26,7 @@ from sca_search.config.schedule import Constant
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
-from sca_search.ternary.control import LayerSchedules
+from sca_search.ternary.methods.sca import LayerSchedules
 from sca_search.ternary.parametrize import parametrize_layers
 from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense

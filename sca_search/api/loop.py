@@ -30,8 +30,8 @@ from sca_search.models.attention import open_attention
 from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
 from sca_search.models.scales import put_output_scales
 from sca_search.study.space import Space
-from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.exact import Floor, exact_trits
+from sca_search.ternary.methods.sca import LayerSchedules
 from sca_search.ternary.parametrize import (
     bake_trits,
     latents,

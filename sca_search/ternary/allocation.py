@@ -186,10 +186,9 @@ def _turning_point(
     layers: Sequence[LayerShape], weighting: Mapping[str, float], before: Callable[[Mapping[str, float]], bool]
 ) -> tuple[float, float]:
     """ln c by bisection: the adjacent numbers at which `before` last holds and first fails as densities grow."""
-    largest = max(weighting[layer.name] for layer in layers)
-    smallest = min(weighting[layer.name] for layer in layers)
-    low = -largest - 60.0  # densities of 1e-26: every layer at its floor
-    high = -smallest  # every layer full
+    weights = [weighting[layer.name] for layer in layers]
+    low = -max(weights) - 60.0  # densities of 1e-26: every layer at its floor
+    high = -min(weights)  # every layer full
     for _ in range(200):  # far beyond the 60 of double precision; stops when nothing lies between
         middle = (low + high) / 2
         if middle in {low, high}:

@@ -134,12 +134,17 @@ def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
     return weight * (spread / root_mean_square) if root_mean_square > 0 else weight.clone()
 
 
-def lost_scale(weight: Tensor, spread: float | None) -> float:
-    """The factor from Θ to the dense weight; 1 where that is all zeros, or was not rescaled."""
-    if spread is None:
-        return 1.0
-    root_mean_square = float(weight.square().mean().sqrt())
-    return root_mean_square / spread if root_mean_square > 0 else 1.0
+@torch.no_grad()  # registering calls the parametrization once; with gradients it would store that soft weight
+def put_parametrization(layer: nn.Module, parametrization: nn.Module) -> list[nn.Parameter]:
+    """Add a parametrization with a `spread` to a layer's weight, in place; its latents.
+
+    An output scale is multiplied by the factor from Θ to the dense weight, unless that is all zeros or not rescaled.
+    """
+    root_mean_square = float(cast(Tensor, layer.weight).square().mean().sqrt())
+    if parametrization.spread is not None and root_mean_square > 0:
+        absorb_scale(layer, root_mean_square / cast(float, parametrization.spread))
+    parametrize.register_parametrization(layer, "weight", parametrization)
+    return list(layer.parametrizations.weight.parameters(recurse=False))  # type: ignore[union-attr]
 
 
 class TernaryWeight(nn.Module):
@@ -233,11 +238,7 @@ class ZeroCount:
 def parametrize_layers(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
     """Add the parametrization to the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
-        layer = model.get_submodule(name)
-        # Registering calls the parametrization once; with gradients it would store that soft weight.
-        with torch.no_grad():
-            absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
-            parametrize.register_parametrization(layer, "weight", TernaryWeight(form, spread))
+        put_parametrization(model.get_submodule(name), TernaryWeight(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:

@@ -25,18 +25,8 @@ FORMAT = "sca-search/checkpoint"
 VERSION = "2"
 _GROUPS = ("model", "memory", "random")
 _FACTS = ("epoch", "unit", "alphas", "history", "snapshots")
-# The errors that an invalid or damaged file may raise.
-_UNREADABLE = (
-    OSError,
-    SafetensorError,
-    KeyError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,  # torch, about shapes and types
-)
+# The errors that an invalid or damaged file may raise; RuntimeError: of torch, about shapes and types, and recursion.
+_UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
 
 @dataclass(frozen=True)

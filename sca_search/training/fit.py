@@ -185,18 +185,15 @@ def read_state(optimizer: torch.optim.Optimizer) -> OptimizerState:
 def restore_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
     """Restore what `read_state` returned; CheckpointError where it does not fit the parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    rule = "a checkpoint's optimizer state must"
     for key, value in state.items():
         number, _, name = key.partition(".")
         if not number.isdecimal() or int(number) >= len(parameters):
-            raise CheckpointError(
-                f"a checkpoint's optimizer state must be of this network's {len(parameters)} parameters, got {key!r}"
-            )
+            raise CheckpointError(f"{rule} be of this network's {len(parameters)} parameters, got {key!r}")
         parameter = parameters[int(number)]
         expected = torch.zeros(()) if name == "step" else parameter
         if name not in _ADAM_STATE or (value.shape, value.dtype) != (expected.shape, expected.dtype):
-            raise CheckpointError(
-                f"a checkpoint's optimizer state must fit this network's parameters, {key!r} does not"
-            )
+            raise CheckpointError(f"{rule} fit this network's parameters, {key!r} does not")
         # The fused optimizer assumes the parameter's memory layout.
         optimizer.state[parameter][name] = torch.empty_like(expected).copy_(value)
     for entries in optimizer.state.values():

@@ -98,31 +98,22 @@ def distillation(fraction: float, loss: PlainLoss, mismatch: PlainLoss) -> TaskL
 
 
 def mismatch_of(kind: str, temperature: float) -> PlainLoss:
-    """The distillation loss of a kind of task: KL of softened classes, cross-entropy of softened labels, or MSE."""
-    if kind == "classes":
-        return softened_kl(temperature)
-    return F.mse_loss if kind == "regression" else softened_labels(temperature)
+    """The distillation loss of a kind of task, of the network's and the teacher's outputs, both softened by T.
 
-
-def softened_kl(temperature: float) -> PlainLoss:
-    """T² · KL(teacher ‖ network), both softened by T.
-
-    T² makes the gradient's size independent of the temperature (Hinton, Vinyals and Dean, 2015).
+    Classes: T² · KL(teacher ‖ network); labels: T² · cross-entropy of each label's logit with the teacher's
+    probability; numbers: MSE. T² makes the gradient's size independent of the temperature (Hinton, Vinyals and Dean,
+    2015).
     """
 
-    def mismatch(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    def of_classes(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         teacher = F.log_softmax(teacher_logits / temperature, dim=1)
         network = F.log_softmax(logits / temperature, dim=1)
         return temperature**2 * F.kl_div(network, teacher, log_target=True, reduction="batchmean")
 
-    return mismatch
-
-
-def softened_labels(temperature: float) -> PlainLoss:
-    """T² · cross-entropy of each label's logit with the teacher's probability, both softened by T."""
-
-    def mismatch(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    def of_labels(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         teacher = torch.sigmoid(teacher_logits / temperature)
         return temperature**2 * F.binary_cross_entropy_with_logits(logits / temperature, teacher)
 
-    return mismatch
+    if kind == "regression":
+        return F.mse_loss
+    return of_classes if kind == "classes" else of_labels

@@ -34,11 +34,8 @@ class Metric:
             value = self.measure(outputs, targets)
         except USER_ERRORS as error:
             raise CodeError(f"the metric {self.name} failed with {describe_error(error)}") from error
-        return self._number(value, outputs)
-
-    def _number(self, value: object, outputs: Tensor) -> float:
         try:
-            number = float(value)  # type: ignore[arg-type]  # raises where it is not a number
+            number = float(value)  # raises where it is not a number
         except (TypeError, ValueError, RuntimeError):
             kind = type(value).__name__
             raise CodeError(f"the metric {self.name} must return one finite number, got a {kind}") from None

@@ -45,10 +45,6 @@ RUNG_BATCHES = 8
 OnEpoch = Callable[[Epoch], None]
 
 
-def _ignore(_epoch: Epoch) -> None:
-    pass
-
-
 def until_stopped(batches: Iterable[Batch], stop: StopToken) -> Iterator[Batch]:
     """Batches of a whole split, which may take minutes; StopRequestedError before the next one after a stop.
 
@@ -82,7 +78,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     epochs: int,
     learning_rate: float,
     seed: int,
-    on_epoch: OnEpoch = _ignore,
+    on_epoch: OnEpoch = lambda _epoch: None,
     stop: StopToken = NEVER,
     with_teacher: bool = True,
     checkpoint: Path | None = None,
@@ -151,7 +147,7 @@ def train_candidate(
     candidate: Candidate,
     task: Task,
     start: WarmStart,
-    on_epoch: OnEpoch = _ignore,
+    on_epoch: OnEpoch = lambda _epoch: None,
     stop: StopToken = NEVER,
     rungs: Rungs = NO_RUNGS,
 ) -> Settled:
@@ -215,7 +211,7 @@ class CandidateTraining:
     candidate: Candidate
     task: Task
     start: WarmStart
-    on_epoch: OnEpoch = _ignore
+    on_epoch: OnEpoch = lambda _epoch: None
     stop: StopToken = NEVER
     rungs: Rungs = NO_RUNGS
 

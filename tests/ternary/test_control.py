@@ -13,9 +13,8 @@ from torch.func import functional_call
 
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
-from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.methods.base import strength_unit
-from sca_search.ternary.methods.sca import regularizer
+from sca_search.ternary.methods.sca import LayerSchedules, regularizer
 from sca_search.ternary.parametrize import (
     ZeroCount,
     latents,

@@ -19,14 +19,17 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.methods import method_class
-from sca_search.ternary.methods.bayes_binn import BayesBinn, RandomSigns
 from sca_search.ternary.methods.binary import FilterSigns, LayerSigns, Sign
-from sca_search.ternary.methods.elb import Attracted, nearest_scaled
-from sca_search.ternary.methods.inq import Incremental
-from sca_search.ternary.methods.lr_net import RandomTrits, mean, variance
 from sca_search.ternary.methods.quantized import Quantizer, as_weights
-from sca_search.ternary.methods.regularized import L1Regularized, L2Regularized, RegularizedTrits
-from sca_search.ternary.methods.thresholds import NearestTernary, TwoScales
+from sca_search.ternary.methods.random_weights import BayesBinn, RandomSigns, RandomTrits, mean, variance
+from sca_search.ternary.methods.regularized import (
+    Attracted,
+    L1Regularized,
+    L2Regularized,
+    RegularizedTrits,
+    nearest_scaled,
+)
+from sca_search.ternary.methods.thresholds import Incremental, NearestTernary, TwoScales
 from sca_search.ternary.parametrize import total
 from sca_search.training.task import PausedError, Rungs
 from sca_search.training.train import train_candidate, train_dense
@@ -254,7 +257,7 @@ def test_bayes_binn_moves_by_the_learning_rule(task, start):
     images, labels = next(iter(task.data.train.batches(64, seed=0)))
     task.loss(model.train()(images), labels).backward()
     natural = method.latents()["fc1"]
-    quantizer = method.quantizers()["fc1"]
+    quantizer = method.quantizers["fc1"]
     assert isinstance(quantizer, RandomSigns)
     before, drawn, gradient = (
         each.detach().double().numpy() for each in (natural, quantizer.drawn, quantizer.drawn.grad)

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import remove_parametrizations
 
 from sca_search.config.candidate import Candidate
 from sca_search.data import DataSet
-from sca_search.models.scales import ScaledTrits
+from sca_search.models.scales import ScaledTrits, put_trits
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
@@ -104,8 +105,11 @@ class Method:
         raise NotImplementedError
 
     def detach(self, final: FinalWeights) -> None:
-        """Remove the method from the network and leave plain, frozen weights."""
-        raise NotImplementedError
+        """Remove the method's parametrizations from the network and leave plain, frozen weights."""
+        for name in final.levels:
+            # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
+            remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
+        put_trits(self.model, final.levels)
 
     def alphas(self) -> dict[str, float]:
         """The α per layer of SCA; other methods have none."""
@@ -133,9 +137,6 @@ class FullPrecision(Method):
 
     def final_weights(self) -> FinalWeights:
         return FinalWeights({})
-
-    def detach(self, final: FinalWeights) -> None:
-        pass
 
 
 def strength_unit(

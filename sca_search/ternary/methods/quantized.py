@@ -1,18 +1,17 @@
 """Methods whose weights are a quantized function of latents, as a parametrization."""
 
 from contextlib import AbstractContextManager
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.schedule import elapsed_fraction
-from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
+from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.methods.sca import spreads_of
-from sca_search.ternary.parametrize import latent_of_dense, lost_scale, rounding, straight_through
+from sca_search.ternary.parametrize import latent_of_dense, put_parametrization, rounding, straight_through
 
 
 class Quantizer(nn.Module):
@@ -62,36 +61,29 @@ class Quantized(Method):
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
+        self.quantizers: dict[str, Quantizer] = {}
+        self._originals: dict[str, list[nn.Parameter]] = {}  # a layer's latents; a quantizer may have several
         for name, spread in spreads_of(model, candidate, task).items():
             layer = model.get_submodule(name)
             # None: the outputs of a grouped transposed convolution have no axis of their own.
             quantizer = self.quantizer(spread, {0: 0, 1: 1}.get(task.transposed.get(name, 0)))
             quantizer.planned_sparsity = candidate.sparsity_of(name)
             with torch.no_grad():
-                absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
-                parametrize.register_parametrization(layer, "weight", quantizer)
-                quantizer.begin(self._originals(name)[0])
+                originals = put_parametrization(layer, quantizer)
+                quantizer.begin(originals[0])
+            self.quantizers[name], self._originals[name] = quantizer, originals
         if self.has_regularizer:
             self.unit = self.strength_unit(self._regularizer)
-
-    def quantizers(self) -> dict[str, Quantizer]:
-        modules = {name: self.model.get_submodule(name) for name in self.task.ternary_layers}
-        return {name: module.parametrizations.weight[0] for name, module in modules.items()}  # type: ignore[union-attr,index,misc]
-
-    def _originals(self, name: str) -> list[nn.Parameter]:
-        """A layer's latents; a quantizer may have several."""
-        own = self.model.get_submodule(name).parametrizations.weight  # type: ignore[union-attr]
-        return [parameter for name_, parameter in own.named_parameters(recurse=False) if name_.startswith("original")]  # type: ignore[union-attr]
 
     def latents(self) -> dict[str, nn.Parameter]:
         return {
             name if number == 0 else f"{name}/{number}": original
-            for name in self.task.ternary_layers
-            for number, original in enumerate(self._originals(name))
+            for name, originals in self._originals.items()
+            for number, original in enumerate(originals)
         }
 
     def _regularizer(self) -> Tensor:
-        terms = [quantizer.regularizer(*self._originals(name)) for name, quantizer in self.quantizers().items()]
+        terms = [quantizer.regularizer(*self._originals[name]) for name, quantizer in self.quantizers.items()]
         return torch.stack(terms).sum()
 
     @torch.no_grad()
@@ -99,26 +91,19 @@ class Quantized(Method):
         if self.has_regularizer:
             self.strength = self.unit * self.candidate.strength.at(epoch, self.candidate.epochs)
         elapsed = elapsed_fraction(epoch, self.candidate.epochs)
-        for name, quantizer in self.quantizers().items():
-            quantizer.update(self._originals(name)[0], elapsed)
+        for name, quantizer in self.quantizers.items():
+            quantizer.update(self._originals[name][0], elapsed)
 
     def penalty(self) -> Tensor | float:
         return self.strength * self._regularizer() if self.has_regularizer and self.strength else 0.0
 
     def rounded(self) -> AbstractContextManager[None]:
-        return rounding(self.quantizers().values())
+        return rounding(self.quantizers.values())
 
     @torch.no_grad()
     def final_weights(self) -> FinalWeights:
-        return FinalWeights(
-            {name: quantizer.levels(*self._originals(name)) for name, quantizer in self.quantizers().items()}
-        )
-
-    def detach(self, final: FinalWeights) -> None:
-        for name in final.levels:
-            # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
-            parametrize.remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
-        put_trits(self.model, final.levels)
+        levels = {name: quantizer.levels(*self._originals[name]) for name, quantizer in self.quantizers.items()}
+        return FinalWeights(levels)
 
 
 def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
@@ -133,6 +118,4 @@ def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
 def _along(scale: Tensor, trits: Tensor, channel: int | None) -> Tensor:
     if scale.ndim == 0 or channel is None:
         return scale
-    shape = [1] * trits.ndim
-    shape[channel] = -1
-    return scale.view(shape)
+    return scale.view([-1 if axis == channel else 1 for axis in range(trits.ndim)])
