@@ -23,7 +23,8 @@ DATA = {
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
 Augmentation = Literal["none", "crop-flip", "scale-aspect"]
 
-# Losses and metrics by kind of task; the first of each kind is the default.
+Kind = Literal["classes", "multi-label", "regression"]  # of a task
+# Losses and metrics by kind; the first of each kind is the default.
 LOSSES = {
     "classes": ("cross-entropy", "balanced-cross-entropy"),
     "multi-label": ("binary-cross-entropy",),
