@@ -66,8 +66,8 @@ def reproduce_command(
 
 
 def _check_options(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
-    lengths = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
-    used = [flag for flag, is_used in lengths.items() if is_used]
+    lengths = {"--quick": quick or None, "--hours": hours, "--epochs": epochs}
+    used = [flag for flag, value in lengths.items() if value is not None]
     if len(used) > 1:
         raise SpecError(f"{' and '.join(used)} cannot be given together: each sets the number of epochs")
     if hours is not None and not 0 < hours < float("inf"):
@@ -117,7 +117,10 @@ def _print(table: str, plan: "Plan", rows: "list[Row]", finished: int) -> "list[
 
     ranks = rank_correlations(rows)
     results().print(_grid(rows) if table in GRIDS else _list(rows))
-    for line in _rank_lines(ranks):
+    for rank in ranks:
+        ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
+        paper = "none" if rank.paper is None else f"{rank.paper:.3f}"
+        line = f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}"
         results().print(line, highlight=False)
     results().print(f"{finished} of {len(plan.cells)} cells finished, in {plan.out}", highlight=False)
     return ranks
@@ -129,17 +132,8 @@ def _list(rows: "list[Row]") -> Table:
     table = Table(*names)
     for row in rows:
         figure = row.figure
-        table.add_row(
-            figure.dataset,
-            figure.network,
-            figure.method,
-            figure.weights,
-            figure.metric,
-            _number(figure.value, figure.sd),
-            _ours(row),
-            _number(row.sparsity),
-            *_amount(row),
-        )
+        what = (figure.dataset, figure.network, figure.method, figure.weights, figure.metric)
+        table.add_row(*what, _number(figure.value, figure.sd), _ours(row), _number(row.sparsity), *_amount(row))
     return table
 
 
@@ -150,23 +144,15 @@ def _grid(rows: "list[Row]") -> Table:
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
     accuracies = [row for row in rows if row.figure.metric == "top1"]
     for zeros, correct in zip(sparsities, accuracies, strict=True):
-        figure = zeros.figure
-        table.add_row(
-            f"{figure.strength_lambda:g}",
-            f"{figure.alpha:g}",
-            _number(figure.value),
-            _ours(zeros),
-            _number(correct.figure.value),
-            _ours(correct),
-            *_amount(zeros),
-        )
+        point = (f"{zeros.figure.strength_lambda:g}", f"{zeros.figure.alpha:g}")
+        values = (text for row in (zeros, correct) for text in (_number(row.figure.value), _ours(row)))
+        table.add_row(*point, *values, *_amount(zeros))
     return table
 
 
 def _ours(row: "Row") -> str:
-    if row.ours is None:
-        return f"{row.failed} diverged" if row.failed else ""
-    return _number(row.ours, row.ours_sd) + (f", {row.failed} diverged" if row.failed else "")
+    failed = f"{row.failed} diverged" if row.failed else ""
+    return ", ".join(part for part in (_number(row.ours, row.ours_sd), failed) if part)
 
 
 def _amount(row: "Row") -> tuple[str, str]:
@@ -174,16 +160,4 @@ def _amount(row: "Row") -> tuple[str, str]:
 
 
 def _number(value: float | None, sd: float | None = None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
-
-
-def _rank_lines(ranks: "list[RankCorrelation]") -> list[str]:
-    """The rank correlation of sparsity and α, per λ."""
-    lines = []
-    for rank in ranks:
-        ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
-        paper = "none" if rank.paper is None else f"{rank.paper:.3f}"
-        lines.append(f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}")
-    return lines
+    return "" if value is None else f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
