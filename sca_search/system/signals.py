@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Protocol
 
 
@@ -57,11 +56,9 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-
-    def note(by: int, _frame: FrameType | None) -> None:
-        request.note(by)
-
-    before = {by: signal.signal(by, note) for by in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        by: signal.signal(by, lambda signum, _frame: request.note(signum)) for by in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield request
     finally:

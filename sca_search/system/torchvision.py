@@ -49,8 +49,6 @@ def _loads(library: Path) -> bool:
 
 
 def _declare(names: list[str]) -> None:
-    if not names:
-        return
     # FRAGMENT, not DEF: only one DEF of a namespace may exist, and it is torchvision's.
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in names:
