@@ -92,9 +92,7 @@ class DataSpec(Table):
     image_size: t.Pixels | None = _flag(
         None, "Height and width in pixels to which image files are resized. Default: 64; imagenet 224."
     )
-    train_limit: Annotated[t.Integer, Field(ge=10, lt=2**31)] | None = _flag(
-        None, "Maximum number of training images. Default: all."
-    )
+    train_limit: t.Images | None = _flag(None, "Maximum number of training images. Default: all.")
     normalise: bool = _flag(True, "Normalise inputs per channel, and the targets of a regression.")
     columns: t.Patterns = _flag(
         (), "Input and target columns of hf-disk data: 'image,label'. Default: by type.", name="data_columns"
@@ -248,12 +246,8 @@ class RecipeSpec(Table):
 
 
 class StudySpec(Table):
-    """A study."""
-
     name: t.RunName | None = _flag(None, "Name of the run folder. Default: from data, network and goal.")
-    seed: Annotated[t.Integer, Field(ge=0, lt=2**31)] = _flag(
-        0, "Random seed. The same seed, machine and threads give the same front."
-    )
+    seed: t.Seed = _flag(0, "Random seed. The same seed, machine and threads give the same front.")
     out: t.FilePath = _flag(Path("runs"), "Folder in which run folders are created.")
     goal: GoalSpec = GoalSpec()
     data: DataSpec = DataSpec()

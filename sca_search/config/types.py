@@ -24,6 +24,8 @@ _MAX_FLOAT = 1e30
 Integer = Annotated[int, Field(strict=True)]  # strict: `true` is not a number
 Count = Annotated[Integer, Field(ge=1, le=_MAX_COUNT)]
 CountOrZero = Annotated[Integer, Field(ge=0, le=_MAX_COUNT)]
+Seed = Annotated[Integer, Field(ge=0, lt=2**31)]
+Images = Annotated[Integer, Field(ge=10, lt=2**31)]
 Pixels = Annotated[Integer, Field(ge=1, le=4096)]  # side of an image
 Processes = Annotated[Integer, Field(ge=1, le=MAX_PROCESSES)]
 Threads = Annotated[Integer, Field(ge=0, le=MAX_PROCESSES)]
@@ -35,15 +37,14 @@ PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 
 
 def _bounded(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    in_order(steps)
     epochs, factors = [epoch for epoch, _ in steps], [factor for _, factor in steps]
     if any(number > _MAX_FLOAT for number in (*epochs, *accumulate(factors, mul))):
         raise ValueError(f"must have epochs and products of factors of at most {_MAX_FLOAT:g}, got {list(steps)}")
     return steps
 
 
-EpochFactors = Annotated[
-    tuple[tuple[NonNegativeFloat, BoundedFloat], ...], AfterValidator(in_order), AfterValidator(_bounded)
-]
+EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, BoundedFloat], ...], AfterValidator(_bounded)]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 

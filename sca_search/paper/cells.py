@@ -57,10 +57,7 @@ FULL = Extent()
 # Minutes on two cores instead of days: the VGG networks take seconds per hundred images.
 QUICK = {
     "1": Extent(epochs=4, train_limit=20_000),
-    "2": Extent(epochs=2, train_limit=2_000),
-    "3": Extent(epochs=2, train_limit=2_000),
-    "4": Extent(epochs=2, train_limit=2_000),
-    "5": Extent(epochs=2, train_limit=2_000),
+    **dict.fromkeys("2345", Extent(epochs=2, train_limit=2_000)),
     "6": Extent(epochs=4, train_limit=20_000, networks={"lenet": "lenet-medium"}),
     "7": Extent(epochs=3, train_limit=5_000, networks={"vgg-s": "vgg-variate"}),
 }

@@ -1,6 +1,5 @@
 """The paper's figures next to ours, as rows; and the rank correlation of sparsity and α in both."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -78,5 +77,4 @@ def _spearman(pairs: list[tuple[float | None, float]]) -> float | None:
     alphas, sparsities = {alpha for alpha, _ in pairs}, {sparsity for _, sparsity in pairs}
     if len(alphas) < 2 or len(sparsities) < 2:
         return None
-    value = float(spearmanr(*zip(*pairs, strict=True)).statistic)
-    return None if math.isnan(value) else value
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Protocol
 
 
@@ -42,7 +43,7 @@ class StopRequest:
         """As shells have it: 128 and the number of the signal."""
         return 128 + (self._by or signal.SIGINT)
 
-    def note(self, by: int) -> None:
+    def note(self, by: int, _frame: FrameType | None) -> None:
         """The first signal is a request; a second Ctrl-C does not wait any more."""
         if self._by is not None and by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -56,9 +57,7 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {
-        by: signal.signal(by, lambda signum, _frame: request.note(signum)) for by in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {by: signal.signal(by, request.note) for by in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
