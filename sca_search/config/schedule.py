@@ -41,8 +41,6 @@ class Table(BaseModel):
 
 
 class Constant(Table):
-    """A constant."""
-
     kind: Literal["constant"] = "constant"
     value: NonNegativeFloat
 

@@ -8,8 +8,6 @@ from sca_search.config.load import resolve
 from sca_search.errors import SpecError, unknown_name
 from sca_search.paper.figures import ABLATION, DENSE, SCA, Figure
 
-_CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -108,8 +106,8 @@ def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
 
 def recipe_file(dataset: str, network: str) -> Path:
     """The study file of a recipe: inside an installed package, else in the checkout."""
-    packaged = Path(__file__).parent / "recipes"
-    return (packaged if packaged.is_dir() else _CHECKOUT) / f"{dataset}-{network}.toml"
+    packaged, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[2] / "studies" / "paper"
+    return (packaged if packaged.is_dir() else checkout) / f"{dataset}-{network}.toml"
 
 
 def full_epochs(cell: Cell) -> int:

@@ -115,7 +115,6 @@ def say(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a warning."""
     console = _nothing if output_mode.quiet else _err
     console.print(line, style="yellow", soft_wrap=True)
 
