@@ -1,7 +1,6 @@
 """`reproduce`: a table of the paper, trained here, with the paper's results next to ours."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,8 +67,8 @@ def reproduce_command(
 
 
 def _check_options(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
-    lengths = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
-    used = [flag for flag, is_used in lengths.items() if is_used]
+    lengths = {"--quick": quick or None, "--hours": hours, "--epochs": epochs}
+    used = [flag for flag, value in lengths.items() if value is not None]
     if len(used) > 1:
         raise SpecError(f"{' and '.join(used)} cannot be given together: each sets the number of epochs")
     if hours is not None and not 0 < hours < float("inf"):
@@ -112,10 +111,7 @@ def _run(table: str, plan: "Plan") -> None:
         raise typer.Exit(stop.exit_code)
 
 
-def _print(
-    table: str, plan: "Plan", finished: "Mapping[Cell, CellResult]"
-) -> "tuple[list[Row], list[RankCorrelation]]":
-    """Print the table, and the rank correlation of sparsity and α, per λ."""
+def _print(table: str, plan: "Plan", finished: "dict[Cell, CellResult]") -> "tuple[list[Row], list[RankCorrelation]]":
     from sca_search.paper.comparison import rank_correlations, rows_of
 
     rows = rows_of(figures_of(table), finished)
@@ -124,7 +120,8 @@ def _print(
     for rank in ranks:
         ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
         paper = "none" if rank.paper is None else f"{rank.paper:.3f}"
-        results().print(f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}")
+        line = f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}"
+        results().print(line)
     results().print(f"{len(finished)} of {len(plan.cells)} cells finished, in {plan.out}")
     return rows, ranks
 
@@ -147,23 +144,20 @@ def _grid(rows: "list[Row]") -> Table:
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
     accuracies = [row for row in rows if row.figure.metric == "top1"]
     for zeros, correct in zip(sparsities, accuracies, strict=True):
-        figure = zeros.figure
-        parameters = (f"{figure.strength_lambda:g}", f"{figure.alpha:g}")
-        shown = (_number(figure.value), _ours(zeros), _number(correct.figure.value), _ours(correct))
-        table.add_row(*parameters, *shown, *_amount(zeros))
+        point = (f"{zeros.figure.strength_lambda:g}", f"{zeros.figure.alpha:g}")
+        values = (text for row in (zeros, correct) for text in (_number(row.figure.value), _ours(row)))
+        table.add_row(*point, *values, *_amount(zeros))
     return table
 
 
 def _ours(row: "Row") -> str:
-    shown = (_number(row.ours, row.ours_sd), f"{row.failed} diverged" if row.failed else "")
-    return ", ".join(filter(None, shown))
+    failed = f"{row.failed} diverged" if row.failed else ""
+    return ", ".join(part for part in (_number(row.ours, row.ours_sd), failed) if part)
 
 
-def _amount(row: "Row") -> list[str]:
-    return ["" if number is None else str(number) for number in (row.epochs, row.seeds)]
+def _amount(row: "Row") -> tuple[str, str]:
+    return ("" if row.epochs is None else str(row.epochs), "" if row.seeds is None else str(row.seeds))
 
 
 def _number(value: float | None, sd: float | None = None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
+    return "" if value is None else f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
