@@ -1,7 +1,7 @@
 """Losses: on the targets, and partly on a teacher's logits."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from sca_search.config.names import LOSSES
 from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
-from sca_search.data import DataSet
 from sca_search.errors import CodeError, SpecError
+
+if TYPE_CHECKING:
+    from sca_search.data import DataSet
 
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> loss"""
@@ -27,7 +29,7 @@ _LOSSES: dict[str, PlainLoss] = {
 }
 
 
-def named_function(what: str, chosen: object, known: Sequence[str], data: DataSet) -> tuple[str, Any]:
+def named_function(what: str, chosen: object, known: Sequence[str], data: "DataSet") -> tuple[str, Any]:
     """The name of a loss or metric; and the user's function, or that of a reference, or None for a known name."""
     if chosen is None:
         return known[0], None  # the default of the data's kind
@@ -45,7 +47,7 @@ def named_function(what: str, chosen: object, known: Sequence[str], data: DataSe
     return name, function
 
 
-def loss_of(loss: str | PlainLoss | None, data: DataSet) -> PlainLoss:
+def loss_of(loss: str | PlainLoss | None, data: "DataSet") -> PlainLoss:
     """The loss of that name, or the user's function or a reference to it; default: that of the data's kind."""
     name, function = named_function("loss", loss, LOSSES[data.kind], data)
     if function is not None:
@@ -53,7 +55,7 @@ def loss_of(loss: str | PlainLoss | None, data: DataSet) -> PlainLoss:
     return _balanced(data) if name == "balanced-cross-entropy" else _LOSSES[name]
 
 
-def _balanced(data: DataSet) -> PlainLoss:
+def _balanced(data: "DataSet") -> PlainLoss:
     """Cross-entropy in which every class has the same total weight."""
     counts = torch.bincount(data.train.labels, minlength=data.num_classes)
     weights = len(data.train) / (data.num_classes * counts.clamp(min=1).float())
@@ -64,7 +66,7 @@ def _balanced(data: DataSet) -> PlainLoss:
     return loss
 
 
-def _checked(reference: str, function: PlainLoss, data: DataSet) -> PlainLoss:
+def _checked(reference: str, function: PlainLoss, data: "DataSet") -> PlainLoss:
     """The user's loss, called once; later failures are reported as errors in the user's code."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 from sca_search.config.metrics import ACCURACY, METRIC_TABLE, accuracy
 from sca_search.config.names import METRICS, short_name
 from sca_search.config.references import USER_ERRORS, describe_error
-from sca_search.data import DataSet
 from sca_search.errors import CodeError, DivergenceError, SpecError
 from sca_search.training.losses import named_function
+
+if TYPE_CHECKING:
+    from sca_search.data import DataSet
 
 Measure = Callable[[Tensor, Tensor], float]
 """(outputs, targets), one row per example -> a number"""
@@ -66,7 +69,7 @@ class Metric:
 ACCURACY_METRIC = Metric(ACCURACY, accuracy)
 
 
-def metric_of(metric: str | Measure | None, data: DataSet) -> Metric:
+def metric_of(metric: str | Measure | None, data: "DataSet") -> Metric:
     """The metric of that name, or the user's function or a reference to it; default: that of the data's kind."""
     name, function = named_function("metric", metric, METRICS[data.kind], data)
     measure: Measure = METRIC_TABLE[name].measure if function is None else function
@@ -75,7 +78,7 @@ def metric_of(metric: str | Measure | None, data: DataSet) -> Metric:
     return Metric(short_name(name), lambda outputs, targets: measure(data.in_units(outputs), data.in_units(targets)))
 
 
-def try_metric(metric: Metric, data: DataSet) -> None:
+def try_metric(metric: Metric, data: "DataSet") -> None:
     """Call a metric once with random outputs before anything is trained; SpecError if it fails."""
     targets = data.val.labels
     noise = torch.randn(len(targets), data.num_classes, generator=torch.Generator().manual_seed(0))
