@@ -3,6 +3,7 @@
 import contextlib
 import webbrowser
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +124,7 @@ def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tupl
     one, other = (
         built(spec, data.input, weights, where) for weights, where in ((dense, run.path), (state, best["folder"]))
     )
-    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
+    found = asdict(compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers))
     write_json_atomic(run.candidate(number) / FEATURES, found)
     return int(row["trial"]), found
 

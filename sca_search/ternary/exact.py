@@ -91,14 +91,12 @@ def _protected(magnitudes: Mapping[str, Tensor], transposed: Mapping[str, int], 
     At most `budget`, the number of non-zeros: where they do not all fit, layers take precedence over channels.
     """
     flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
-    marked = [_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()]
-    both = torch.cat(marked)
+    both = torch.cat([_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()])
     if int(both.sum()) <= budget:
         return both
     layers = torch.cat([_largest(layer.reshape(1, -1), floor.per_layer) for layer in magnitudes.values()])
-    rank = torch.where(both | layers, flat, -torch.inf)
     if int(layers.sum()) <= budget:
-        rank = torch.where(layers, torch.inf, rank)
+        rank = torch.where(layers, torch.inf, torch.where(both, flat, -torch.inf))
     else:
         rank = torch.where(layers, flat, -torch.inf)
     return torch.zeros_like(both).index_fill(0, rank.topk(max(0, budget)).indices, True)

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Form
-from sca_search.models.scales import absorb_scale
+from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
 
 # |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
@@ -292,13 +292,9 @@ def nearest_trits_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: nearest_trits(soft) for name, soft in soft_weights(model).items()}
 
 
-@torch.no_grad()
 def bake_trits(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Replace the parametrization by plain, frozen weights in {-1, 0, 1}, in place; default: the nearest trits."""
-    for name, layer_trits in (nearest_trits_of(model) if trits is None else trits).items():
-        layer = model.get_submodule(name)
-        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
-        weight = cast(nn.Parameter, layer.weight)
-        weight.copy_(layer_trits)
-        weight.requires_grad_(False)
-    return model
+    final = nearest_trits_of(model) if trits is None else trits
+    for name in final:
+        parametrize.remove_parametrizations(model.get_submodule(name), "weight", leave_parametrized=False)
+    return put_trits(model, {name: ScaledTrits(of_layer) for name, of_layer in final.items()})

@@ -10,8 +10,7 @@ rotation and scale, near 0 if they are unrelated.
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +60,6 @@ class Features:
     compared: int  # number of images for CKA
     layers: tuple[LayerFeatures, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @torch.no_grad()
 def compare_features(
@@ -110,15 +106,13 @@ def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dic
     modules = dict(network.named_modules())
     found: dict[str, Tensor] = {}
 
-    def store(name: str, output: Tensor) -> None:
-        found[name] = output
-
     def follow(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         for name in [name for name, known in found.items() if known is inputs[0]]:
             found[name] = output.clone()  # an in-place ReLU would change it
 
     hooks = [
-        modules[name].register_forward_hook(lambda *arguments, name=name: store(name, arguments[2])) for name in names
+        modules[name].register_forward_hook(lambda _module, _inputs, output, name=name: found.update({name: output}))
+        for name in names
     ]
     hooks += [module.register_forward_hook(follow) for module in modules.values() if isinstance(module, NORMALISATIONS)]
     try:

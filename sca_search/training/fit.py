@@ -261,12 +261,12 @@ def layout(model: nn.Module) -> torch.memory_format:
 
 def make_trainer(settings: Mapping[str, Any], **ours: Any) -> lightning.Trainer:
     """Lightning's Trainer with a user's settings; SpecError where it rejects them."""
-    usual: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+    usual = {"accelerator": "auto", "devices": 1, **settings}
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trainer = lightning.Trainer(**(usual | dict(settings)), **quiet, enable_model_summary=False, **ours)
+            trainer = lightning.Trainer(**usual, **quiet, enable_model_summary=False, **ours)
         except (MisconfigurationException, ArithmeticError, ValueError, TypeError, ImportError, RuntimeError) as error:
             sentence = " ".join(str(error).split())
             raise SpecError(f"[trainer]: Lightning rejects these settings: {sentence}") from error

@@ -75,9 +75,8 @@ def _checked(reference: str, function: PlainLoss, data: "DataSet") -> PlainLoss:
         except USER_ERRORS as error:
             raise CodeError(f"the loss {reference} failed with {describe_error(error)}") from error
         if not isinstance(value, Tensor) or value.ndim != 0:
-            kind = type(value).__name__
-            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {kind}"
-            raise CodeError(f"the loss {reference} must return a tensor with a single number (shape ()), got {got}")
+            got = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise CodeError(f"the loss {reference} must return a tensor with a single number (shape ()), got a {got}")
         return value
 
     targets = data.val.labels[:64]

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -56,18 +56,17 @@ def until_stopped(batches: Iterable[Batch], stop: StopToken) -> Iterator[Batch]:
         yield batch
 
 
+@dataclass
 class _Interval:
     """Whether a number of seconds has passed since the last time."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._last = seconds, time.monotonic()
+    seconds: float
+    last: float = field(default_factory=time.monotonic)
 
     def is_over(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < self._seconds:
-            return False
-        self._last = now
-        return True
+        is_over = time.monotonic() - self.last >= self.seconds
+        self.last = time.monotonic() if is_over else self.last
+        return is_over
 
 
 @user_code_errors("the network")

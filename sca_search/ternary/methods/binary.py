@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
+from sca_search.ternary.methods.quantized import Quantizer, as_weights
 from sca_search.ternary.parametrize import signs, straight_through
 
 
-class Sign(Quantizer):
+class BinaryConnect(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(signs(latent))
 
@@ -29,11 +29,7 @@ class Sign(Quantizer):
         latent.clamp_(-1.0, 1.0)
 
 
-class BinaryConnect(Quantized):
-    quantizer = Sign
-
-
-class FilterSigns(Quantizer):
+class Bwn(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         axes = [axis for axis in range(latent.ndim) if axis != self.channel]
         return ScaledTrits(signs(latent), latent.abs().mean(axes))
@@ -48,14 +44,6 @@ class FilterSigns(Quantizer):
         return straight_through(as_weights(levels, self.channel), latent * slope)
 
 
-class Bwn(Quantized):
-    quantizer = FilterSigns
-
-
-class LayerSigns(Quantizer):
+class Dorefa(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(signs(latent), latent.abs().mean())
-
-
-class Dorefa(Quantized):
-    quantizer = LayerSigns

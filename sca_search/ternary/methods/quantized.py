@@ -17,6 +17,7 @@ from sca_search.ternary.parametrize import latent_of_dense, put_parametrization,
 class Quantizer(nn.Module):
     """One layer's function of its latents."""
 
+    has_regularizer: ClassVar[bool] = False
     planned_sparsity = 0.0  # of the layer, for methods that can choose it
 
     def __init__(self, spread: float | None, channel: int | None) -> None:
@@ -57,7 +58,6 @@ class Quantized(Method):
     """A quantizer on every layer."""
 
     quantizer: ClassVar[type[Quantizer]]
-    has_regularizer: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
@@ -72,7 +72,7 @@ class Quantized(Method):
                 originals = put_parametrization(layer, quantizer)
                 quantizer.begin(originals[0])
             self.quantizers[name], self._originals[name] = quantizer, originals
-        if self.has_regularizer:
+        if self.quantizer.has_regularizer:
             self.unit = self.strength_unit(self._regularizer)
 
     def latents(self) -> dict[str, nn.Parameter]:
@@ -88,14 +88,14 @@ class Quantized(Method):
 
     @torch.no_grad()
     def update(self, epoch: float) -> None:
-        if self.has_regularizer:
+        if self.quantizer.has_regularizer:
             self.strength = self.unit * self.candidate.strength.at(epoch, self.candidate.epochs)
         elapsed = elapsed_fraction(epoch, self.candidate.epochs)
         for name, quantizer in self.quantizers.items():
             quantizer.update(self._originals[name][0], elapsed)
 
     def penalty(self) -> Tensor | float:
-        return self.strength * self._regularizer() if self.has_regularizer and self.strength else 0.0
+        return self.strength * self._regularizer() if self.quantizer.has_regularizer and self.strength else 0.0
 
     def rounded(self) -> AbstractContextManager[None]:
         return rounding(self.quantizers.values())

@@ -133,7 +133,9 @@ class LrNet(Quantized):
         latents = layer.parametrizations.weight  # type: ignore[union-attr]
         if not layer.training or latents[0].rounding:  # type: ignore[union-attr,index]
             return output
-        squares = _sums(layer, inputs[0].square(), variance(latents.original0, latents.original1))  # type: ignore[union-attr,arg-type]
+        squared, weight = inputs[0].square(), variance(latents.original0, latents.original1)  # type: ignore[union-attr,arg-type]
+        is_linear = isinstance(layer, nn.Linear)
+        squares = F.linear(squared, weight) if is_linear else layer._conv_forward(squared, weight, None)  # type: ignore[operator]
         return output + (squares + _EPSILON).sqrt() * torch.randn_like(output)
 
     def detach(self, final: FinalWeights) -> None:
@@ -150,11 +152,3 @@ class LrNet(Quantized):
         """The expected sparsity: drawing trits would change the random numbers of dropout afterwards."""
         zeros = torch.cat([self._originals[name][0].detach().sigmoid().flatten() for name in self.task.ternary_layers])
         return float(zeros.mean())
-
-
-def _sums(layer: nn.Module, inputs: Tensor, weight: Tensor) -> Tensor:
-    """The layer's output with this weight and without its bias."""
-    if isinstance(layer, nn.Linear):
-        return F.linear(inputs, weight)
-    sums: Tensor = layer._conv_forward(inputs, weight, None)  # type: ignore[operator]
-    return sums

@@ -32,7 +32,9 @@ _UPDATES = 40
 _ITERATIONS = 10
 
 
-class RegularizedTrits(Quantizer):
+class Tang(Quantizer):
+    has_regularizer = True
+
     def levels(self, latent: Tensor) -> ScaledTrits:
         return ScaledTrits(nearest_trits(latent))
 
@@ -41,12 +43,9 @@ class RegularizedTrits(Quantizer):
         return ((1.0 - square) * square).sum()
 
 
-class Tang(Quantized):
-    quantizer = RegularizedTrits
+class LearnedScale(Quantizer):
     has_regularizer = True
 
-
-class LearnedScale(Quantizer):
     def __init__(self, spread: float | None, channel: int | None) -> None:
         super().__init__(spread, channel)
         self.learned = nn.Parameter(torch.ones(()))
@@ -67,25 +66,15 @@ class LearnedScale(Quantizer):
         return self.scale * trits + latent - latent.detach()
 
 
-class L1Regularized(LearnedScale):
+class BnnPlusL1(LearnedScale):
     def regularizer(self, latent: Tensor) -> Tensor:
         magnitude = latent.abs()
         return ((self.scale - magnitude).abs() * magnitude).sum()
 
 
-class L2Regularized(LearnedScale):
+class BnnPlusL2(LearnedScale):
     def regularizer(self, latent: Tensor) -> Tensor:
         return ((self.scale - latent.abs()).square() * latent.square()).sum()
-
-
-class BnnPlusL1(Quantized):
-    quantizer = L1Regularized
-    has_regularizer = True
-
-
-class BnnPlusL2(Quantized):
-    quantizer = L2Regularized
-    has_regularizer = True
 
 
 def nearest_scaled(values: Tensor) -> ScaledTrits:
@@ -99,6 +88,7 @@ def nearest_scaled(values: Tensor) -> ScaledTrits:
 
 
 class Attracted(Quantizer):
+    has_regularizer = True
     target: Tensor  # G
     error: Tensor  # u
     updates = 0  # of both so far
@@ -126,7 +116,6 @@ class Attracted(Quantizer):
 
 class Elb(Quantized):
     quantizer = Attracted
-    has_regularizer = True
 
     def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
         super().resume(unit, alphas, steps)

@@ -172,9 +172,7 @@ def weights_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 def spreads_of(model: nn.Module, candidate: Candidate, task: MethodTask) -> dict[str, float | None]:
     """The root mean square of Θ at the start per layer; None where the weights are not rescaled."""
-    if candidate.spread is None:
-        return dict.fromkeys(task.ternary_layers, None)
-    if candidate.rescaling == 1.0:
+    if candidate.spread is None or candidate.rescaling == 1.0:
         return dict.fromkeys(task.ternary_layers, candidate.spread)
     own = {name: cast(Tensor, model.get_submodule(name).weight).detach() for name in task.ternary_layers}
     means = {name: float(weight.square().mean().sqrt()) for name, weight in own.items()}

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.models.scales import ScaledTrits
-from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
+from sca_search.ternary.methods.quantized import Quantizer, as_weights
 from sca_search.ternary.parametrize import trits_at
 from sca_search.ternary.prior import border
 
@@ -37,7 +37,7 @@ _THRESHOLD = 0.7  # of TWN
 _PORTIONS = (0.5, 0.75, 0.875)  # of INQ
 
 
-class NearestTernary(Quantizer):
+class Twn(Quantizer):
     def levels(self, latent: Tensor) -> ScaledTrits:
         magnitude = latent.abs()
         trits = trits_at(latent, _THRESHOLD * magnitude.mean())
@@ -45,11 +45,7 @@ class NearestTernary(Quantizer):
         return ScaledTrits(trits, (magnitude * nonzero).sum() / nonzero.sum().clamp(min=1.0))
 
 
-class Twn(Quantized):
-    quantizer = NearestTernary
-
-
-class TwoScales(Quantizer):
+class Ttq(Quantizer):
     def __init__(self, spread: float | None, channel: int | None) -> None:
         super().__init__(spread, channel)
         self.positive = nn.Parameter(torch.ones(()))
@@ -76,11 +72,7 @@ class TwoScales(Quantizer):
         return ScaledTrits(self.trits(latent), self.positive.detach().clone(), self.negative.detach().clone())
 
 
-class Ttq(Quantized):
-    quantizer = TwoScales
-
-
-class Incremental(Quantizer):
+class Inq(Quantizer):
     scale: Tensor
     fixed: Tensor
 
@@ -110,7 +102,3 @@ class Incremental(Quantizer):
             free = torch.where(self.fixed, -1.0, latent.abs()).flatten()
             chosen = torch.zeros_like(free, dtype=torch.bool).index_fill(0, free.topk(missing).indices, True)
             self.fixed.logical_or_(chosen.view(latent.shape))  # for any memory layout
-
-
-class Inq(Quantized):
-    quantizer = Incremental
