@@ -39,7 +39,7 @@ class SafeConsole(Console):
     """A console that prints text literally: without markup, control characters and passwords."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         if isinstance(renderable, Text) and (shown := scrub(renderable.plain)) != renderable.plain:
