@@ -58,15 +58,9 @@ def fronts(
     frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float], metric: str = ACCURACY
 ) -> tuple[Front, ...]:
     """One front per measure of the trials. `levels` are metric values to keep in view, `goals` values of measures."""
-    return tuple(
-        _front(frame, measure, levels, goals.get(measure.key), metric)
-        for measure in MEASURES
-        if measure.key == "sparsity" or _has(frame, measure.key)
-    )
-
-
-def _has(frame: pd.DataFrame, key: str) -> bool:
-    return key in frame.columns and bool(measured(frame)[key].notna().any())
+    known = measured(frame).dropna(axis="columns", how="all")
+    shown = [measure for measure in MEASURES if measure.key in known or measure is SPARSITY]
+    return tuple(_front(frame, measure, levels, goals.get(measure.key), metric) for measure in shown)
 
 
 def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
@@ -105,9 +99,8 @@ def view(
     """A range with the front, the goal and the levels; trials far below do not flatten the rest."""
     known = measured(frame)
     known = known[known[measure.key].notna()]
-    whole = 1.0 if measure.key == "sparsity" else None
     if known.empty:
-        return View((0.0, whole or 1.0), (0.0, 1.0), 0)
+        return View((0.0, 1.0), (0.0, 1.0), 0)
     top = max([float(known["metric"].max()), *levels])
     # As much room below the front as it spans itself, but at least five points.
     floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
@@ -115,24 +108,25 @@ def view(
     lowest = float(shown["metric"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
-        _padded(min(values), max(values), 0.01, whole),
-        _padded(lowest, top, 0.01, 1.0) if is_fraction(metric) else _around(lowest, top),
+        _padded_fraction(min(values), max(values)) if measure is SPARSITY else _padded_cost(min(values), max(values)),
+        _padded_fraction(lowest, top) if is_fraction(metric) else _padded(lowest, top),
         len(known) - len(shown),
     )
 
 
-def _around(low: float, high: float) -> tuple[float, float]:
-    """Like `_padded`, for values of any range."""
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """Eight percent on each side keep markers off the border; a minimum applies if all values are equal."""
     margin = 0.08 * (high - low) or 0.01 * abs(high) or 0.01
     return low - margin, high + margin
 
 
-def _padded(low: float, high: float, least: float, whole: float | None) -> tuple[float, float]:
-    """Eight percent on each side keep markers off the border; a minimum applies if all values are equal."""
-    if whole is None:
-        margin = 0.08 * (high - low) or 0.1 * high or 1.0
-        return max(low - margin, 0.0), high + margin
-    margin = max(0.08 * (high - low), least)
+def _padded_cost(low: float, high: float) -> tuple[float, float]:
+    margin = 0.08 * (high - low) or 0.1 * high or 1.0
+    return max(low - margin, 0.0), high + margin
+
+
+def _padded_fraction(low: float, high: float) -> tuple[float, float]:
+    margin = max(0.08 * (high - low), 0.01)
     # No fraction is outside 0..1; a little more shows a marker at the border completely.
     beyond = 0.04 * (high - low + margin)
-    return max(low - margin, -beyond), min(high + margin, whole + beyond)
+    return max(low - margin, -beyond), min(high + margin, 1.0 + beyond)

@@ -11,7 +11,6 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +46,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _MAX_BODY_BYTES = 1000
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
-
-
 Stamps = tuple[tuple[str, tuple[int, ...]], ...]
-
-
-@dataclass
-class _Cache:
-    """The documents and states as last read, with what they were read from."""
-
-    version: str = ""
-    body: bytes = b""
-    states: dict[Path, tuple[Stamps, StudyState]] = field(default_factory=dict)
 
 
 class LiveStudies:
@@ -68,7 +56,9 @@ class LiveStudies:
         self.runs = list(runs)
         self.export = export
         self.token = token or secrets.token_urlsafe(32)
-        self._cache = _Cache()
+        # Documents and states as last read, with what they were read from.
+        self._version, self._body = "", b""
+        self._states: dict[Path, tuple[Stamps, StudyState]] = {}
         self._is_exporting = False
 
     def page(self) -> str:
@@ -87,18 +77,17 @@ class LiveStudies:
         """Reads progress.json only; the run is read again when its files have changed."""
         with damage_refused(run, "shown"):
             stamps = _stamps(run)
-            known = self._cache.states.get(run)
-            if known is None or known[0] != stamps:
-                known = self._cache.states[run] = (stamps, state_of(read_run(run)))
-            return status(known[1], running_now(run))
+            if run not in self._states or self._states[run][0] != stamps:
+                self._states[run] = (stamps, state_of(read_run(run)))
+            return status(self._states[run][1], running_now(run))
 
     def data(self) -> bytes:
         """The documents, read again when they have changed."""
         version = self.version()
-        if version != self._cache.version:
+        if version != self._version:
             content = {"version": version, "studies": [document_of(run) for run in self.runs]}
-            self._cache.version, self._cache.body = version, _encoded(embedded(content))
-        return self._cache.body
+            self._version, self._body = version, _encoded(embedded(content))
+        return self._body
 
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
         if not 0 <= study < len(self.runs):
