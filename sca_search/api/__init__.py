@@ -2,5 +2,3 @@
 
 Import from `sca_search` itself, which loads these modules on first use.
 """
-
-__all__ = ["callback", "loop", "study"]

@@ -203,7 +203,13 @@ class Control:
     def _schedule_at(self, scale: float) -> None:
         """Divide the candidate's sharpness by the factor of Θ."""
         self.scale = scale
-        self._schedules = LayerSchedules(self.model, _sharper(self._candidate, 1.0 / scale))
+        candidate, factor = self._candidate, 1.0 / scale
+        ramp, widest = candidate.sharpness, candidate.gradient_sharpness
+        if isinstance(ramp, Ramp):
+            sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
+            changed = {"sharpness": sharpness, "gradient_sharpness": widest and widest * factor}
+            candidate = candidate.model_copy(update=changed)
+        self._schedules = LayerSchedules(self.model, candidate)
 
     def resume(self, done: int, scale: float, is_fixed: bool) -> None:
         """Continue with a network that was loaded from a checkpoint."""
@@ -219,14 +225,6 @@ def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | N
     candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
     schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
     return candidate.model_copy(update={"strength": schedule})
-
-
-def _sharper(candidate: Candidate, factor: float) -> Candidate:
-    ramp, widest = candidate.sharpness, candidate.gradient_sharpness
-    if not isinstance(ramp, Ramp):
-        return candidate
-    sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
-    return candidate.model_copy(update={"sharpness": sharpness, "gradient_sharpness": widest and widest * factor})
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:

@@ -3,16 +3,13 @@
 import contextlib
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sca_search.cli.options import TrialOption, option, run_argument
 from sca_search.errors import RunError
 from sca_search.system.console import info, print_json, results, say, warn
-
-if TYPE_CHECKING:
-    from sca_search.runs.folder import RunFolder
 
 _LOCAL = "127.0.0.1"
 
@@ -84,6 +81,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     from sca_search.runs.candidates import FEATURES, best_of, records_of
     from sca_search.runs.folder import RunFolder
     from sca_search.runs.goal import limits_of
+    from sca_search.study.setup import read_warm_start
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH
     from sca_search.training.features import compare_features
@@ -95,7 +93,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     number = int(row["candidate"])
     best = best_of(records_of(run, number), limits_of(spec.goal))
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
-    dense = dense_state(run)
+    dense = read_warm_start(run).state
     say("reading the data")
     data = BY_NAME.load(spec)
     if not data.input.is_image:
@@ -105,21 +103,6 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     found = compare_features(*networks, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
     write_json_atomic(run.candidate(number) / FEATURES, found)
     return int(row["trial"]), found
-
-
-def dense_state(run: "RunFolder") -> dict[str, Any]:
-    """Weights of the dense network of a run."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from sca_search.models.weights import TEACHER_LOGITS
-
-    try:
-        state = load_file(run.dense_file)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{run.dense_file} cannot be read: {error}") from error
-    state.pop(TEACHER_LOGITS, None)
-    return state
 
 
 def _check_replaceable(path: Path) -> None:

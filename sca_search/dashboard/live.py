@@ -114,21 +114,12 @@ def _stamps(run: Path) -> Stamps:
 
 
 def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
-    """The server's routes. `host` is the address that it listens on."""
+    """The server's routes; those that are not `async` run in threads. `host` is the address that it listens on."""
 
-    async def page(_request: Request) -> Response:
-        return HTMLResponse(_encoded(await run_in_threadpool(studies.page)))
-
-    async def state(_request: Request) -> Response:
-        return _json(await run_in_threadpool(studies.status))
-
-    async def data(_request: Request) -> Response:
-        return Response(await run_in_threadpool(studies.data), media_type="application/json")
-
-    async def detail(request: Request) -> Response:
+    def detail(request: Request) -> Response:
         numbers = [request.path_params[name] for name in ("study", "trial")]
         is_number = all(_NUMBER.fullmatch(each) for each in numbers)
-        found = await run_in_threadpool(studies.detail, *map(int, numbers)) if is_number else None
+        found = studies.detail(*map(int, numbers)) if is_number else None
         return _json({"error": "no such trial"}, 404) if found is None else _json(found)
 
     async def export(request: Request) -> Response:
@@ -138,14 +129,15 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
         return _json(await run_in_threadpool(studies.exported, study, trial))
 
     routes = [
-        Route("/", page),
-        Route("/status.json", state),
-        Route("/data.json", data),
+        Route("/", lambda _request: HTMLResponse(_encoded(studies.page()))),
+        Route("/status.json", lambda _request: _json(studies.status())),
+        Route("/data.json", lambda _request: Response(studies.data(), media_type="application/json")),
         Route("/studies/{study}/trials/{trial}", detail),
         Route("/export", export, methods=["POST"]),
     ]
     guard = Middleware(BaseHTTPMiddleware, dispatch=_guard(host))
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _error_response})
+    errors = {ScaError: lambda _request, error: _json({"error": str(error)}, 400)}
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 def requested_export(body: bytes, studies: int) -> tuple[int, int]:
@@ -178,10 +170,6 @@ def _encoded(text: str) -> bytes:
 
 def _json(value: object, status_code: int = 200) -> Response:
     return Response(_encoded(embedded(value)), status_code, media_type="application/json")
-
-
-async def _error_response(_request: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 400)
 
 
 def _guard(address: str) -> Callable[[Request, RequestResponseEndpoint], Any]:

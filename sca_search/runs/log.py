@@ -87,16 +87,8 @@ def _warnings_too() -> Iterator[None]:
 
 def log_epoch(training: str, epoch: Any) -> None:
     """Log one line per epoch."""
-    logger.debug(
-        "%s: %s epoch %d of %d, metric %.5g, rounded %.5g, sparsity %.3f%%",
-        training,
-        epoch.phase,
-        epoch.epoch,
-        epoch.epochs,
-        epoch.soft_metric,
-        epoch.rounded_metric,
-        100 * epoch.sparsity,
-    )
+    figures = f"metric {epoch.soft_metric:.5g}, rounded {epoch.rounded_metric:.5g}, sparsity {epoch.sparsity:.3%}"
+    logger.debug("%s: %s epoch %d of %d, %s", training, epoch.phase, epoch.epoch, epoch.epochs, figures)
 
 
 def log_end(row: Mapping[str, Any]) -> None:
