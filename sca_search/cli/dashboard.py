@@ -133,11 +133,10 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
 
 def _export(run: Path, trial: int) -> dict[str, Any]:
     """Export a trial with the defaults of the export command; an earlier export of it is replaced."""
-    from sca_search.export.folder import ExportOptions, parse_formats
+    from sca_search.export.folder import ExportOptions
     from sca_search.export.run import export_run
 
-    options = ExportOptions(parse_formats("packed,c,onnx,torch"), replace=True, say=say)
-    exported = export_run(run, trial, None, options)
+    exported = export_run(run, trial, None, ExportOptions(replace=True, say=say))
     return {
         "folder": str(exported.folder),
         "files": list(exported.files),

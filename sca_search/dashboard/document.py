@@ -22,9 +22,9 @@ from sca_search.runs.trials import searched_parameters
 from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
-COST_KEYS = tuple(metric.key for metric in COST_METRICS)
+_COST_KEYS = ("key", "label", "unit", "scale", "remark")
 # The first columns of the table, in this order.
-_FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *COST_KEYS, "loss")
+_FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *(each.key for each in COST_METRICS), "loss")
 # Trials with feature maps on the page: pictures are large, and a page should fit in an e-mail.
 MAX_PICTURED = 6
 
@@ -48,10 +48,7 @@ def study_document(files: RunFiles) -> Document:
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
         "goal": {"metric": files.spec.goal.min_accuracy, **_goals(files)},
-        "costs": [
-            {"key": each.key, "label": each.label, "unit": each.unit, "scale": each.scale, "remark": each.remark}
-            for each in COST_METRICS
-        ],
+        "costs": [{name: getattr(each, name) for name in _COST_KEYS} for each in COST_METRICS],
         "fronts": _fronts(files, rows),
         "paper": paper and asdict(paper),
         "table": _table(files, names),

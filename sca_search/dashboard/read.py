@@ -65,12 +65,11 @@ class RunFiles:
 def read_run(path: Path, clock: float | None = None) -> RunFiles:
     """Read a run folder; RunError if it is none or if a file is damaged."""
     run = RunFolder(path)
-    dense = read_table(run.dense_scores_file).get("metric")
     return RunFiles(
         run=run,
         spec=run.spec(),
         frame=read_csv(run.trials_file) if run.trials_file.is_file() else trial_frame([]),
-        dense_metric=float(dense) if isinstance(dense, int | float) and math.isfinite(dense) else None,
+        dense_metric=_number(read_table(run.dense_scores_file).get("metric")),
         metric=run.metric,
         summary=read_table(run.summary_file),
         about=read_table(run.about_file),
@@ -128,6 +127,10 @@ def _read_candidate(
         )
     except RunError:
         return None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _is_missing(value: object) -> bool:
