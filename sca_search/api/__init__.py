@@ -2,3 +2,5 @@
 
 Import from `sca_search` itself, which loads these modules on first use.
 """
+
+__all__ = ["callback", "loop", "study"]
