@@ -48,8 +48,8 @@ def worker_command(
         raise SpecError(f"--storage must be given, or {STORAGE_VARIABLE} be set: a worker joins a shared study")
     say("loading torch")
     spec = _spec(study, shared, out)
-    own = {name: value for name, value in (("workers", workers), ("threads", threads)) if value is not None}
-    search = spec.search.model_copy(update=own)
+    own = {"workers": workers, "threads": threads}
+    search = spec.search.model_copy(update={name: value for name, value in own.items() if value is not None})
     data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": data_dir.expanduser()})
     _join(spec.model_copy(update={"search": search, "data": data}), shared)
 

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class LiveStudies:
         # Documents and states as last read, with what they were read from.
         self._version, self._body = "", b""
         self._states: dict[Path, tuple[Stamps, StudyState]] = {}
-        self._is_exporting = False
+        self._exporting = threading.Lock()
 
     def page(self) -> str:
         documents = [document_of(run) for run in self.runs]
@@ -97,13 +98,12 @@ class LiveStudies:
 
     def exported(self, study: int, trial: int) -> dict[str, Any]:
         """Export a trial. One at a time: an export uses all cores and the folder."""
-        if self._is_exporting:
+        if not self._exporting.acquire(blocking=False):
             raise RunError("another export is running; wait until it has finished")
-        self._is_exporting = True
         try:
             return self.export(self.runs[study], trial)
         finally:
-            self._is_exporting = False
+            self._exporting.release()
 
 
 def _stamps(run: Path) -> Stamps:

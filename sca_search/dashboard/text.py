@@ -37,10 +37,11 @@ def lead(files: RunFiles, rows: Rows) -> str:
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
     failed = sum(row["state"] == "failed" for row in rows)
-    if not complete and failed:
-        return f"No trial is complete: {counted(failed, 'trial')} failed. {goal}"
     if not complete:
-        return f"No trial has finished yet. {goal}"
+        nothing = (
+            f"No trial is complete: {counted(failed, 'trial')} failed." if failed else "No trial has finished yet."
+        )
+        return f"{nothing} {goal}"
     if mine is None:
         verb = "has" if len(complete) == 1 else "have"
         return f"{counted(len(complete), 'trial')} {verb} finished; none meets the goal yet. {goal}"
