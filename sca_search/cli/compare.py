@@ -23,18 +23,11 @@ if TYPE_CHECKING:
     from sca_search.study.compare import Comparison, MethodResult
 
 _TRIALS = 4
+_SHARED = ("target_sparsity", "data", "data_dir", "train_limit", "model", "trials", "epochs", "dense_epochs", "batch")
 
 
 @study_options(
-    "target_sparsity",
-    "data",
-    "data_dir",
-    "train_limit",
-    "model",
-    "trials",
-    "epochs",
-    "dense_epochs",
-    "batch",
+    *_SHARED,
     "threads",
     "seed",
     target_sparsity="Target sparsity of the methods that can choose it. Default: 0.5.",

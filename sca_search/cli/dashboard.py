@@ -137,9 +137,5 @@ def _export(run: Path, trial: int) -> dict[str, Any]:
     from sca_search.export.run import export_run
 
     exported = export_run(run, trial, None, ExportOptions(replace=True, say=say))
-    return {
-        "folder": str(exported.folder),
-        "files": list(exported.files),
-        "holds": exported.verification.holds,
-        "left_out": list(exported.left_out),
-    }
+    written = {"folder": str(exported.folder), "files": list(exported.files)}
+    return {**written, "holds": exported.verification.holds, "left_out": list(exported.left_out)}

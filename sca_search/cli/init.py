@@ -116,16 +116,8 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
     )
     shown = {FLAGS[name] for name in requested} | {*_SHOWN, "goal.target_sparsity"}
     write_text_atomic(path, commented_toml(planned, shown, _notes(size, pace, seconds), heading))
-    print_json(
-        {
-            "file": path,
-            "seconds_requested": seconds,
-            "seconds_expected": total,
-            "parts": parts,
-            "pace": vars(pace),
-            "study": planned.model_dump(mode="json"),
-        }
-    )
+    times = {"seconds_requested": seconds, "seconds_expected": total, "parts": parts, "pace": vars(pace)}
+    print_json({"file": path, **times, "study": planned.model_dump(mode="json")})
     info().print(f"Expected: {_duration(total)} for {size}", soft_wrap=True)
     results().print(f"Study:    {path}", soft_wrap=True)
     info().print(f"Run it:   sca-search {path}", soft_wrap=True)

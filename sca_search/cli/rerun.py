@@ -69,17 +69,8 @@ def _print(done: "Rerun") -> None:
 
 
 def _document(run: Path, done: "Rerun") -> dict[str, object]:
-    return {
-        "run": run,
-        "trial": done.trial,
-        "refit": done.refit or None,
-        "same": done.same,
-        "tensors": done.tensors,
-        "trits": done.trits,
-        "trits_differing": done.trits_differing,
-        "differences": [vars(each) for each in done.differences],
-        "metric": done.metric,
-        "accuracy_then": done.accuracy_then,
-        "accuracy_now": done.accuracy_now,
-        "changed": {what: {"then": then, "now": now} for what, (then, now) in done.changed.items()},
-    }
+    trial = {"run": run, "trial": done.trial, "refit": done.refit or None, "same": done.same}
+    counts = {"tensors": done.tensors, "trits": done.trits, "trits_differing": done.trits_differing}
+    scores = {"metric": done.metric, "accuracy_then": done.accuracy_then, "accuracy_now": done.accuracy_now}
+    changed = {what: {"then": then, "now": now} for what, (then, now) in done.changed.items()}
+    return {**trial, **counts, "differences": [vars(each) for each in done.differences], **scores, "changed": changed}

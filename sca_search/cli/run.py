@@ -200,13 +200,8 @@ def _study_document(run: "RunFolder", spec: "StudySpec") -> dict[str, Any]:
     from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 
     frame = read_csv(run.trials_file) if run.trials_file.exists() else trial_frame([])
-    files = {
-        "dashboard": run.dashboard_file,
-        "log": run.log_file,
-        "trials": run.trials_file,
-        "front": run.front_file,
-        "model": run.chosen_file,
-    }
+    tables = {"trials": run.trials_file, "front": run.front_file}
+    files = {"dashboard": run.dashboard_file, "log": run.log_file, **tables, "model": run.chosen_file}
     return {
         "run": run.path,
         "goal": aim_of(spec, run.metric),

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def worker_command(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study (its --name).")],
     storage: Annotated[
-        str | None,
-        option(f"Database of the study: postgresql://USER@HOST/DATABASE; or set {STORAGE_VARIABLE}."),
+        str | None, option(f"Database of the study: postgresql://USER@HOST/DATABASE; or set {STORAGE_VARIABLE}.")
     ] = None,
     artifacts: Annotated[
         str | None, option("Artifact store of the machines: file:///FOLDER or s3://BUCKET/PREFIX.")

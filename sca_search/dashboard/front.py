@@ -59,16 +59,14 @@ def fronts(
 ) -> tuple[Front, ...]:
     """One front per measure of the trials. `levels` are metric values to keep in view, `goals` values of measures."""
     known = measured(frame).dropna(axis="columns", how="all")
-    shown = [measure for measure in MEASURES if measure.key in known or measure is SPARSITY]
-    return tuple(_front(frame, measure, levels, goals.get(measure.key), metric) for measure in shown)
-
-
-def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
-    best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
-    points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
-    visible = view(frame, measure, [value for _, value in points], levels, goal, metric)
-    trials = tuple(int(trial) for trial in best["trial"])
-    return Front(measure, trials, outline(points, measure.more_is_better, visible.x), visible)
+    found = []
+    for measure in [each for each in MEASURES if each.key in known or each is SPARSITY]:
+        best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
+        points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
+        visible = view(frame, measure, [value for _, value in points], levels, goals.get(measure.key), metric)
+        line = outline(points, measure.more_is_better, visible.x)
+        found.append(Front(measure, tuple(int(trial) for trial in best["trial"]), line, visible))
+    return tuple(found)
 
 
 def outline(points: Sequence[Corner], more_is_better: bool, ends: tuple[float, float]) -> tuple[Corner, ...]:
@@ -94,7 +92,7 @@ def view(
     front: Sequence[float],
     levels: Sequence[float],
     goal: float | None,
-    metric: str = ACCURACY,
+    metric: str,
 ) -> View:
     """A range with the front, the goal and the levels; trials far below do not flatten the rest."""
     known = measured(frame)
