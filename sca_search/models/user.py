@@ -9,7 +9,7 @@ from torch import nn
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
-from sca_search.models.blocks import Shape
+from sca_search.models.builtin import Shape
 from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]

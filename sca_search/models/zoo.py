@@ -7,7 +7,7 @@ from torch import nn
 
 from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
-from sca_search.models.blocks import Shape, require_maps
+from sca_search.models.builtin import Shape, require_maps
 from sca_search.models.user import Maker
 from sca_search.system.torchvision import patch_torchvision
 
