@@ -1,17 +1,20 @@
 """A data set ready for a study: normalised by its training split, with the test split not yet read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sca_search.config.names import Augmentation
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
 from sca_search.data.input_spec import InputSpec
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.splits import LazySplit, Reader, Split
 from sca_search.data.targets import Kind
 from sca_search.errors import DataError
 
@@ -20,6 +23,14 @@ TrainingSplit = Split | LazySplit | CropFlipSplit
 
 # Images per step over a whole split: small enough that float64 copies stay near 100 MB.
 _STEP = 1024
+
+# Up to this many bytes as float32 the whole set is in memory: reading files in every epoch is
+# slower than the small networks that train on them.
+MEMORY_BYTES = 2 * 1024**3
+
+# Inputs that give the mean and standard deviation of a set that is not in memory: even if all pixels of an image were
+# equal, 4096 images determine the mean to 1/64 of a standard deviation.
+SAMPLE_STATISTICS = 4096
 
 # Below this, relative to the mean, the standard deviation of a channel is float32 rounding and not signal.
 _NO_SPREAD = 1e-7
@@ -38,6 +49,30 @@ class DataRequest:
     augment: Augmentation = "none"  # determines how image files are read
     skip_unreadable: bool = False  # whether unreadable image files are left out
     check_test: bool = True  # whether test examples are checked now; False where they have just been checked
+
+
+class Part(Protocol):
+    """Entries of a data set with their targets, which are read all at once or, by a reader, when they are needed."""
+
+    @property
+    def entries(self) -> Sequence[Any]: ...
+
+    @property
+    def targets(self) -> NDArray[Any]: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    def in_memory(self, shape: tuple[int, ...], /) -> Split: ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which splits are not in memory."""
+
+    is_large: bool  # all splits together do not fit
+    trains_lazily: bool  # training inputs are other ones in each epoch
+    changes: bool = False  # because the user's data set augments them
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +189,38 @@ def assemble(
     for split in (train, val):
         normalise_split_(split, spec)
     return DataSet(name, train, val, lambda: normalise_split_(read_test(), spec), spec)
+
+
+def assemble_parts(
+    name: str,
+    raw: InputSpec,
+    parts: tuple[Part, Part],
+    read_test: Callable[[], Part],
+    reading: Reading,
+    *,
+    normalise: bool = True,
+) -> DataSet:
+    """Training, validation and test of entries that may be read lazily; `raw` is their spec without statistics."""
+    (train, val), shape = parts, raw.input_shape
+    if not (reading.is_large or reading.trains_lazily):
+        splits = train.in_memory(shape), val.in_memory(shape), lambda: read_test().in_memory(shape)
+        return assemble(name, raw.classes, *splits, kind=raw.kind, normalise=normalise)
+    spec, entries, reader = raw, train.entries, train.reader
+    if normalise:
+        rows = np.unique(np.linspace(0, len(entries) - 1, SAMPLE_STATISTICS).astype(np.int64))
+        sample = (reader(entries[row]).unsqueeze(0) for row in rows)
+        spec = measured_input(sample, shape, raw.classes, torch.from_numpy(train.targets), raw.kind)
+
+    def lazy(part: Part, reader: Reader, changes: bool = False) -> LazySplit:
+        labels = torch.from_numpy(part.targets.copy())
+        if spec.is_standardised:
+            normalise_(labels, spec.target_mean, spec.target_std)
+        return LazySplit(part.entries, labels, reader, spec.mean, spec.std, changes=changes)
+
+    def other(part: Part) -> AnySplit:
+        return lazy(part, part.reader) if reading.is_large else normalise_split_(part.in_memory(shape), spec)
+
+    return DataSet(name, lazy(train, reader, reading.changes), other(val), lambda: other(read_test()), spec)
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -7,23 +7,14 @@ PATH contains them directly and all three splits are taken from it.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from sca_search.data.dataset import (
-    AnySplit,
-    DataRequest,
-    DataSet,
-    assemble,
-    measured_input,
-    normalise_split_,
-    raw_input,
-)
+from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, Reading, assemble_parts, raw_input
 from sca_search.data.image_reader import ImageReader, is_grey, is_readable
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
 
@@ -34,14 +25,6 @@ _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".
 
 # Files whose headers decide between grey and colour; more would make a large folder slow to open.
 _SAMPLE_MODES = 32
-
-# Up to this many bytes as float32 the whole set is in memory: reading files in every epoch is
-# slower than the small networks that train on them.
-MEMORY_BYTES = 2 * 1024**3
-
-# Images that give the mean and standard deviation of a set too large for memory: even if all pixels of an image were
-# equal, 4096 images determine the mean to 1/64 of a standard deviation.
-SAMPLE_STATISTICS = 4096
 
 
 @dataclass(frozen=True)
@@ -57,12 +40,11 @@ class Files:
         return cls(tuple(path for path, _ in found), np.array([label for _, label in found], dtype=np.int64))
 
     def take(self, rows: Rows) -> "Files":
+        """Without the files that were left out, which `carve` keeps in its larger part."""
         return Files(tuple(self.paths[row] for row in rows), self.labels[rows])
 
-    def sample(self, count: int) -> tuple[Path, ...]:
-        """At most `count` files, evenly over all classes."""
-        rows = np.unique(np.linspace(0, len(self.paths) - 1, count).astype(np.int64))
-        return self.take(rows).paths
+    def carve(self, rows: Rows, others: Rows) -> tuple["Files", "Files"]:
+        return self.take(rows), replace(self.take(others), left_out=self.left_out)
 
 
 @dataclass(frozen=True)
@@ -73,25 +55,25 @@ class Parts:
     val: Files
     test: Files
     classes: tuple[str, ...]
-    left_out: tuple[Path, ...] = ()  # of the files that training and validation come from
-    test_left_out: tuple[Path, ...] = ()
 
     @classmethod
-    def with_carved_val(
-        cls, path: Path, train: Files, test: Files, classes: tuple[str, ...], request: DataRequest
+    def of(
+        cls, path: Path, train: Files, val: Files | None, test: Files, classes: tuple[str, ...], request: DataRequest
     ) -> "Parts":
-        """Three splits from two."""
-        val, rest = carve_val(train.labels, request.seed)
-        require_every_class(str(path), train.labels[rest], classes)
-        return cls(train.take(rest), train.take(val), test, classes, train.left_out, test.left_out)
+        """Without a validation split, it is taken from training."""
+        if val is None:
+            val, train = train.carve(*carve_val(train.labels, request.seed))
+        require_every_class(str(path), train.labels, classes)
+        return cls(train, val, test, classes)
 
 
 def load_folder(name: str, path: Path, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
     """The data set in `path`, in memory where it fits into `memory_bytes`."""
     if not path.is_dir():
         raise DataError(f"{path}: the data folder must exist, there is none")
-    parts = _divided(path, request) if _is_divided(path) else _carved(path, request)
-    channels = 1 if all(map(is_grey, parts.train.sample(_SAMPLE_MODES))) else 3
+    parts = _parts(path, request)
+    rows = np.unique(np.linspace(0, len(parts.train.paths) - 1, _SAMPLE_MODES).astype(np.int64))
+    channels = 1 if all(map(is_grey, parts.train.take(rows).paths)) else 3
     reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels, centre_for(request))
     return data_of_files(name, parts, reader, request, memory_bytes)
 
@@ -111,22 +93,16 @@ def _is_divided(path: Path) -> bool:
     return True
 
 
-def _divided(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path / "train")
-    train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
-    if (path / "val").is_dir():
-        val = list_files(path / "val", classes, request)
-        return Parts(train, val, test, classes, train.left_out + val.left_out, test.left_out)
-    return Parts.with_carved_val(path, train, test, classes, request)
-
-
-def _carved(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path)
-    files = list_files(path, classes, request)
-    test, others = carve_test(files.labels)
-    val, train = carve_val(files.labels[others], request.seed)
-    require_every_class(str(path), files.labels[others[train]], classes)
-    return Parts(files.take(others[train]), files.take(others[val]), files.take(test), classes, files.left_out)
+def _parts(path: Path, request: DataRequest) -> Parts:
+    if not _is_divided(path):
+        classes = class_names(path)
+        files, val = list_files(path, classes, request), None
+        test, train = files.carve(*carve_test(files.labels))
+    else:
+        classes = class_names(path / "train")
+        train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
+        val = list_files(path / "val", classes, request) if (path / "val").is_dir() else None
+    return Parts.of(path, train, val, test, classes, request)
 
 
 def class_names(path: Path) -> tuple[str, ...]:
@@ -184,53 +160,47 @@ def without_unreadable(where: Path, files: Files, classes: Sequence[str], reques
     return Files(rest.paths, rest.labels, files.take(np.flatnonzero(~readable)).paths)
 
 
+@dataclass(frozen=True)
+class _ReadFiles:
+    """Files with what reads them."""
+
+    files: Files
+    reader: ImageReader
+
+    @property
+    def entries(self) -> tuple[Path, ...]:
+        return self.files.paths
+
+    @property
+    def targets(self) -> Rows:
+        return self.files.labels
+
+    def in_memory(self, shape: tuple[int, ...], /) -> Split:
+        images = torch.empty(len(self.entries), *shape)
+        for row, path in enumerate(self.entries):
+            images[row] = self.reader(path)
+        return Split(images, torch.from_numpy(self.targets))
+
+
 def data_of_files(
     name: str, parts: Parts, reader: ImageReader, request: DataRequest, memory_bytes: int = MEMORY_BYTES
 ) -> DataSet:
     """The data set; the training split is read from its files in every epoch where augmentation crops them."""
     if request.check_test:
-        _check(reader, parts.test)
+        # A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
+        # reported after all training. One of ImageNet's size takes 1 ms: its 50,000 take a minute of a study of days.
+        with ThreadPoolExecutor() as threads:
+            for _ in threads.map(reader.check, parts.test.paths):
+                pass
     train = parts.train.take(limit_rows(parts.train.labels, request.train_limit, request.seed))
-    images = sum(map(len, (train.paths, parts.val.paths, parts.test.paths)))
+    first, second, last = (_ReadFiles(files, reader) for files in (train, parts.val, parts.test))
+    images = sum(len(part.entries) for part in (first, second, last))
     is_large = images * int(np.prod(reader.image_shape)) * 4 > memory_bytes
-
-    in_memory = partial(_read, reader)
-    if not is_large and request.augment != "scale-aspect":
-        splits = in_memory(train), in_memory(parts.val), lambda: in_memory(parts.test)
-        data = assemble(name, parts.classes, *splits, normalise=request.normalise)
-    else:
-        spec = raw_input(reader.image_shape, parts.classes, "classes")
-        if request.normalise:
-            sample = (reader(path).unsqueeze(0) for path in train.sample(SAMPLE_STATISTICS))
-            labels = torch.from_numpy(train.labels)
-            spec = measured_input(sample, reader.image_shape, parts.classes, labels, "classes")
-
-        def lazy(files: Files) -> LazySplit:
-            return LazySplit(files.paths, torch.from_numpy(files.labels), reader, spec.mean, spec.std)
-
-        def other(files: Files) -> AnySplit:
-            return lazy(files) if is_large else normalise_split_(in_memory(files), spec)
-
-        data = DataSet(name, lazy(train), other(parts.val), lambda: other(parts.test), spec)
-    return replace(data, notes=_notes(parts.left_out + parts.test_left_out), training_is_whole=not parts.left_out)
-
-
-def _check(reader: ImageReader, files: Files) -> None:
-    """DataError for unreadable test images.
-
-    A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
-    reported after all training. One of ImageNet's size takes 1 ms: its 50,000 take a minute of a study of days.
-    """
-    with ThreadPoolExecutor() as threads:
-        for _ in threads.map(reader.check, files.paths):
-            pass
-
-
-def _read(reader: ImageReader, files: Files) -> Split:
-    images = torch.empty(len(files.paths), *reader.image_shape)
-    for row, path in enumerate(files.paths):
-        images[row] = reader(path)
-    return Split(images, torch.from_numpy(files.labels))
+    reading = Reading(is_large, request.augment == "scale-aspect")
+    raw = raw_input(reader.image_shape, parts.classes, "classes")
+    data = assemble_parts(name, raw, (first, second), lambda: last, reading, normalise=request.normalise)
+    left_out = parts.train.left_out + parts.val.left_out
+    return replace(data, notes=_notes(left_out + parts.test.left_out), training_is_whole=not left_out)
 
 
 def _notes(left_out: tuple[Path, ...]) -> tuple[str, ...]:

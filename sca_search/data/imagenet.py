@@ -8,19 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.image_folder import (
-    CENTRE,
-    MEMORY_BYTES,
-    Files,
-    Parts,
-    centre_for,
-    class_names,
-    data_of_files,
-    list_files,
-    subfolders,
-    without_unreadable,
-)
+from sca_search.data import image_folder
+from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet
+from sca_search.data.image_folder import CENTRE, Files, Parts, class_names, list_files
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
@@ -67,17 +57,17 @@ def load_imagenet(name: str, request: DataRequest, *, memory_bytes: int = MEMORY
     kind = IMAGENETS[name]
     path = _found(kind, request.data_dir or cache_folder())
     is_tiny = kind.name == "tiny-imagenet"
-    parts = _tiny_parts(path, request) if is_tiny else _parts(path, request)
-    centre = centre_for(request) if is_tiny else CENTRE
+    parts = _parts(path, is_tiny, request)
+    centre = image_folder.centre_for(request) if is_tiny else CENTRE
     reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
-    data = data_of_files(kind.name, parts, reader, request, memory_bytes)
+    data = image_folder.data_of_files(kind.name, parts, reader, request, memory_bytes)
     return replace(data, notes=(*_part_of_it(kind, path, parts), *data.notes))
 
 
 def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
     """A note where the copy is incomplete, which may be intended."""
     found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
-    if sum(found) + len(parts.left_out) + len(parts.test_left_out) >= sum(kind.images):
+    if sum(found) + len(parts.train.left_out) + len(parts.test.left_out) >= sum(kind.images):
         return []
     (train, val), (all_train, all_val) = found, kind.images
     return [f"{path}: {train:,} of {kind.name}'s {all_train:,} images in train, {val:,} of {all_val:,} in val"]
@@ -98,26 +88,27 @@ def _found(kind: ImageNet, root: Path) -> Path:
     return path
 
 
-def _parts(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path / "train")
-    train, test = (list_files(path / part, classes, request) for part in ("train", "val"))
-    parts = Parts.with_carved_val(path, train, test, classes, request)
-    return replace(parts, classes=_in_words(path / "LOC_synset_mapping.txt", classes))
+def _parts(path: Path, is_tiny: bool, request: DataRequest) -> Parts:
+    classes = _tiny_classes(path) if is_tiny else class_names(path / "train")
+    train = list_files(path / "train", classes, request)
+    if is_tiny:
+        _check_complete(path, classes, {*train.paths, *train.left_out})
+        test = image_folder.without_unreadable(path / "val", _annotated(path, classes), classes, request)
+    else:
+        test = list_files(path / "val", classes, request)
+    parts = Parts.of(path, train, None, test, classes, request)
+    return replace(parts, classes=_in_words(path / ("words.txt" if is_tiny else "LOC_synset_mapping.txt"), classes))
 
 
-def _tiny_parts(path: Path, request: DataRequest) -> Parts:
+def _tiny_classes(path: Path) -> tuple[str, ...]:
     classes = tuple(sorted(set(_lines(path / "wnids.txt"))))
     if len(classes) < 2:
         raise DataError(f"{path / 'wnids.txt'}: must name at least 2 classes, got {len(classes)}")
-    found = {folder.name for folder in subfolders(path / "train")}
+    found = {folder.name for folder in image_folder.subfolders(path / "train")}
     missing = [name for name in classes if name not in found]
     if missing:
         raise DataError(f"{path}: the copy of tiny-imagenet must be complete, train/{missing[0]} is missing")
-    train = list_files(path / "train", classes, request)
-    _check_complete(path, classes, {*train.paths, *train.left_out})
-    test = without_unreadable(path / "val", _annotated(path, classes), classes, request)
-    parts = Parts.with_carved_val(path, train, test, classes, request)
-    return replace(parts, classes=_in_words(path / "words.txt", classes))
+    return classes
 
 
 def _check_complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> None:

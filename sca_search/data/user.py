@@ -18,10 +18,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, measured_input, normalise_split_, raw_input
-from sca_search.data.image_folder import MEMORY_BYTES, SAMPLE_STATISTICS
-from sca_search.data.input_spec import InputSpec
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, Reading, assemble_parts, raw_input
+from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.data.user_items import ItemReader, Items, stacked
@@ -212,22 +210,21 @@ class _Part:
     def strata(self) -> Rows:
         return strata(self.targets, self.kind)
 
+    @property
+    def entries(self) -> list[int]:
+        return self.rows.tolist()
+
+    @property
+    def reader(self) -> ItemReader:
+        return ItemReader(self.items, self.items.input_shape)
+
     def take(self, rows: Rows) -> "_Part":
         return _Part(self.items, self.rows[rows], self.targets[rows], self.kind)
 
-    def read(self, shape: tuple[int, ...]) -> Split:
-        """Its inputs, of this shape each, and targets in memory."""
+    def in_memory(self, shape: tuple[int, ...], /) -> Split:
         inputs = torch.empty(len(self.rows), *shape)
-        self.items.read(self.rows.tolist(), inputs)
+        self.items.read(self.entries, inputs)
         return Split(inputs, torch.from_numpy(self.targets.copy()))
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """Why splits may be read lazily: all are too large together, or training inputs change."""
-
-    is_large: bool
-    changes: bool
 
 
 @dataclass(frozen=True)
@@ -242,16 +239,25 @@ class _Assembly:
     def dataset(self, train: Items, val: Items | None, test: Items | None) -> DataSet:
         changes = train.changes()
         values = sum(len(items) for items in (train, val, test) if items) * math.prod(train.input_shape)
-        is_large = 4 * values > self.memory_bytes
-        whole = self._whole(train, in_memory=not (is_large or changes))
+        reading = Reading(4 * values > self.memory_bytes, changes, changes)
+        whole = self._whole(train, in_memory=not (reading.is_large or changes))
         count = count_outputs(f"{train.where}: targets", whole.targets, whole.kind)
-        parts, notes = self._divided(whole, val, test, count, is_large)
+        parts, notes = self._divided(whole, val, test, count, reading.is_large)
         names = self._names(whole.kind, count)
         if whole.kind == "classes":
             require_every_class(f"data set {self.name!r}", parts[0].targets, names)
         if changes:
             notes.append("training inputs change when they are read again (augmented): they are read in every epoch")
-        data = self._assembled(parts, test, names, _Reading(is_large, changes))
+
+        def read_test() -> _Part:
+            if test is None:
+                return parts[2]
+            with seeded(self.request.seed):
+                return self._whole_like(parts[0], test, count, in_memory=not reading.is_large)
+
+        raw = raw_input(parts[0].items.input_shape, names, whole.kind)
+        splits = parts[0], parts[1]
+        data = assemble_parts(self.name, raw, splits, read_test, reading, normalise=self.request.normalise)
         return replace(data, notes=tuple(notes))
 
     def _names(self, kind: Kind, count: int) -> tuple[str, ...]:
@@ -304,39 +310,3 @@ class _Assembly:
             notes.append(f"there is no validation split: {len(rows)} training examples are set apart as one")
         limited = limit_rows(rest.strata, self.request.train_limit, self.request.seed)
         return [rest.take(limited), part, *carved_test], notes
-
-    def _assembled(self, parts: list[_Part], test: Items | None, names: tuple[str, ...], reading: _Reading) -> DataSet:
-        train = parts[0]
-        shape = train.items.input_shape
-        in_memory = None if reading.is_large or reading.changes else train.read(shape)
-        spec = self._input_spec(train, in_memory, names)
-
-        def split(part: _Part) -> AnySplit:
-            if part is train and in_memory is not None:
-                return normalise_split_(in_memory, spec)
-            if not reading.is_large and part is not train:
-                return normalise_split_(part.read(shape), spec)
-            targets = torch.from_numpy(part.targets.copy())
-            labels = normalise_split_(Split(torch.zeros(1, shape[0]), targets), spec).labels
-            reader, changes = ItemReader(part.items, shape), reading.changes and part is train
-            return LazySplit(part.rows.tolist(), labels, reader, spec.mean, spec.std, changes=changes)
-
-        def read_test() -> AnySplit:
-            if test is None:
-                return split(parts[2])
-            with seeded(self.request.seed):
-                return split(self._whole_like(train, test, len(names), in_memory=not reading.is_large))
-
-        return DataSet(self.name, split(train), split(parts[1]), read_test, spec)
-
-    def _input_spec(self, train: _Part, in_memory: Split | None, names: tuple[str, ...]) -> InputSpec:
-        """With the statistics of all of training, or of a sample where it is not in memory."""
-        shape = train.items.input_shape
-        if not self.request.normalise:
-            return raw_input(shape, names, train.kind)
-        if in_memory is not None:
-            inputs: Any = torch.split(in_memory.images, 1024)
-        else:
-            rows = train.rows[np.unique(np.linspace(0, len(train.rows) - 1, SAMPLE_STATISTICS).astype(np.int64))]
-            inputs = (train.items.pair(int(row))[0][None] for row in rows)
-        return measured_input(inputs, shape, names, torch.from_numpy(train.targets), train.kind)
