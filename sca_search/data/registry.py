@@ -43,17 +43,8 @@ def check_data_name(name: str) -> None:
 
 def load_study_data(data: DataSpec, seed: int, *, check_test: bool = True) -> DataSet:
     """The data set of a study."""
-    request = DataRequest(
-        seed,
-        data.dir,
-        data.image_size,
-        data.train_limit,
-        data.normalise,
-        data.columns,
-        data.augment,
-        data.skip_unreadable,
-        check_test,
-    )
+    settings = data.model_dump(exclude={"name", "dir"})
+    request = DataRequest(seed, data.dir, **settings, check_test=check_test)
     return _loaded(data.name, request).augmented_by(data.augment)
 
 
@@ -77,31 +68,25 @@ def load_data(
 
 def _loaded(name: str, request: DataRequest) -> DataSet:
     check_data_name(name)
+    prefix, colon, path = name.partition(":")
     for option, value in (("image size", request.image_size), ("train limit", request.train_limit)):
         if value is not None and value < 1:
             raise DataError(f"data set {name!r}: {option} must be at least 1, got {value}")
-    try:
-        with oom_as_limit_error():
-            return _load(name, request)
-    except LimitError as error:
-        raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
-    except OSError as error:
-        raise DataError(f"data set {name!r}: must be readable, got: {error}") from None
-
-
-def _load(name: str, request: DataRequest) -> DataSet:
-    prefix, colon, path = name.partition(":")
     if request.columns and prefix != "hf-disk":
         raise DataError(f"data set {name!r}: only hf-disk:PATH has named columns, got {', '.join(request.columns)}")
     if request.skip_unreadable and name not in IMAGE_FILES and prefix != "folder":
         raise DataError(
             f"data set {name!r}: unreadable files can be skipped in {', '.join(IMAGE_FILES)} and folder:PATH only"
         )
-    if not colon:
-        return _loader(name)(name, request)
-    if prefix in _PREFIXES:
-        return _loader(f"{prefix}:")(name, Path(path).expanduser(), request)
-    return load_function(name, request)
+    try:
+        with oom_as_limit_error():
+            if f"{prefix}:" in DATA:
+                return _loader(f"{prefix}:")(name, Path(path).expanduser(), request)
+            return load_function(name, request) if colon else _loader(name)(name, request)
+    except LimitError as error:
+        raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
+    except OSError as error:
+        raise DataError(f"data set {name!r}: must be readable, got: {error}") from None
 
 
 def _loader(key: str) -> Callable[..., DataSet]:

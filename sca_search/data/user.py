@@ -212,7 +212,7 @@ class _Part:
 
     @property
     def entries(self) -> list[int]:
-        return self.rows.tolist()
+        return list(self.rows.tolist())
 
     @property
     def reader(self) -> ItemReader:
