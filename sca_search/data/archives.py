@@ -6,6 +6,7 @@ import math
 import struct
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def load_archive(name: str, request: DataRequest) -> DataSet:
     if not all((root / file).is_file() for file in copy.files):
         copy.check_packed()
         files = (*copy.files, _NPZ[name]) if name in _NPZ else copy.files
-        fetch_files(root, copy.download, name=name, files=files, packed=tuple(copy.packed))
+        fetch = partial(copy.kind, train=True, download=True)
+        fetch_files(root, fetch, name=name, files=files, packed=tuple(copy.packed))
     train, classes = copy.read(train=True)
     if request.check_test:
         copy.read(train=False)  # an incomplete copy is reported now, not after all training
@@ -97,9 +99,6 @@ class Copy:
                     f"{path}: the archive of {self.name} must have the MD5 {expected}, this one has {found}; "
                     "delete it to download it again"
                 )
-
-    def download(self, folder: Path) -> None:
-        self.kind(folder, train=True, download=True)
 
     def read(self, *, train: bool) -> tuple[Arrays, tuple[str, ...]]:
         """A split and the names of the classes."""

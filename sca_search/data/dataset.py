@@ -49,6 +49,7 @@ class DataRequest:
     augment: Augmentation = "none"  # determines how image files are read
     skip_unreadable: bool = False  # whether unreadable image files are left out
     check_test: bool = True  # whether test examples are checked now; False where they have just been checked
+    memory_bytes: int = MEMORY_BYTES
 
 
 class Part(Protocol):
@@ -64,15 +65,6 @@ class Part(Protocol):
     def reader(self) -> Reader: ...
 
     def in_memory(self, shape: tuple[int, ...], /) -> Split: ...
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Which splits are not in memory."""
-
-    is_large: bool  # all splits together do not fit
-    trains_lazily: bool  # training inputs are other ones in each epoch
-    changes: bool = False  # because the user's data set augments them
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +91,7 @@ class DataSet:
         if self.augmentation == "scale-aspect":
             assert isinstance(self.train, LazySplit)
             assert isinstance(self.train.reader, ImageReader)
-            return replace(self.train, augmented=self.train.reader.augmented)
+            return replace(self.train, augmented=self.train.reader)
         return self.train
 
     @property
@@ -196,31 +188,35 @@ def assemble_parts(
     raw: InputSpec,
     parts: tuple[Part, Part],
     read_test: Callable[[], Part],
-    reading: Reading,
+    request: DataRequest,
     *,
-    normalise: bool = True,
+    changes: bool,
+    values: int,
 ) -> DataSet:
-    """Training, validation and test of entries that may be read lazily; `raw` is their spec without statistics."""
-    (train, val), shape = parts, raw.input_shape
-    if not (reading.is_large or reading.trains_lazily):
+    """Training, validation and test of entries, read lazily where all their `values` do not fit into memory.
+
+    `raw` is their spec without statistics. Training is also read lazily if its inputs are others in each epoch.
+    """
+    (train, val), shape, is_large = parts, raw.input_shape, 4 * values > request.memory_bytes
+    if not (is_large or changes):
         splits = train.in_memory(shape), val.in_memory(shape), lambda: read_test().in_memory(shape)
-        return assemble(name, raw.classes, *splits, kind=raw.kind, normalise=normalise)
+        return assemble(name, raw.classes, *splits, kind=raw.kind, normalise=request.normalise)
     spec, entries, reader = raw, train.entries, train.reader
-    if normalise:
+    if request.normalise:
         rows = np.unique(np.linspace(0, len(entries) - 1, SAMPLE_STATISTICS).astype(np.int64))
         sample = (reader(entries[row]).unsqueeze(0) for row in rows)
         spec = measured_input(sample, shape, raw.classes, torch.from_numpy(train.targets), raw.kind)
 
-    def lazy(part: Part, reader: Reader, changes: bool = False) -> LazySplit:
+    def lazy(part: Part, reader: Reader, changes: bool) -> LazySplit:
         labels = torch.from_numpy(part.targets.copy())
         if spec.is_standardised:
             normalise_(labels, spec.target_mean, spec.target_std)
         return LazySplit(part.entries, labels, reader, spec.mean, spec.std, changes=changes)
 
     def other(part: Part) -> AnySplit:
-        return lazy(part, part.reader) if reading.is_large else normalise_split_(part.in_memory(shape), spec)
+        return lazy(part, part.reader, False) if is_large else normalise_split_(part.in_memory(shape), spec)
 
-    return DataSet(name, lazy(train, reader, reading.changes), other(val), lambda: other(read_test()), spec)
+    return DataSet(name, lazy(train, reader, changes), other(val), lambda: other(read_test()), spec)
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -4,6 +4,7 @@ A folder has one subfolder per class. Either PATH/train, PATH/test and optionall
 PATH contains them directly and all three splits are taken from it.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, Reading, assemble_parts, raw_input
+from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.image_reader import ImageReader, is_grey, is_readable
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
@@ -34,10 +35,6 @@ class Files:
     paths: tuple[Path, ...]
     labels: Rows
     left_out: tuple[Path, ...] = ()
-
-    @classmethod
-    def of(cls, found: Sequence[tuple[Path, int]]) -> "Files":
-        return cls(tuple(path for path, _ in found), np.array([label for _, label in found], dtype=np.int64))
 
     def take(self, rows: Rows) -> "Files":
         """Without the files that were left out, which `carve` keeps in its larger part."""
@@ -67,15 +64,15 @@ class Parts:
         return cls(train, val, test, classes)
 
 
-def load_folder(name: str, path: Path, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
-    """The data set in `path`, in memory where it fits into `memory_bytes`."""
+def load_folder(name: str, path: Path, request: DataRequest) -> DataSet:
+    """The data set in `path`, in memory where it fits."""
     if not path.is_dir():
         raise DataError(f"{path}: the data folder must exist, there is none")
     parts = _parts(path, request)
     rows = np.unique(np.linspace(0, len(parts.train.paths) - 1, _SAMPLE_MODES).astype(np.int64))
     channels = 1 if all(map(is_grey, parts.train.take(rows).paths)) else 3
     reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels, centre_for(request))
-    return data_of_files(name, parts, reader, request, memory_bytes)
+    return data_of_files(name, parts, reader, request)
 
 
 def centre_for(request: DataRequest) -> float:
@@ -124,7 +121,7 @@ def list_files(path: Path, classes: tuple[str, ...], request: DataRequest) -> Fi
         what = "got {!r} besides" if differing[0] in found else "{!r} is missing"
         raise DataError(f"{path}: class folders must be those of training, {what.format(differing[0])}")
     files = [(file, number[folder.name]) for folder in folders for file in _images_in(folder)]
-    return without_unreadable(path, Files.of(files), classes, request)
+    return readable_files(path, files, classes, request)
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -142,11 +139,14 @@ def subfolders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def without_unreadable(where: Path, files: Files, classes: Sequence[str], request: DataRequest) -> Files:
+def readable_files(
+    where: Path, found: Sequence[tuple[Path, int]], classes: Sequence[str], request: DataRequest
+) -> Files:
     """All files, or with `skip_unreadable` those that can be read: checking takes as long as reading them.
 
     They are left out before any split is taken, so that splits depend on the files alone.
     """
+    files = Files(tuple(path for path, _ in found), np.array([label for _, label in found], dtype=np.int64))
     if not request.skip_unreadable:
         return files
     with ThreadPoolExecutor() as threads:  # Pillow releases the GIL while it decodes
@@ -182,9 +182,7 @@ class _ReadFiles:
         return Split(images, torch.from_numpy(self.targets))
 
 
-def data_of_files(
-    name: str, parts: Parts, reader: ImageReader, request: DataRequest, memory_bytes: int = MEMORY_BYTES
-) -> DataSet:
+def data_of_files(name: str, parts: Parts, reader: ImageReader, request: DataRequest) -> DataSet:
     """The data set; the training split is read from its files in every epoch where augmentation crops them."""
     if request.check_test:
         # A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
@@ -195,17 +193,11 @@ def data_of_files(
     train = parts.train.take(limit_rows(parts.train.labels, request.train_limit, request.seed))
     first, second, last = (_ReadFiles(files, reader) for files in (train, parts.val, parts.test))
     images = sum(len(part.entries) for part in (first, second, last))
-    is_large = images * int(np.prod(reader.image_shape)) * 4 > memory_bytes
-    reading = Reading(is_large, request.augment == "scale-aspect")
     raw = raw_input(reader.image_shape, parts.classes, "classes")
-    data = assemble_parts(name, raw, (first, second), lambda: last, reading, normalise=request.normalise)
-    left_out = parts.train.left_out + parts.val.left_out
-    return replace(data, notes=_notes(left_out + parts.test.left_out), training_is_whole=not left_out)
-
-
-def _notes(left_out: tuple[Path, ...]) -> tuple[str, ...]:
-    if not left_out:
-        return ()
-    if len(left_out) == 1:
-        return (f"1 unreadable image is left out, {left_out[0]}",)
-    return (f"{len(left_out)} unreadable images are left out, the first {left_out[0]}",)
+    cropped, values = request.augment == "scale-aspect", images * math.prod(reader.image_shape)
+    data = assemble_parts(name, raw, (first, second), lambda: last, request, changes=cropped, values=values)
+    trained = parts.train.left_out + parts.val.left_out
+    left_out = trained + parts.test.left_out
+    count = len(left_out)
+    what = "1 unreadable image is left out," if count == 1 else f"{count} unreadable images are left out, the first"
+    return replace(data, notes=(f"{what} {left_out[0]}",) if left_out else (), training_is_whole=not trained)

@@ -38,27 +38,16 @@ class ImageReader:
     def image_shape(self) -> tuple[int, int, int]:
         return self.channels, self.size, self.size
 
-    @property
-    def _mode(self) -> str:
-        return "L" if self.channels == 1 else "RGB"
-
-    def __call__(self, path: Path, /) -> Tensor:
-        """The image as float32 CHW in 0..1."""
-        return self._read(path, None)
-
     def check(self, path: Path, /) -> None:
         """DataError as reading would raise it, but faster: a JPEG is decoded at an eighth of its size."""
         with _opened(path) as image:
             _load_small(image)
-            _convert(image.crop((0, 0, 1, 1)), self._mode, path)
+            _convert(image.crop((0, 0, 1, 1)), self.channels, path)
 
-    def augmented(self, path: Path, generator: np.random.Generator, /) -> Tensor:
-        """A random crop of the image, flipped with probability 1/2."""
-        return self._read(path, generator)
-
-    def _read(self, path: Path, generator: np.random.Generator | None) -> Tensor:
+    def __call__(self, path: Path, generator: np.random.Generator | None = None, /) -> Tensor:
+        """The image as float32 CHW in 0..1; with a generator, a random crop of it, flipped with probability 1/2."""
         with _opened(path) as image:
-            coloured = _convert(image, self._mode, path)
+            coloured = _convert(image, self.channels, path)
             box = random_box(coloured.size, generator) if generator else centre_box(coloured.size, self.centre)
             square = coloured.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
         pixels = (np.asarray(square, dtype=np.float32) / 255).reshape(self.size, self.size, self.channels)
@@ -116,13 +105,13 @@ def _load_small(image: Image.Image) -> None:
     image.load()
 
 
-def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:
+def _convert(image: Image.Image, channels: int, path: Path) -> Image.Image:
     if image.mode[0] in "IF":
         # Pillow would clip these to 255 and return a white image.
         raise DataError(f"{path}: images must have 8 bits per channel, this one has mode {image.mode!r}")
     if "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns when it converts a palette with transparency to RGB directly
-    return image.convert(mode)
+    return image.convert("L" if channels == 1 else "RGB")
 
 
 @contextmanager

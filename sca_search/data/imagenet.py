@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sca_search.data import image_folder
-from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet
-from sca_search.data.image_folder import CENTRE, Files, Parts, class_names, list_files
+from sca_search.data.dataset import DataRequest, DataSet
+from sca_search.data.image_folder import CENTRE, Parts, class_names, list_files
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
@@ -30,7 +30,7 @@ class ImageNet:
     images: tuple[int, int]  # of the complete data set, in train and in val
 
 
-_IMAGENETS = (
+_KINDS = (
     ImageNet(
         "tiny-imagenet",
         ("tiny-imagenet-200", "tiny-imagenet"),
@@ -49,10 +49,10 @@ _IMAGENETS = (
         (1_281_167, 50_000),
     ),
 )
-IMAGENETS = {kind.name: kind for kind in _IMAGENETS}
+IMAGENETS = {kind.name: kind for kind in _KINDS}
 
 
-def load_imagenet(name: str, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
+def load_imagenet(name: str, request: DataRequest) -> DataSet:
     """The data set from the requested data folder, or from the cache."""
     kind = IMAGENETS[name]
     path = _found(kind, request.data_dir or cache_folder())
@@ -60,7 +60,7 @@ def load_imagenet(name: str, request: DataRequest, *, memory_bytes: int = MEMORY
     parts = _parts(path, is_tiny, request)
     centre = image_folder.centre_for(request) if is_tiny else CENTRE
     reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
-    data = image_folder.data_of_files(kind.name, parts, reader, request, memory_bytes)
+    data = image_folder.data_of_files(kind.name, parts, reader, request)
     return replace(data, notes=(*_part_of_it(kind, path, parts), *data.notes))
 
 
@@ -93,7 +93,7 @@ def _parts(path: Path, is_tiny: bool, request: DataRequest) -> Parts:
     train = list_files(path / "train", classes, request)
     if is_tiny:
         _check_complete(path, classes, {*train.paths, *train.left_out})
-        test = image_folder.without_unreadable(path / "val", _annotated(path, classes), classes, request)
+        test = image_folder.readable_files(path / "val", _annotated(path, classes), classes, request)
     else:
         test = list_files(path / "val", classes, request)
     parts = Parts.of(path, train, None, test, classes, request)
@@ -124,7 +124,7 @@ def _check_complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> N
                 )
 
 
-def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
+def _annotated(path: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     """The validation images, from lines of file, class and a bounding box, which is not needed."""
     table, images = path / "val" / "val_annotations.txt", path / "val" / "images"
     number = {name: index for index, name in enumerate(classes)}
@@ -143,7 +143,7 @@ def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
     unnamed = sorted(name for name in present - {file.name for file, _ in found} if name.endswith(".JPEG"))
     if unnamed:
         raise DataError(f"{table}: must name every image of {images}, {unnamed[0]} is missing: is the file truncated?")
-    return Files.of(found)
+    return found
 
 
 def _in_words(table: Path, ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -26,7 +26,16 @@ from numpy.typing import NDArray
 
 from sca_search.data.arrays import Arrays, data_of_arrays
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, targets_of
+from sca_search.data.targets import (
+    Kind,
+    Values,
+    check_targets,
+    count_outputs,
+    kind_of,
+    numbered,
+    require_kind,
+    targets_of,
+)
 from sca_search.errors import DataError
 
 # zipfile raises RuntimeError where a password is needed.
@@ -99,7 +108,10 @@ def _checked(path: Path) -> _File:
     kind = kind_of(f"{path}: train_{targets}", *headers[f"train_{targets}"])
     for part in parts:
         _check_inputs(f"{path}: {part}_{inputs}", headers[f"{part}_{inputs}"], headers[f"train_{inputs}"][0][1:])
-        _check_targets(f"{path}: {part}_{targets}", headers[f"{part}_{targets}"], headers[f"{part}_{inputs}"], kind)
+        require_kind(f"{path}: {part}_{targets}", *headers[f"{part}_{targets}"], kind)
+        count, found = (headers[f"{part}_{what}"][0][0] for what in (inputs, targets))
+        if found != count:
+            raise DataError(f"{path}: {part}_{targets} must have one row for each of {count} examples, got {found}")
     return _File(path, parts, inputs, targets, kind)
 
 
@@ -116,14 +128,6 @@ def _check_inputs(where: str, header: _Header, expected: tuple[int, ...]) -> Non
     for rule, holds in rules.items():
         if not holds:
             raise DataError(f"{where} must {rule}")
-
-
-def _check_targets(where: str, header: _Header, inputs: _Header, kind: Kind) -> None:
-    found, count = kind_of(where, *header), inputs[0][0]
-    if found != kind:
-        raise DataError(f"{where} must be of the same kind as in training, {kind}, got {found}")
-    if header[0][0] != count:
-        raise DataError(f"{where} must have one row for each of {count} examples, got {header[0][0]}")
 
 
 def _read_headers(path: Path) -> dict[str, _Header]:

@@ -8,7 +8,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
-from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, Reading, assemble_parts, raw_input
+from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
@@ -83,16 +83,12 @@ def from_objects(
     memory_bytes: int = MEMORY_BYTES,
 ) -> DataSet:
     """The data set of an object; without validation or test examples, they are taken from training."""
-    request = DataRequest(seed, train_limit=train_limit, normalise=normalise)
-    return data_of_objects(name, data, request, output_names, memory_bytes)
+    request = DataRequest(seed, train_limit=train_limit, normalise=normalise, memory_bytes=memory_bytes)
+    return data_of_objects(name, data, request, output_names)
 
 
 def data_of_objects(
-    name: str,
-    data: object,
-    request: DataRequest,
-    output_names: tuple[str, ...] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
+    name: str, data: object, request: DataRequest, output_names: tuple[str, ...] | None = None
 ) -> DataSet:
     """As `from_objects`, with all settings of a request."""
     if isinstance(data, DataSet):
@@ -101,7 +97,7 @@ def data_of_objects(
         train, *others = _items_of(name, data)
         assert train is not None
         try:
-            return _Assembly(name, request, memory_bytes, output_names).dataset(train, *others)
+            return _Assembly(name, request, output_names).dataset(train, *others)
         except CodeError as error:  # here it ends the study before it begins
             raise DataError(str(error)) from error
 
@@ -109,16 +105,13 @@ def data_of_objects(
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators that the user's code may use, equally in every process, and restore ours afterwards."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), ExitStack() as restored:
+        restored.callback(random.setstate, random.getstate())
+        restored.callback(np.random.set_state, np.random.get_state())
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
+        yield
 
 
 def _items_of(name: str, data: object) -> list[Items | None]:
@@ -233,19 +226,20 @@ class _Assembly:
 
     name: str
     request: DataRequest
-    memory_bytes: int
     output_names: tuple[str, ...] | None
 
     def dataset(self, train: Items, val: Items | None, test: Items | None) -> DataSet:
         changes = train.changes()
         values = sum(len(items) for items in (train, val, test) if items) * math.prod(train.input_shape)
-        reading = Reading(4 * values > self.memory_bytes, changes, changes)
-        whole = self._whole(train, in_memory=not (reading.is_large or changes))
+        is_large = 4 * values > self.request.memory_bytes
+        whole = self._whole(train, in_memory=not (is_large or changes))
         count = count_outputs(f"{train.where}: targets", whole.targets, whole.kind)
-        parts, notes = self._divided(whole, val, test, count, reading.is_large)
-        names = self._names(whole.kind, count)
+        parts, notes = self._divided(whole, val, test, count, is_large)
+        names = numbered(whole.kind, count) if self.output_names is None else self.output_names
+        if len(names) < count:
+            raise DataError(f"data set {self.name!r}: must have {count} names of outputs, got {len(names)}")
         if whole.kind == "classes":
-            require_every_class(f"data set {self.name!r}", parts[0].targets, names)
+            require_every_class(f"data set {self.name!r}", parts[0].targets, names[:count])
         if changes:
             notes.append("training inputs change when they are read again (augmented): they are read in every epoch")
 
@@ -253,19 +247,12 @@ class _Assembly:
             if test is None:
                 return parts[2]
             with seeded(self.request.seed):
-                return self._whole_like(parts[0], test, count, in_memory=not reading.is_large)
+                return self._whole_like(parts[0], test, count, in_memory=not is_large)
 
-        raw = raw_input(parts[0].items.input_shape, names, whole.kind)
+        raw = raw_input(parts[0].items.input_shape, names[:count], whole.kind)
         splits = parts[0], parts[1]
-        data = assemble_parts(self.name, raw, splits, read_test, reading, normalise=self.request.normalise)
+        data = assemble_parts(self.name, raw, splits, read_test, self.request, changes=changes, values=values)
         return replace(data, notes=tuple(notes))
-
-    def _names(self, kind: Kind, count: int) -> tuple[str, ...]:
-        if self.output_names is None:
-            return numbered(kind, count)
-        if len(self.output_names) < count:
-            raise DataError(f"data set {self.name!r}: must have {count} names of outputs, got {len(self.output_names)}")
-        return self.output_names[:count]
 
     def _whole(self, items: Items, kind: Kind | None = None, *, in_memory: bool) -> _Part:
         """A whole split, read once; with `in_memory` its inputs stay in memory."""

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_tiny_imagenet_too_large_for_memory_is_read_when_due(tiny: Path) -> None
     kind = "tiny-imagenet"
     request = DataRequest(seed=0, data_dir=tiny.parent, image_size=16, train_limit=12, augment="crop-flip")
     held = load_imagenet(kind, request)
-    lazy = load_imagenet(kind, request, memory_bytes=1000).augmented_by("crop-flip")
+    lazy = load_imagenet(kind, replace(request, memory_bytes=1000)).augmented_by("crop-flip")
     assert isinstance(lazy.train, LazySplit)
     assert isinstance(lazy.val, LazySplit)
     assert lazy.train.labels.tolist() == held.train.labels.tolist()
