@@ -41,9 +41,9 @@ class DataRequest:
     """The settings of a data source besides its name."""
 
     seed: int
-    data_dir: Path | None = None
-    image_size: int | None = None
-    train_limit: int | None = None
+    data_dir: Path | None = None  # of local copies; None: the cache, where mnist and cifar are downloaded to
+    image_size: int | None = None  # of a square; None: the images' own size, 64 for folders, 224 for imagenet
+    train_limit: int | None = None  # the highest number of training examples, stratified
     normalise: bool = True  # inputs per channel, and targets of a regression
     columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns of ambiguous types
     augment: Augmentation = "none"  # determines how image files are read
@@ -225,21 +225,18 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
     Each part gives its own mean m and variance v; together, with w as a part's fraction of the pixels,
     M = Σ w·m and V = Σ w·(v + (m - M)²). One pass, without the cancellation of E[x²] - E[x]².
     """
-    buffer = torch.empty(0, dtype=torch.float64)
-    sizes, means, variances = zip(*(_moments(part, buffer) for part in parts), strict=True)
+    # One buffer for all parts: malloc would allocate a new one for each, and not return them to the system.
+    buffer, found = torch.empty(0, dtype=torch.float64), []
+    for part in parts:
+        pixels = buffer.resize_(part.shape).copy_(part)
+        found.append((len(part), *torch.var_mean(pixels, dim=(0, *range(2, part.ndim)), correction=0)))
+    sizes, variances, means = zip(*found, strict=True)
     weight = torch.tensor(sizes, dtype=torch.float64).view(-1, 1) / sum(sizes)
     mean = (weight * torch.stack(means)).sum(0)
     spread = torch.stack(variances) + (torch.stack(means) - mean).square()
     std = (weight * spread).sum(0).sqrt()
     std[std <= _NO_SPREAD * mean.abs()] = 1.0
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _moments(images: Tensor, buffer: Tensor) -> tuple[int, Tensor, Tensor]:
-    # One buffer for all parts: malloc would allocate a new one for each, and not return them to the system.
-    pixels = buffer.resize_(images.shape).copy_(images)
-    variance, mean = torch.var_mean(pixels, dim=(0, *range(2, images.ndim)), correction=0)
-    return len(images), mean, variance
 
 
 def normalise_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

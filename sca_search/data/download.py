@@ -34,7 +34,11 @@ def fetch_files(
                 _fill(Path(work), download, {file: root / file for file in packed if (root / file).is_file()})
             except _FAILED as error:
                 raise DataError(_nothing_found(root, name, files, error)) from None
-            _install(Path(work), root)
+            for path in sorted(Path(work).rglob("*")):
+                if path.is_file() and path.suffix != ".gz":  # archives are not needed once unpacked
+                    target = root / path.relative_to(work)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
     except BaseException as error:
         for path in created:
             with suppress(OSError):  # it was not created, or another process has written to it
@@ -64,12 +68,3 @@ def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception
         f"{root}: {found} and the download failed ({reason}); "
         f"give a folder that has these files with --data-dir DIR, or one file as npz:PATH"
     )
-
-
-def _install(source: Path, goal: Path) -> None:
-    """Move every file but the archives, which are not needed once unpacked."""
-    for path in sorted(source.rglob("*")):
-        if path.is_file() and path.suffix != ".gz":
-            target = goal / path.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)

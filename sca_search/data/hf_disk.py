@@ -15,8 +15,6 @@ from sca_search.errors import DataError, unknown_name
 # The names that each split may have.
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 _LISTS = ("List", "LargeList", "Sequence", "list")
-_NUMBERS = ("int", "uint", "float", "bool")
-_INSTALL = "pip install 'sca-search[hf]'"
 
 
 def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
@@ -37,7 +35,9 @@ def _splits(path: Path) -> dict[str, Any]:
     try:
         import datasets  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise DataError(f"{path}: to read it, the package datasets must be installed: {_INSTALL}") from error
+        raise DataError(
+            f"{path}: to read it, the package datasets must be installed: pip install 'sca-search[hf]'"
+        ) from error
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
@@ -64,7 +64,9 @@ def _columns(path: Path, features: Any, named: tuple[str, ...]) -> tuple[str, ..
         return named
     inputs = _only(path, "inputs", features, [_of(features, "Image"), _of(features, "Array"), _of(features, *_LISTS)])
     others = {key: value for key, value in features.items() if key != inputs}
-    numbers = [key for key in _of(others, "Value") if str(others[key].dtype).startswith(_NUMBERS)]
+    numbers = [
+        key for key in _of(others, "Value") if str(others[key].dtype).startswith(("int", "uint", "float", "bool"))
+    ]
     targets = _only(path, "targets", features, [_of(others, "ClassLabel"), numbers, _of(others, *_LISTS)])
     return inputs, targets
 

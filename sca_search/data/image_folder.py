@@ -80,23 +80,17 @@ def centre_for(request: DataRequest) -> float:
     return CENTRE if request.augment == "scale-aspect" else 1.0
 
 
-def _is_divided(path: Path) -> bool:
-    """Whether PATH/train is a split; a class may also be called "train", but then it contains no folders."""
-    train = path / "train"
-    if not train.is_dir() or not subfolders(train):
-        return False
-    if not (path / "test").is_dir():
-        raise DataError(f"{path}: a folder with train must have test beside it, there is none")
-    return True
-
-
 def _parts(path: Path, request: DataRequest) -> Parts:
-    if not _is_divided(path):
+    train_folder = path / "train"
+    # A class may also be called "train", but then it contains no folders.
+    if not train_folder.is_dir() or not subfolders(train_folder):
         classes = class_names(path)
         files, val = list_files(path, classes, request), None
         test, train = files.carve(*carve_test(files.labels))
+    elif not (path / "test").is_dir():
+        raise DataError(f"{path}: a folder with train must have test beside it, there is none")
     else:
-        classes = class_names(path / "train")
+        classes = class_names(train_folder)
         train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
         val = list_files(path / "val", classes, request) if (path / "val").is_dir() else None
     return Parts.of(path, train, val, test, classes, request)
@@ -188,8 +182,7 @@ def data_of_files(name: str, parts: Parts, reader: ImageReader, request: DataReq
         # A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
         # reported after all training. One of ImageNet's size takes 1 ms: its 50,000 take a minute of a study of days.
         with ThreadPoolExecutor() as threads:
-            for _ in threads.map(reader.check, parts.test.paths):
-                pass
+            list(threads.map(reader.check, parts.test.paths))
     train = parts.train.take(limit_rows(parts.train.labels, request.train_limit, request.seed))
     first, second, last = (_ReadFiles(files, reader) for files in (train, parts.val, parts.test))
     images = sum(len(part.entries) for part in (first, second, last))

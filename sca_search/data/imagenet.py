@@ -15,14 +15,11 @@ from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
 
-_COLOURS = 3  # the few grey images are read as RGB
-
 
 @dataclass(frozen=True)
 class ImageNet:
     """Where a data set is searched for below the data folder, and which files it must have."""
 
-    name: str
     folders: tuple[str, ...]  # the first that exists is used; else the data folder itself
     needed: tuple[str, ...]
     source: str
@@ -30,17 +27,15 @@ class ImageNet:
     images: tuple[int, int]  # of the complete data set, in train and in val
 
 
-_KINDS = (
-    ImageNet(
-        "tiny-imagenet",
+IMAGENETS = {
+    "tiny-imagenet": ImageNet(
         ("tiny-imagenet-200", "tiny-imagenet"),
         ("wnids.txt", "train", "val/val_annotations.txt", "val/images"),
         "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         64,
         (100_000, 10_000),
     ),
-    ImageNet(
-        "imagenet",
+    "imagenet": ImageNet(
         ("imagenet", "ImageNet", "ILSVRC2012", "imagenet-1k"),
         ("train", "val"),
         "unpack the training and validation images of ILSVRC2012 from https://image-net.org/download (free, after "
@@ -48,43 +43,39 @@ _KINDS = (
         224,
         (1_281_167, 50_000),
     ),
-)
-IMAGENETS = {kind.name: kind for kind in _KINDS}
+}
 
 
 def load_imagenet(name: str, request: DataRequest) -> DataSet:
     """The data set from the requested data folder, or from the cache."""
     kind = IMAGENETS[name]
-    path = _found(kind, request.data_dir or cache_folder())
-    is_tiny = kind.name == "tiny-imagenet"
+    path = _found(name, kind, request.data_dir or cache_folder())
+    is_tiny = name == "tiny-imagenet"
     parts = _parts(path, is_tiny, request)
     centre = image_folder.centre_for(request) if is_tiny else CENTRE
-    reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
-    data = image_folder.data_of_files(kind.name, parts, reader, request)
-    return replace(data, notes=(*_part_of_it(kind, path, parts), *data.notes))
+    reader = ImageReader(request.image_size or kind.size, 3, centre)  # the few grey images are read as RGB
+    data = image_folder.data_of_files(name, parts, reader, request)
+    train, val = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
+    if train + val + len(parts.train.left_out) + len(parts.test.left_out) >= sum(kind.images):
+        return data
+    # The copy is incomplete, which may be intended.
+    found = "{}: {:,} of {}'s {:,} images in train, {:,} of {:,} in val"
+    note = found.format(path, train, name, kind.images[0], val, kind.images[1])
+    return replace(data, notes=(note, *data.notes))
 
 
-def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
-    """A note where the copy is incomplete, which may be intended."""
-    found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
-    if sum(found) + len(parts.train.left_out) + len(parts.test.left_out) >= sum(kind.images):
-        return []
-    (train, val), (all_train, all_val) = found, kind.images
-    return [f"{path}: {train:,} of {kind.name}'s {all_train:,} images in train, {val:,} of {all_val:,} in val"]
-
-
-def _found(kind: ImageNet, root: Path) -> Path:
+def _found(name: str, kind: ImageNet, root: Path) -> Path:
     """The folder of the data set; DataError where a part of it is missing."""
     named = [root / folder for folder in kind.folders if (root / folder).is_dir()]
     path = named[0] if named else root
     missing = [part for part in kind.needed if not (path / part).exists()]
     if not named and len(missing) > 1:  # this folder is not the data set
         raise DataError(
-            f"{root}: no copy of {kind.name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
+            f"{root}: no copy of {name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
             f"{kind.source} and give its folder, or the one around it, with --data-dir DIR"
         )
     if missing:
-        raise DataError(f"{path}: the copy of {kind.name} must be complete, {missing[0]} is missing; {kind.source}")
+        raise DataError(f"{path}: the copy of {name} must be complete, {missing[0]} is missing; {kind.source}")
     return path
 
 

@@ -7,7 +7,7 @@ again (because it augments them), are read item by item in every epoch.
 import inspect
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,20 +18,13 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
-from sca_search.data.dataset import MEMORY_BYTES, DataRequest, DataSet, assemble_parts, raw_input
+from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
 from sca_search.system.torchvision import patch_torchvision
-
-_MUST_BE = (
-    "a LightningDataModule, or a tuple (train, validation or None, test or None) of torch data sets with items "
-    "(input, target)"
-)
-_SPLITS = ("training", "validation", "test")
-_ARGUMENTS = ("seed", "data_dir")
 
 
 def load_function(name: str, request: DataRequest) -> DataSet:
@@ -49,42 +42,30 @@ def _called(name: str, function: object, request: DataRequest) -> object:
         return function  # the data itself, created when its module was imported
     values = {"seed": request.seed, "data_dir": request.data_dir}
     try:
-        return function(**{key: values[key] for key in _accepted(name, function)})
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a few built-in functions have no signature
+        parameters = []
+    for each in parameters:
+        is_required = each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        if is_required and each.name not in values:
+            raise DataError(
+                f"data set {name!r}: the function must be callable without arguments, or with seed or data_dir, "
+                f"it requires {each.name!r}"
+            )
+    try:
+        return function(**{each.name: values[each.name] for each in parameters if each.name in values})
     except DataError:
         raise
     except USER_ERRORS as error:
         raise DataError(f"data set {name!r}: the function failed with {describe_error(error)}") from error
 
 
-def _accepted(name: str, function: Callable[..., Any]) -> list[str]:
-    """The arguments that a function accepts; DataError where it requires others."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a few built-in functions have no signature
-        return []
-    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for each in parameters:
-        if each.default is each.empty and each.kind not in open_ended and each.name not in _ARGUMENTS:
-            raise DataError(
-                f"data set {name!r}: the function must be callable without arguments, or with seed or data_dir, "
-                f"it requires {each.name!r}"
-            )
-    return [each.name for each in parameters if each.name in _ARGUMENTS]
+def from_objects(name: str, data: object, *, output_names: tuple[str, ...] | None = None, **settings: Any) -> DataSet:
+    """The data set of an object, with the settings of a DataRequest.
 
-
-def from_objects(
-    name: str,
-    data: object,
-    *,
-    seed: int,
-    train_limit: int | None = None,
-    normalise: bool = True,
-    output_names: tuple[str, ...] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
-) -> DataSet:
-    """The data set of an object; without validation or test examples, they are taken from training."""
-    request = DataRequest(seed, train_limit=train_limit, normalise=normalise, memory_bytes=memory_bytes)
-    return data_of_objects(name, data, request, output_names)
+    Without validation or test examples, they are taken from training.
+    """
+    return data_of_objects(name, data, DataRequest(**settings), output_names)
 
 
 def data_of_objects(
@@ -122,16 +103,17 @@ def _items_of(name: str, data: object) -> list[Items | None]:
     elif isinstance(data, tuple | list) and 1 <= len(data) <= 3:
         sources = [*data, None, None][:3]
     else:
-        raise DataError(f"data set {name!r} must be {_MUST_BE}, got {_described(data)}")
-    return [_items(name, split, source) for split, source in zip(_SPLITS, sources, strict=True)]
+        raise DataError(
+            f"data set {name!r} must be a LightningDataModule, or a tuple (train, validation or None, test or None) of "
+            f"torch data sets with items (input, target), got {_described(data)}"
+        )
+    if sources[0] is None:
+        raise DataError(f"data set {name!r}, training: there must be a training split, got None")
+    places = [f"data set {name!r}, {split}" for split in ("training", "validation", "test")]
+    return [source if source is None else _items(where, source) for where, source in zip(places, sources, strict=True)]
 
 
-def _items(name: str, split: str, source: Any) -> Items | None:
-    where = f"data set {name!r}, {split}"
-    if source is None:
-        if split == "training":
-            raise DataError(f"{where}: there must be a training split, got None")
-        return None
+def _items(where: str, source: Any) -> Items:
     if not _has_items(source) or isinstance(source, str | dict | Tensor):
         raise DataError(
             f"{where}: must be a data set with a length and items (input, target), got {_described(source)}"
@@ -250,8 +232,8 @@ class _Assembly:
                 return self._whole_like(parts[0], test, count, in_memory=not is_large)
 
         raw = raw_input(parts[0].items.input_shape, names[:count], whole.kind)
-        splits = parts[0], parts[1]
-        data = assemble_parts(self.name, raw, splits, read_test, self.request, changes=changes, values=values)
+        kept = parts[0], parts[1]
+        data = assemble_parts(self.name, raw, kept, read_test, self.request, changes=changes, values=values)
         return replace(data, notes=tuple(notes))
 
     def _whole(self, items: Items, kind: Kind | None = None, *, in_memory: bool) -> _Part:

@@ -97,10 +97,8 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
         try:
             output = model.eval()(torch.zeros(2, *input_shape))
         except USER_ERRORS as error:
-            shown = f"{tuple(input_shape)}{_place(active, names)}"
-            raise ModelError(
-                f"the network cannot process an input of shape {shown}: {describe_error(error)}"
-            ) from error
+            sentence = f"the network cannot process an input of shape {tuple(input_shape)}{_place(active, names)}"
+            raise ModelError(f"{sentence}: {describe_error(error)}") from error
     if outputs is not None:
         require_rows(output, outputs)
     idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in runs]
@@ -194,17 +192,16 @@ def choose_layers(
 
 
 def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str], only: Sequence[str]) -> LayerChoice:
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns)
-
-    if layer.obstacle:
-        return LayerChoice(layer, False, layer.obstacle)
-    if matches(skip):
-        return LayerChoice(layer, False, "skipped by name")
-    if only and not matches(only):
-        return LayerChoice(layer, False, "not among the layers named")
-    if layer.name in conventional:
-        return LayerChoice(layer, False, f"{conventional[layer.name]} weight layer")
+    skipped, named = (any(fnmatch.fnmatchcase(layer.name, each) for each in patterns) for patterns in (skip, only))
+    reasons = {
+        layer.obstacle: bool(layer.obstacle),
+        "skipped by name": skipped,
+        "not among the layers named": bool(only) and not named,
+        f"{conventional.get(layer.name)} weight layer": layer.name in conventional,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return LayerChoice(layer, False, reason)
     if layer.scale_is_free:
         return LayerChoice(layer, True, "normalisation follows: Θ rescaled")
     return LayerChoice(layer, True, "no normalisation follows: a learned output scale")

@@ -32,7 +32,10 @@ def load_weights(network: nn.Module, path: Path) -> None:
             if name in state and state[name].shape != value.shape
         ],
     }
-    found = [f"{what}: {_listed(names)}" for what, names in faults.items() if names]
+    found = []
+    for what, names in faults.items():
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        found += [f"{what}: {', '.join(names[:_SHOWN])}{more}"] if names else []
     if found:
         raise ModelError(f"--weights {path}: must match the network; {'; '.join(found)}")
     network.load_state_dict(state)
@@ -44,9 +47,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise ModelError(f"--weights {path}: there is no such file")
     state = _loaded(path)
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        got = f"a value of type {type(state).__name__}"
+        if isinstance(state, Mapping):
+            got = f"a dict with {', '.join(map(str, list(state)[:_SHOWN]))}" if state else "an empty dict"
         raise ModelError(
             f"--weights {path}: must contain a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "
-            f"writes it; got {_described(state)}"
+            f"writes it; got {got}"
         )
     for name, value in state.items():
         if not _is_stored(value):
@@ -75,14 +81,3 @@ def _loaded(path: Path) -> Any:
         ) from error
     except Exception as error:  # the errors of a damaged pickle have no common base class
         raise ModelError(f"--weights {path}: must be a safetensors file or a state dict saved by torch") from error
-
-
-def _described(state: Any) -> str:
-    if isinstance(state, Mapping):
-        return f"a dict with {', '.join(map(str, list(state)[:_SHOWN]))}" if state else "an empty dict"
-    return f"a value of type {type(state).__name__}"
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
