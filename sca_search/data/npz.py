@@ -24,18 +24,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sca_search.config.names import Kind
 from sca_search.data.arrays import Arrays, data_of_arrays
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.targets import (
-    Kind,
-    Values,
-    check_targets,
-    count_outputs,
-    kind_of,
-    numbered,
-    require_kind,
-    targets_of,
-)
+from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, require_kind, targets_of
 from sca_search.errors import DataError
 
 # zipfile raises RuntimeError where a password is needed.
