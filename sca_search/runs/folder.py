@@ -9,7 +9,6 @@ runs/<name>/
   candidates/007/       model.safetensors, candidate.json, history.csv, distribution.json (tanh Θ over epochs),
                         features.json (feature maps, also of the dense network); refit-1/ … of the chosen one;
                         checkpoint.safetensors of an unfinished one
-  prior.json            requested and achieved sparsity; given-prior.json: the one that the study started from
   closed-form.json      α against sparsity by the prior, per layer, on the warm start
   sensitivity.json      layer sensitivity, where the allocation is searched
   latency.json          the calibration, where the goal involves latency
@@ -40,8 +39,9 @@ from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
-# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file.
-FORMAT = 2
+# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file. 3: without
+# the prior correction in study.toml and candidate.json.
+FORMAT = 3
 # The name of the one study in a run folder's own database.
 LOCAL_STUDY = "sca-search"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -114,14 +114,6 @@ class RunFolder:
     @property
     def chosen_file(self) -> Path:
         return self.path / "chosen.safetensors"
-
-    @property
-    def prior_file(self) -> Path:
-        return self.path / "prior.json"
-
-    @property
-    def given_prior_file(self) -> Path:
-        return self.path / "given-prior.json"
 
     @property
     def closed_form_file(self) -> Path:

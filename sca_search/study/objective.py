@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -18,7 +17,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.costs import TERNARY_SIZE
-from sca_search.config.names import SCA
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, CodeError, DivergenceError, LimitError, StorageError
@@ -35,7 +33,6 @@ from sca_search.study.queue import (
     has_waiting,
     is_running,
     is_superseded,
-    observations,
     promote,
     requeue,
     requeue_lost,
@@ -48,7 +45,6 @@ from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors
 from sca_search.system.secrets import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
-from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Epoch, PausedError, Rungs, Settled
@@ -140,8 +136,6 @@ class Objective:
         for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(context.task.data.val))
-        if self._uses_prior:
-            trial.set_user_attr("observed", observed(candidate, settled))
         return settled.score.accuracy, counted.sparsity
 
     def drop_checkpoint(self, trial: FrozenTrial) -> None:
@@ -165,11 +159,6 @@ class Objective:
             except StorageError as error:
                 self.emit(Note(f"{error}; training starts from the beginning"))
 
-    @property
-    def _uses_prior(self) -> bool:
-        """A recipe does not, nor does any other method."""
-        return self.spec.recipe is None and self.spec.search.method == SCA
-
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
         """The trial's values as a candidate. Its sparsity was planned when it was queued, or is planned now from the
         finished trials and the budgets."""
@@ -190,36 +179,17 @@ class Objective:
         return candidate
 
     def _candidate(self, trial: optuna.Trial, number: int) -> Candidate:
-        """The trial's candidate; the sparsity requested of the prior is corrected by what earlier trials achieved."""
-        layers, seed = self.context.task.layer_shapes, derived_seed(self.spec.seed, number)
+        seed = derived_seed(self.spec.seed, number)
         if self.spec.recipe is not None:
             return recipe_candidate(self.spec, seed)
         if not self.spec.plans_sparsity:
             return self.context.space.sample(trial, 0.0, seed)
         candidate = self._sampled(trial, seed)
-        plan = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
         if (budgets := self.context.space.budgets) is not None:
+            plan = {layer.name: candidate.sparsity_of(layer.name) for layer in self.context.task.layer_shapes}
             for name, value in budgets.predicted(plan).items():
                 trial.set_user_attr(name, value)
-        if not self._uses_prior:
-            return candidate
-        if "asked" not in trial.user_attrs:  # a candidate that is resumed keeps its values
-            trial.set_user_attr("asked", self.requested(trial.study, candidate))
-        requested = trial.user_attrs["asked"]
-        return candidate if requested == plan else candidate.model_copy(update={"asked": requested})
-
-    def requested(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
-        """The sparsity to request of the prior, per layer."""
-        known = [*self.context.prior, *observations(study)] if self.spec.search.correction else []
-        observed_in = by_layer(known)
-        return {
-            layer.name: asked_for(
-                observed_in.get(layer.name, []),
-                candidate.sparsity_of(layer.name),
-                candidate.strength_of(layer.name, candidate.epochs),
-            )
-            for layer in self.context.task.layer_shapes
-        }
+        return candidate
 
     def _rungs(self, trial: optuna.Trial, number: int, sparsity: float) -> Rungs:
         run, search = self.context.run, self.spec.search
@@ -241,14 +211,6 @@ class Objective:
 
         epochs = rung_epochs(search.rungs, self.spec.train.epochs)
         return Rungs(epochs, passes, run.checkpoint(number), search.checkpoint_every, on_checkpoint)
-
-
-def observed(candidate: Candidate, settled: Settled) -> list[dict[str, Any]]:
-    """The sparsity per layer that was requested and that rounding alone achieved, for the prior's correction."""
-    return [
-        vars(Observation(layer, candidate.asked_of(layer), achieved, candidate.strength_of(layer, candidate.epochs)))
-        for layer, achieved in settled.reached.items()
-    ]
 
 
 @contextlib.contextmanager

@@ -7,10 +7,9 @@ candidate can therefore have several trials; it counts once, by its complete tri
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -33,11 +32,8 @@ from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_qu
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.space import Space
 from sca_search.study.storage import open_storage, storage_errors
-from sca_search.ternary.prior_correction import Observation
 
 SPEC = "spec"
-# Observations per trial number. A long study has hundreds of thousands, and those of a finished trial do not change.
-_OBSERVATIONS: WeakKeyDictionary[optuna.Study, dict[int, tuple[Observation, ...]]] = WeakKeyDictionary()
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -48,7 +44,7 @@ _STATES = {
 # User attributes of a trial that are columns of the table.
 _FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
 # User attributes that a requeued candidate keeps.
-_REQUEUED = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "checkpoints"}
+_REQUEUED = {"candidate", "planned_sparsity", "split", "checkpoint", "checkpoints"}
 # Marks the trial of a candidate whose training was interrupted.
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
@@ -92,7 +88,6 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         if run.shared is not None:
             _check_spec(study, spec)
         trial_frame(rows(study))  # invalid trials are reported before another is trained
-        observations(study)
     set_queue_order(study, _start_next)
     return study
 
@@ -296,19 +291,6 @@ def _enqueue(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[
 def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
     """The completed trials, one per candidate."""
     return [trial for trial in _current(study) if trial.state == TrialState.COMPLETE]
-
-
-def observations(study: optuna.Study) -> list[Observation]:
-    """The observations of the completed trials, for the prior correction."""
-    known = _OBSERVATIONS.setdefault(study, {})
-
-    def of_trials() -> Iterator[Observation]:
-        for trial in complete_trials(study):
-            if trial.number not in known:
-                known[trial.number] = tuple(Observation(**each) for each in trial.user_attrs.get("observed", ()))
-            yield from known[trial.number]
-
-    return list(of_trials())
 
 
 def rows(study: optuna.Study) -> list[dict[str, object]]:

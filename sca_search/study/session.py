@@ -43,7 +43,7 @@ from sca_search.study.events import (
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import FAILURES, Clock, Objective, work
 from sca_search.study.once import OnceTasks
-from sca_search.study.queue import complete_trials, fill_queue, join, observations, open_study, queue_another, rows
+from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     CostSetup,
@@ -60,12 +60,11 @@ from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
-from sca_search.ternary.prior_file import write_prior
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import BY_NAME, Source, Task
 from sca_search.training.train import OnEpoch
 
-# Tables and prior of ten thousand trials take seconds to write, so they may lag behind the trials.
+# The tables of ten thousand trials take about a second to write, so they may lag behind the trials.
 _FRACTION_FOR_TABLES = 0.05
 # Trials beyond the requested number, if none of these was measured to be within the budgets.
 _MOST_EXTRA_TRIALS = 3
@@ -238,7 +237,7 @@ def _shared_context(
 
 
 class _Tables:
-    """Keeps the tables of trials and the prior file up to date while the study runs."""
+    """Keeps the tables of trials up to date while the study runs."""
 
     def __init__(self, context: StudyContext, study: optuna.Study) -> None:
         self.context, self._study = context, study
@@ -249,11 +248,9 @@ class _Tables:
             self._throttle.run_if_due(self.write)
 
     def write(self) -> pd.DataFrame:
-        run, spec = self.context.run, self.context.spec
-        fetch_candidates(run, self._study)
+        fetch_candidates(self.context.run, self._study)
         frame = trial_frame(rows(self._study))
-        write_tables(run, spec, frame)
-        write_prior(run.prior_file, spec.search.form, self.context.task.layer_shapes, observations(self._study))
+        write_tables(self.context.run, self.context.spec, frame)
         return frame
 
 

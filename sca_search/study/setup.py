@@ -34,8 +34,6 @@ from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.ternary.prior import alpha_for_sparsity
-from sca_search.ternary.prior_correction import Observation
-from sca_search.ternary.prior_file import read_prior, write_prior
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError, make_trainer
 from sca_search.training.losses import loss_of
@@ -74,16 +72,9 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
     )
     if spec.trainer:
         make_trainer(spec.trainer)  # settings that Lightning rejects are rejected before anything is written
-    _reject_impossible(spec, task)
-    return task
-
-
-def _reject_impossible(spec: StudySpec, task: Task) -> None:
-    """Reject what depends on the network's layers: a target beyond their floors, a prior of another network."""
-    if spec.goal.target_sparsity is not None:
+    if spec.goal.target_sparsity is not None:  # a target beyond the layers' floors is rejected
         allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
-    if spec.search.prior is not None:
-        read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
+    return task
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,6 @@ class StudyContext:
     warm_start: WarmStart
     space: Space  # with the predicted costs
     cost_meter: CostMeter | None = None
-    prior: tuple[Observation, ...] = ()  # of another study, from its prior file
 
     @property
     def spec(self) -> StudySpec:
@@ -143,17 +133,16 @@ def build_context(
     if costs.calibration is not None:
         write_calibration(run.latency_file, costs.calibration)
     start = warm_start(run, spec, task, emit, stop)
-    prior = _copy_prior(run, spec, task)
     write_closed_form(run, spec, task, start)
     sensitivity = layer_sensitivity(run, spec, task, start, emit, stop)
     space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
-    return StudyContext(run, task, start, space, costs.meter, prior)
+    return StudyContext(run, task, start, space, costs.meter)
 
 
 def context_files(run: RunFolder) -> list[Path]:
     """The files that `build_context` writes and `read_context` reads; some studies do not have all of them."""
     dense = [run.dense_file, run.dense_scores_file]
-    return [*dense, run.given_prior_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
+    return [*dense, run.closed_form_file, run.sensitivity_file, run.latency_file]
 
 
 def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
@@ -161,7 +150,7 @@ def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
     costs = prepare_costs(spec, task, run.latency_file)
     sensitivity = read_sensitivity(run.sensitivity_file) if needs_sensitivity(spec, task) else []
     space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
-    return StudyContext(run, task, read_warm_start(run), space, costs.meter, _read_prior(run, spec, task))
+    return StudyContext(run, task, read_warm_start(run), space, costs.meter)
 
 
 def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore, stop: StopToken = NEVER) -> WarmStart:
@@ -208,21 +197,6 @@ def read_warm_start(run: RunFolder) -> WarmStart:
         return WarmStart(state, Score(float(scores["metric"]), float(scores["loss"])), logits)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
-
-
-def _copy_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
-    """The prior of another study, copied into the run folder once; raises where it is not of this network."""
-    if spec.search.prior is not None and not run.given_prior_file.exists():
-        observations = read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
-        write_prior(run.given_prior_file, spec.search.form, task.layer_shapes, observations)
-        return tuple(observations)
-    return _read_prior(run, spec, task)
-
-
-def _read_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
-    if not run.given_prior_file.exists():
-        return ()
-    return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
 
 
 def layer_sensitivity(
