@@ -30,8 +30,7 @@ from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import Say
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task, warm_start
-from sca_search.study.workers import threads_of
+from sca_search.study.setup import make_task, threads_of, warm_start
 from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH

@@ -24,7 +24,6 @@ from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
 from sca_search.study.artifacts import FILES, artifact_store, files_in
-from sca_search.study.budgets import Costs
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
@@ -129,7 +128,7 @@ class Objective:
     ) -> tuple[float, float]:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
-        costs = context.cost_meter(settled.model, context.task) if context.cost_meter else Costs()
+        costs = context.costs_of(settled.model)
         counted = keep(context.run, number, candidate, settled, context.task, costs)
         if (store := artifact_store(context.run)) is not None:
             trial.set_user_attr(FILES, store.upload(self._files(number)))

@@ -17,9 +17,9 @@ from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import SpecError
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.setup import make_task, prepare_costs
+from sca_search.study.budgets import prepare_costs
+from sca_search.study.setup import make_task, threads_of
 from sca_search.study.space import Space
-from sca_search.study.workers import threads_of
 from sca_search.system.signals import StopToken
 from sca_search.training.task import Epoch, Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense

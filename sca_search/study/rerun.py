@@ -22,8 +22,7 @@ from sca_search.runs.candidates import RECORD, read_table, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.provenance import machine
 from sca_search.study.halving import rung_epochs
-from sca_search.study.setup import make_task, read_warm_start
-from sca_search.study.workers import threads_of
+from sca_search.study.setup import make_task, read_warm_start, threads_of
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
 from sca_search.training.task import Rungs, Settled, Task

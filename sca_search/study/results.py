@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -30,10 +30,8 @@ from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.integrity import damage_refused
 from sca_search.runs.provenance import made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
-from sca_search.study.budgets import Costs
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
-from sca_search.study.setup import StudyContext
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
@@ -44,6 +42,10 @@ from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Epoch, Settled, Task
 from sca_search.training.train import OnEpoch, train_candidate, until_stopped
+
+if TYPE_CHECKING:
+    from sca_search.study.budgets import Costs
+    from sca_search.study.setup import StudyContext
 
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
@@ -77,7 +79,7 @@ def keep(
     candidate: Candidate,
     settled: Settled,
     task: Task,
-    costs: Costs,
+    costs: "Costs",
     refit: int = 0,
 ) -> Counted:
     """Write a candidate's folder with its measured costs, and return the counts in the written file."""
@@ -142,7 +144,7 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
 
 
-def refit(context: StudyContext, number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
+def refit(context: "StudyContext", number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
     """Train a candidate again with another seed, unless an earlier command has done so."""
     run, task = context.run, context.task
     if (run.candidate(number, index) / "candidate.json").exists():
@@ -151,11 +153,10 @@ def refit(context: StudyContext, number: int, index: int, on_epoch: OnEpoch, sto
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
     settled = train_candidate(again, task, context.warm_start, on_epoch, stop)
-    costs = context.cost_meter(settled.model, task) if context.cost_meter else Costs()
-    keep(run, number, again, settled, task, costs, refit=index)
+    keep(run, number, again, settled, task, context.costs_of(settled.model), refit=index)
 
 
-def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
+def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
     """Copy the chosen model, evaluate it on the test split once, and write summary.json.
 
     A study that was stopped is not tested yet: it may be resumed, and the user does not want to wait.
@@ -233,7 +234,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     }
 
 
-def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
+def _with_test(context: "StudyContext", summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
     """The summary with both networks' scores on the test split; also writes the comparison of their features."""
     if stop.is_set():
         raise StopRequestedError

@@ -26,6 +26,7 @@ from sca_search.runs.log import ProgressFile, logged, logger
 from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import trial_frame
 from sca_search.study.artifacts import FILES, artifact_store, files_in
+from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.events import (
     Emit,
     Event,
@@ -46,16 +47,15 @@ from sca_search.study.once import OnceTasks
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
-    CostSetup,
     StudyContext,
     build_context,
     context_files,
     make_task,
-    prepare_costs,
     read_context,
+    threads_of,
 )
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import LocalWorkers, needs_processes, threads_of
+from sca_search.study.workers import LocalWorkers, needs_processes
 from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.system.throttle import Throttle

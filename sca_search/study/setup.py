@@ -6,6 +6,7 @@ Files in the run folder are the record. They are read on resume, by workers and 
 import dataclasses
 import json
 import math
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,21 +15,21 @@ import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 
 from sca_search.config.names import SCA
 from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, RunError
-from sca_search.export.latency.calibrate import Say, calibration_graph, calibration_of
-from sca_search.export.latency.model import Calibration, latency_model
-from sca_search.export.latency.table import read_calibration, write_calibration
+from sca_search.export.latency.table import write_calibration
 from sca_search.models.prepare import prepared
 from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
+from sca_search.study.budgets import CostMeter, Costs, CostSetup, prepare_costs
 from sca_search.study.events import DenseEpoch, Emit, Note, SensitivityStep, ignore
 from sca_search.study.space import Space
 from sca_search.system.files import save_tensors, write_json_atomic
+from sca_search.system.machine import usable_cores
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
@@ -42,6 +43,9 @@ from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import BY_NAME, Source, Task, WarmStart
 from sca_search.training.train import train_dense
 
+# Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
+# thread and 4.1 s with two while another process used the machine.
+_WEIGHTS_FOR_THREADS = 100_000
 # Sparsities at which the closed form is written to a file: dense where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
 # The fraction of a study's passes through the network that may be spent on the layers' sensitivity.
@@ -77,29 +81,18 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
     return task
 
 
-@dataclass(frozen=True)
-class CostSetup:
-    """Predicted and measured costs of a study with budgets; nothing for other studies."""
+def threads_of(spec: StudySpec, task: Task) -> int:
+    """Threads per worker: as requested, else one for a small network, or the cores divided among the workers.
 
-    calibration: Calibration | None = None
-    budgets: Budgets | None = None
-    meter: CostMeter | None = None
-    met_without_zeros: tuple[str, ...] = ()  # budgets that a network without zeros meets
-
-
-def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = lambda _line: None) -> CostSetup:
-    """Calibrate if the goal involves latency and no table is known, and reject budgets that cannot be met."""
-    if not columns_of(spec.goal):
-        return CostSetup()
-    graph, calibration, meter = calibration_graph(task), None, CostMeter()
-    if needs_calibration(spec.goal):
-        table = known if known and known.exists() else spec.search.latency_table
-        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
-        # A table of another device predicts latency; it cannot be timed here.
-        meter = CostMeter(latency_model(calibration), is_timed=spec.search.latency_table is None)
-    budgets = budgets_of(task, graph, meter.latency)
-    budgets.refuse_impossible(spec.goal)
-    return CostSetup(calibration, budgets, meter, tuple(budgets.met_without_zeros(spec.goal)))
+    OMP_NUM_THREADS is an upper limit, as in torch.
+    """
+    if spec.search.threads:
+        return spec.search.threads
+    if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
+        return 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    threads = max(1, usable_cores() // spec.search.workers)
+    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 @dataclass(frozen=True)
@@ -115,6 +108,10 @@ class StudyContext:
     @property
     def spec(self) -> StudySpec:
         return self.space.spec
+
+    def costs_of(self, model: nn.Module) -> Costs:
+        """The measured costs of a trained network, where the goal has budgets."""
+        return Costs() if self.cost_meter is None else self.cost_meter(model, self.task)
 
 
 def build_context(

@@ -32,15 +32,10 @@ from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialStarted
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Objective, trial_ended, work
 from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
-from sca_search.study.setup import make_task, read_context
-from sca_search.system.machine import usable_cores
+from sca_search.study.setup import make_task, read_context, threads_of
 from sca_search.system.signals import StopToken, StopWhen
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Task
 
-# Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
-# thread and 4.1 s with two while another process used the machine.
-_WEIGHTS_FOR_THREADS = 100_000
 # This many workers in a row that end before their first trial end the study: the next one would end too.
 _MAX_FAILED_STARTS = 3
 # With a time limit per trial, a worker must be ready within this time plus that limit: it runs user code by then, which
@@ -50,20 +45,6 @@ _STOP_SECONDS = 20.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # Values of the shared byte: start waiting trials; start no further trial; requeue the running trial and end.
 _RUN, _FINISH, _STOP = range(3)
-
-
-def threads_of(spec: StudySpec, task: Task) -> int:
-    """Threads per worker: as requested, else one for a small network, or the cores divided among the workers.
-
-    OMP_NUM_THREADS is an upper limit, as in torch.
-    """
-    if spec.search.threads:
-        return spec.search.threads
-    if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
-        return 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    threads = max(1, usable_cores() // spec.search.workers)
-    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 def needs_processes(spec: StudySpec) -> bool:

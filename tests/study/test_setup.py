@@ -5,15 +5,17 @@ import json
 import pytest
 import torch
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError
+from sca_search.export.latency.model import LatencyModel, LayerLatency
 from sca_search.runs.folder import RunFolder
-from sca_search.study import setup
+from sca_search.study import budgets
+from sca_search.study.budgets import prepare_costs
 from sca_search.study.setup import (
     StudyContext,
     build_context,
     make_task,
-    prepare_costs,
     read_context,
     warm_start,
 )
@@ -117,11 +119,30 @@ def test_the_files_of_a_context_give_the_same_one(run, task):
 
 def test_the_network_is_traced_once_for_all_that_a_budget_needs(run, task, monkeypatch):
     traced = []
-    graph = setup.calibration_graph(task)
-    monkeypatch.setattr(setup, "calibration_graph", lambda _task: traced.append(None) or graph)
+    graph = budgets.calibration_graph(task)
+    monkeypatch.setattr(budgets, "calibration_graph", lambda _task: traced.append(None) or graph)
     spec = spec_of(goal={"target_sparsity": None, "max_kb": 12.0})
     costs = prepare_costs(spec, task, None)
     context = build_context(run, spec, task, costs)
     assert len(traced) == 1
     assert context.space.budgets is costs.budgets
     assert context.cost_meter is costs.meter
+
+
+def test_every_cost_metric_is_predicted_and_measured(task, monkeypatch):
+    graph = budgets.calibration_graph(task)
+    monkeypatch.setattr(budgets, "graph_of", lambda _task, _model: graph)
+    layers = {
+        budgets.record_name(layer.name): LayerLatency(
+            layer.name, layer.weights, (1, layer.weights), (2.0, 8.0), ("", "")
+        )
+        for layer in task.layer_shapes
+    }
+    latency = LatencyModel(1.0, layers, 0.0, {})
+    keys = [metric.key for metric in COST_METRICS]
+    assert list(budgets.budgets_of(task, graph, latency).models) == keys
+    assert list(budgets.budgets_of(task, graph, None).models) == keys[1:]
+    costs = budgets.CostMeter(latency, is_timed=False)(task.make_model(), task)
+    assert list(costs.figures) == keys
+    assert {name: list(values) for name, values in costs.layers.items()} == dict.fromkeys(("conv2", "fc1"), keys[:1])
+    assert list(budgets.CostMeter()(task.make_model(), task).figures) == keys[1:]
