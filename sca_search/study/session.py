@@ -25,7 +25,7 @@ from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import ProgressFile, logged, logger
 from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import trial_frame
-from sca_search.study.artifacts import FILES, artifact_store, files_in
+from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.events import (
     Emit,
@@ -43,7 +43,6 @@ from sca_search.study.events import (
 )
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import FAILURES, Clock, Objective, work
-from sca_search.study.once import OnceTasks
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
@@ -216,11 +215,8 @@ def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, .
     return (*data, *recipe, *(f"Even without zeros the network meets its budget: {budget}." for budget in met))
 
 
-def _once(run: RunFolder, emit: Emit, stop: StopToken) -> OnceTasks:
-    def on_wait(name: str) -> None:
-        emit(Note(f"waiting for another machine to finish: {name}"))
-
-    return OnceTasks(run, stop.is_set, on_wait)
+def _note_wait(emit: Emit, name: str) -> None:
+    emit(Note(f"waiting for another machine to finish: {name}"))
 
 
 def _shared_context(
@@ -232,7 +228,8 @@ def _shared_context(
     def build() -> None:
         built.append(build_context(run, spec, task, costs, emit, stop))
 
-    is_own = _once(run, emit, stop).once("dense warm start", build, partial(context_files, run))
+    files = partial(context_files, run)
+    is_own = do_once(run, "dense warm start", build, files, stop.is_set, partial(_note_wait, emit))
     return built[0] if is_own else read_context(run, spec, task)
 
 
@@ -299,10 +296,9 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: Sto
         limited = _within(spec.search.trial_time, stop)
         # The decorator is a context manager of the standard library.
         train = _failures_noted(name, emit)(partial(refit, context, number, index, _reporter(index, emit), limited))
-        if run.shared is None:
-            train()
-        else:
-            _once(run, emit, stop).once(name, train, partial(files_in, run.candidate(number, index)))
+        do_once(
+            run, name, train, partial(files_in, run.candidate(number, index)), stop.is_set, partial(_note_wait, emit)
+        )
 
 
 def _reporter(index: int, emit: Emit) -> OnEpoch:
