@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -23,21 +22,12 @@ from sca_search.errors import CheckpointError, CodeError, DivergenceError, Limit
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
+from sca_search.study import queue
 from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
-from sca_search.study.queue import (
-    has_waiting,
-    is_running,
-    is_superseded,
-    promote,
-    requeue,
-    requeue_lost,
-    rows,
-    rung_scores,
-)
 from sca_search.study.results import facts, keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, discard_checkpoint
@@ -76,7 +66,7 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number = trial.user_attrs["candidate"]
-        if is_superseded(trial.study, trial):
+        if queue.is_superseded(trial.study, trial):
             raise TakenOverError
         with (
             sending_heartbeats(trial, self.spec.search.heartbeat, self.on_beat) as is_lost,
@@ -131,7 +121,9 @@ class Objective:
         costs = context.costs_of(settled.model)
         counted = keep(context.run, number, candidate, settled, context.task, costs)
         if (store := artifact_store(context.run)) is not None:
-            trial.set_user_attr(FILES, store.upload(self._files(number)))
+            checkpoint = context.run.checkpoint(number)
+            files = [path for path in files_in(context.run.candidate(number)) if path != checkpoint]
+            trial.set_user_attr(FILES, store.upload(files))
         for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
             trial.set_user_attr(name, value)
         trial.set_user_attr("images", len(context.task.data.val))
@@ -144,19 +136,14 @@ class Objective:
             store.delete(name)
         run.checkpoint(trial.user_attrs["candidate"]).unlink(missing_ok=True)
 
-    def _files(self, number: int) -> list[Path]:
-        """The files of a finished candidate."""
-        run = self.context.run
-        return [path for path in files_in(run.candidate(number)) if path != run.checkpoint(number)]
-
     def _fetch_checkpoint(self, trial: optuna.Trial, number: int) -> None:
         """Download the checkpoint that another machine wrote."""
         store, name = artifact_store(self.context.run), trial.user_attrs.get(CHECKPOINT)
-        if store is not None and isinstance(name, str):
-            try:
+        try:
+            if store is not None and isinstance(name, str):
                 store.download_as(name, self.context.run.checkpoint(number))
-            except StorageError as error:
-                self.emit(Note(f"{error}; training starts from the beginning"))
+        except StorageError as error:
+            self.emit(Note(f"{error}; training starts from the beginning"))
 
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
         """The trial's values as a candidate. Its sparsity was planned when it was queued, or is planned now from the
@@ -165,7 +152,7 @@ class Objective:
         if "planned_sparsity" in attributes:
             candidate = space.sample(trial, float(attributes["planned_sparsity"]), seed)
             return candidate.model_copy(update={"split": attributes["split"]}) if "split" in attributes else candidate
-        finished = trial_frame(rows(trial.study))
+        finished = trial_frame(queue.rows(trial.study))
         if limits := space.limits(finished):
             candidate = space.sample(trial, 0.0, seed, limits)
             # Limits change with the finished trials; the allocation of a candidate that is resumed does not.
@@ -197,7 +184,7 @@ class Objective:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
             trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
-            return goes_on(own, rung_scores(trial.study, epoch), search.keep)
+            return goes_on(own, queue.rung_scores(trial.study, epoch), search.keep)
 
         def on_checkpoint() -> None:
             trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)
@@ -223,7 +210,7 @@ def _requeued_if_interrupted(trial: optuna.Trial, is_lost: Callable[[], bool]) -
         if is_lost():
             raise TakenOverError from error
         with contextlib.suppress(Exception):  # the reason of the interruption may also prevent this
-            requeue(trial.study, trial)
+            queue.requeue(trial.study, trial)
         raise
 
 
@@ -243,14 +230,14 @@ def work(
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         if trial.state == TrialState.COMPLETE:
             objective.drop_checkpoint(trial)
-        promote(study, objective.spec)
+        queue.promote(study, objective.spec)
         objective.emit(trial_ended(study, trial.number))
 
     while True:
         with storage_errors(objective.context.run), contextlib.suppress(QueueEmptyError, TakenOverError):
             objective.on_beat()
-            waits = has_waiting(study)
-            if not (waits or (not is_alone and is_running(study))) or not may_begin():
+            waits = queue.has_waiting(study)
+            if not (waits or (not is_alone and queue.is_running(study))) or not may_begin():
                 return
             if objective.stop.is_set():  # between two trials: the rest is not run
                 raise StopRequestedError
@@ -261,14 +248,14 @@ def work(
         time.sleep(min(_POLL_SECONDS, search.heartbeat / 2))
 
 
-def trial_ended(study: optuna.Study, number: int) -> Event:
-    """The event with the trial's row. A trial whose candidate is queued again has none."""
-    return TrialEnded(number, next((row for row in rows(study) if row["trial"] == number), None))
-
-
 def _requeue_stale(study: optuna.Study, detector: StaleTrialDetector) -> None:
     for trial in detector.stale():
-        requeue_lost(study, trial)
+        queue.requeue_lost(study, trial)
+
+
+def trial_ended(study: optuna.Study, number: int) -> Event:
+    """The event with the trial's row. A trial whose candidate is queued again has none."""
+    return TrialEnded(number, next((row for row in queue.rows(study) if row["trial"] == number), None))
 
 
 @contextlib.contextmanager
@@ -276,25 +263,15 @@ def _optuna_errors() -> Iterator[None]:
     """TakenOverError where another worker ended the trial; the cause where Optuna's own error hides it."""
     try:
         yield
-    except (UnboundLocalError, AssertionError) as error:
-        # Optuna's own errors where the end of a trial cannot be stored.
-        hidden = error.__context__
-        if isinstance(hidden, StorageInternalError):
-            raise hidden from hidden.__cause__
-        if hidden is not None and _has_ended(hidden):
+    except (UnboundLocalError, AssertionError, UpdateFinishedTrialError, ValueError) as error:
+        # The first two are raised by Optuna itself where the end of a trial cannot be stored.
+        cause = error.__context__ if isinstance(error, UnboundLocalError | AssertionError) else error
+        if isinstance(cause, StorageInternalError):
+            raise cause from cause.__cause__
+        is_told = isinstance(cause, ValueError) and str(cause).startswith("Cannot tell a")
+        if is_told or isinstance(cause, UpdateFinishedTrialError):  # another worker considered ours dead
             raise TakenOverError from error
         raise
-    except (UpdateFinishedTrialError, ValueError) as error:
-        if not _has_ended(error):
-            raise
-        raise TakenOverError from error
-
-
-def _has_ended(error: BaseException) -> bool:
-    """Optuna's two errors for a trial that has ended: another worker considered ours dead."""
-    return isinstance(error, UpdateFinishedTrialError) or (
-        isinstance(error, ValueError) and str(error).startswith("Cannot tell a")
-    )
 
 
 class Clock:

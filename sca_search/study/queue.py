@@ -140,10 +140,11 @@ def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> i
         first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
         for candidate in range(space.spec.search.trials):
             if candidate not in known:
+                planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None
+                plan = {} if planned is None else {"planned_sparsity": space.possible(planned)}
                 # The first trials have fixed values; others are sampled when the trial starts.
-                study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space, candidate))
-        if space.spec.search.keep < 1.0:
-            _promote(study, space.spec)  # a process may have crashed before this
+                study.enqueue_trial(first.get(candidate, {}), user_attrs={"candidate": candidate, **plan})
+    promote(study, space.spec)  # a process may have crashed before this
     return len(_in_state(study, TrialState.WAITING))
 
 
@@ -154,13 +155,6 @@ def queue_another(study: optuna.Study, space: Space) -> None:
         if not any(trial.state in {TrialState.WAITING, TrialState.RUNNING} for trial in trials):
             number = max(trial.user_attrs["candidate"] for trial in trials) + 1
             study.enqueue_trial(space.first_guess(), user_attrs={"candidate": number})
-
-
-def _queued(space: Space, candidate: int) -> dict[str, float]:
-    planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None
-    if planned is None:
-        return {"candidate": candidate}
-    return {"candidate": candidate, "planned_sparsity": space.possible(planned)}
 
 
 def has_waiting(study: optuna.Study) -> bool:
@@ -181,19 +175,15 @@ def promote(study: optuna.Study, spec: StudySpec) -> int:
     """Queue the paused candidates that are now among the best of their rung, and return their number."""
     if spec.search.keep == 1.0:
         return 0
-    with queue_locked(study):  # two workers at the same time would queue the same candidate
-        return _promote(study, spec)
-
-
-def _promote(study: optuna.Study, spec: StudySpec) -> int:
-    paused = [trial for trial in _current(study) if trial.state == TrialState.PRUNED]
     promotions = 0
-    for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
-        here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
-        scores = [_rung_score(trial, epoch) for trial in here]
-        for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
-            _enqueue(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
-            promotions += 1
+    with queue_locked(study):  # two workers at the same time would queue the same candidate
+        paused = [trial for trial in _current(study) if trial.state == TrialState.PRUNED]
+        for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
+            here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
+            scores = [_rung_score(trial, epoch) for trial in here]
+            for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
+                _enqueue(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
+                promotions += 1
     return promotions
 
 
@@ -303,7 +293,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
     seconds = trial.duration.total_seconds() if trial.duration else None
     if seconds is not None and seconds < 0:  # the clock was moved back
         seconds = None
-    attributes = trial.user_attrs.items()
+    began, attributes = trial.datetime_start, trial.user_attrs.items()
     facts = {name: value for name, value in attributes if name in _FACTS or name.startswith((RUNG, PREDICTED))}
     return {
         "trial": trial.number,
@@ -312,13 +302,8 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "sparsity": sparsity,
         "metric": accuracy,
         "seconds": seconds,
-        "started": _started(trial),
+        # In UTC; Optuna stores local time without a time zone.
+        "started": began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None,
         **facts,
         **{PARAM + name: value for name, value in trial.params.items()},
     }
-
-
-def _started(trial: FrozenTrial) -> str | None:
-    """In UTC; Optuna stores local time without a time zone."""
-    began = trial.datetime_start
-    return began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None

@@ -25,22 +25,9 @@ from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import ProgressFile, logged, logger
 from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import trial_frame
+from sca_search.study import events
 from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
-from sca_search.study.events import (
-    Emit,
-    Event,
-    LogListener,
-    Note,
-    ProgressListener,
-    RefitEpoch,
-    StudyEnded,
-    StudyListener,
-    StudyStarted,
-    TrialEnded,
-    TrialsQueued,
-    emitter,
-)
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import FAILURES, Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
@@ -61,7 +48,6 @@ from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import BY_NAME, Source, Task
-from sca_search.training.train import OnEpoch
 
 # The tables of ten thousand trials take about a second to write, so they may lag behind the trials.
 _FRACTION_FOR_TABLES = 0.05
@@ -83,7 +69,7 @@ class Finished:
 def run_search(
     spec: StudySpec,
     command: Sequence[str],
-    listeners: Sequence[StudyListener] = (),
+    listeners: Sequence[events.StudyListener] = (),
     source: Source = BY_NAME,
     *,
     resume: bool = False,
@@ -115,7 +101,7 @@ def run_study(
     run: RunFolder,
     spec: StudySpec,
     task: Task,
-    listeners: Sequence[StudyListener] = (),
+    listeners: Sequence[events.StudyListener] = (),
     stop: StopToken = NEVER,
     costs: CostSetup | None = None,
 ) -> Finished:
@@ -127,19 +113,19 @@ def run_study(
         with run.locked(), storage_errors(run):
             return _lead(run, spec, task, listeners, stop, costs)
     except StorageError as error:
-        return _stopped_by(error, run, emitter(listeners), stop)
+        return _stopped_by(error, run, events.emitter(listeners), stop)
     except TakenError:
         if run.shared is None:
             raise
-    emitter(listeners)(Note(f"{run.path}: run folder is in use by another process; joining as a worker"))
+    events.emitter(listeners)(events.Note(f"{run.path}: run folder is in use by another process; joining as a worker"))
     return join_study(run, spec, task, listeners, stop)
 
 
-def _stopped_by(error: StorageError, run: RunFolder, emit: Emit, stop: StopToken) -> Finished:
+def _stopped_by(error: StorageError, run: RunFolder, emit: events.Emit, stop: StopToken) -> Finished:
     """A user who stops a study does not wait for a database or a disk; otherwise the error is raised."""
     if not stop.is_set():
         raise error
-    emit(Note(str(error)))
+    emit(events.Note(str(error)))
     return Finished(run, stopped=True)
 
 
@@ -147,7 +133,7 @@ def _lead(
     run: RunFolder,
     spec: StudySpec,
     task: Task,
-    listeners: Sequence[StudyListener],
+    listeners: Sequence[events.StudyListener],
     stop: StopToken,
     costs: CostSetup | None,
 ) -> Finished:
@@ -157,9 +143,9 @@ def _lead(
         goal = described(spec.goal) if spec.recipe is None else describe_scaling(spec)
         logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), goal)
         write_text_atomic(run.spec_file, spec.to_toml())  # a resumed study may have more trials
-        active: list[StudyListener] = [LogListener(), ProgressListener(progress), *listeners]
-        emit = emitter(active)
-        emit(StudyStarted(run, spec, task.metric.name, _notes(spec, task, costs)))
+        active: list[events.StudyListener] = [events.LogListener(), events.ProgressListener(progress), *listeners]
+        emit = events.emitter(active)
+        emit(events.StudyStarted(run, spec, task.metric.name, _notes(spec, task, costs)))
         summary: dict[str, Any] = {}
         tables, stopped = None, False
         try:
@@ -176,23 +162,24 @@ def _lead(
         if tables is not None:
             seconds, frame = time.monotonic() - began, tables.write()
             summary = summarize(tables.context, frame, seconds, StopWhen(lambda: stopped or stop.is_set()))
-            stopped = stopped or not _is_tested(summary)
-        emit(StudyEnded())
+            # After a stop the chosen network is not tested.
+            stopped = stopped or (summary["chosen"] is not None and "test_metric" not in summary["chosen"])
+        emit(events.StudyEnded())
         logger.info(_last_line(summary, stopped))
         return Finished(run, summary, stopped)
 
 
 def join_study(
-    run: RunFolder, spec: StudySpec, task: Task, listeners: Sequence[StudyListener] = (), stop: StopToken = NEVER
+    run: RunFolder, spec: StudySpec, task: Task, listeners: Sequence[events.StudyListener] = (), stop: StopToken = NEVER
 ) -> Finished:
     """Train trials of a shared study until none is left; another command writes the tables and the summary."""
     torch.set_num_threads(threads_of(spec, task))
-    emit = emitter([LogListener(), *listeners])
+    emit = events.emitter([events.LogListener(), *listeners])
     stopped = False
     try:
         with storage_errors(run), logged(run, f"{owner_name()}: "):
             logger.info("sca-search %s joins %s", __version__, run.study_name)
-            emit(StudyStarted(run, spec, task.metric.name))
+            emit(events.StudyStarted(run, spec, task.metric.name))
             try:
                 context = _shared_context(run, spec, task, None, emit, stop)
                 study = open_study(run, context.space, stop.is_set)
@@ -203,7 +190,7 @@ def join_study(
                 stopped = True
     except StorageError as error:
         stopped = _stopped_by(error, run, emit, stop).stopped
-    emit(StudyEnded())
+    emit(events.StudyEnded())
     return Finished(run, stopped=stopped, is_joined=True)
 
 
@@ -215,12 +202,12 @@ def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, .
     return (*data, *recipe, *(f"Even without zeros the network meets its budget: {budget}." for budget in met))
 
 
-def _note_wait(emit: Emit, name: str) -> None:
-    emit(Note(f"waiting for another machine to finish: {name}"))
+def _note_wait(emit: events.Emit, name: str) -> None:
+    emit(events.Note(f"waiting for another machine to finish: {name}"))
 
 
 def _shared_context(
-    run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: Emit, stop: StopToken
+    run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: events.Emit, stop: StopToken
 ) -> StudyContext:
     """Of the machines that share a study, one builds the context and the others wait for its files."""
     built: list[StudyContext] = []
@@ -240,8 +227,8 @@ class _Tables:
         self.context, self._study = context, study
         self._throttle = Throttle(_FRACTION_FOR_TABLES)
 
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, TrialEnded):
+    def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.TrialEnded):
             self._throttle.run_if_due(self.write)
 
     def write(self) -> pd.DataFrame:
@@ -251,16 +238,18 @@ class _Tables:
         return frame
 
 
-def _rounds(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> Iterator[Callable[[], None]]:
+def _rounds(
+    context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken
+) -> Iterator[Callable[[], None]]:
     """Functions that run the queued trials: one for the requested trials, then one per extra trial."""
     run, spec = context.run, context.spec
     is_alone = run.shared is None
     with storage_errors(run):
         waiting = fill_queue(study, context.space, is_alone=is_alone)
-    emit(TrialsQueued(waiting, len(rows(study)) - waiting))
+    emit(events.TrialsQueued(waiting, len(rows(study)) - waiting))
     clock = Clock(spec.search.time_budget, spec.search.refits)
 
-    def timed(event: Event) -> None:
+    def timed(event: events.Event) -> None:
         clock.on_event(event)
         emit(event)
 
@@ -278,11 +267,11 @@ def _rounds(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopTo
         # The cost prediction may be off: queue another trial, planned with the measured ratio.
         with storage_errors(run):
             queue_another(study, context.space)
-        emit(TrialsQueued(1, len(rows(study)) - 1))
+        emit(events.TrialsQueued(1, len(rows(study)) - 1))
         yield run_queued(lambda: True)
 
 
-def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> None:
+def run_refits(context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken) -> None:
     """Train the chosen candidate again with other seeds. A refit that fails is reported and left out."""
     run, spec = context.run, context.spec
     frame = trial_frame(rows(study))
@@ -293,53 +282,40 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: Sto
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
         name = f"refit {index} of candidate {number}"
-        limited = _within(spec.search.trial_time, stop)
-        # The decorator is a context manager of the standard library.
-        train = _failures_noted(name, emit)(partial(refit, context, number, index, _reporter(index, emit), limited))
+        train = partial(_train_refit, context, number, index, emit, stop)
         do_once(
             run, name, train, partial(files_in, run.candidate(number, index)), stop.is_set, partial(_note_wait, emit)
         )
 
 
-def _reporter(index: int, emit: Emit) -> OnEpoch:
-    return lambda epoch: emit(RefitEpoch(index, epoch))
+def _train_refit(context: StudyContext, number: int, index: int, emit: events.Emit, stop: StopToken) -> None:
+    """Train one refit. A failure is reported."""
+    limited = _within(context.spec.search.trial_time, stop)
+    try:
+        refit(context, number, index, lambda epoch: emit(events.RefitEpoch(index, epoch)), limited)
+    except FAILURES as error:
+        name = f"refit {index} of candidate {number}"
+        logger.warning("%s failed", name, exc_info=True)
+        emit(events.Note(f"{name} failed and is left out: {error}"))
 
 
 def _within(seconds: float | None, stop: StopToken) -> StopToken:
     """A stop token that also ends a training that takes longer than a trial may."""
-    if seconds is None:
-        return stop
     began = time.monotonic()
 
-    def condition() -> bool:
-        if time.monotonic() - began > seconds:
+    def is_over() -> bool:
+        if seconds is not None and time.monotonic() - began > seconds:
             raise LimitError(f"took longer than its {seconds:g} s")
         return stop.is_set()
 
-    return StopWhen(condition)
-
-
-@contextlib.contextmanager
-def _failures_noted(name: str, emit: Emit) -> Iterator[None]:
-    try:
-        yield
-    except FAILURES as error:
-        logger.warning("%s failed", name, exc_info=True)
-        emit(Note(f"{name} failed and is left out: {error}"))
+    return StopWhen(is_over)
 
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
     """Download what other machines have trained, if they do not share the run folder."""
-    store = artifact_store(run)
-    for trial in complete_trials(study) if store is not None else ():
-        assert store is not None
-        store.download(trial.user_attrs.get(FILES, {}))
-
-
-def _is_tested(summary: dict[str, Any]) -> bool:
-    """Whether nothing is left to do: after a stop the chosen network is not tested."""
-    chosen = summary["chosen"]
-    return chosen is None or "test_metric" in chosen
+    if (store := artifact_store(run)) is not None:
+        for trial in complete_trials(study):
+            store.download(trial.user_attrs.get(FILES, {}))
 
 
 def _last_line(summary: dict[str, Any], stopped: bool) -> str:
