@@ -15,7 +15,6 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.config.candidate import Candidate
-from sca_search.config.costs import TERNARY_SIZE
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, CodeError, DivergenceError, LimitError, StorageError
@@ -28,7 +27,7 @@ from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, T
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
-from sca_search.study.results import facts, keep
+from sca_search.study.results import keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors
@@ -119,15 +118,15 @@ class Objective:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
         costs = context.costs_of(settled.model)
-        counted = keep(context.run, number, candidate, settled, context.task, costs)
+        figures = keep(context.run, number, candidate, settled, context.task, costs)
+        sparsity = figures.pop("sparsity")
         if (store := artifact_store(context.run)) is not None:
             checkpoint = context.run.checkpoint(number)
             files = [path for path in files_in(context.run.candidate(number)) if path != checkpoint]
             trial.set_user_attr(FILES, store.upload(files))
-        for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
+        for name, value in (figures | {"images": len(context.task.data.val)}).items():
             trial.set_user_attr(name, value)
-        trial.set_user_attr("images", len(context.task.data.val))
-        return settled.score.accuracy, counted.sparsity
+        return settled.score.accuracy, sparsity
 
     def drop_checkpoint(self, trial: FrozenTrial) -> None:
         """Of a trial that is stored as complete; before that, another worker may have to resume from it."""

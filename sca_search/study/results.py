@@ -11,8 +11,6 @@ import json
 import shutil
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,28 +49,6 @@ if TYPE_CHECKING:
 _REFIT = 1_000_000
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Counts in the written file."""
-
-    sparsity: float
-    ternary_bytes: int  # of the ternary weights in the packed file
-    layer_bytes: dict[str, int]
-
-
-def facts(settled: Settled) -> dict[str, float]:
-    """Metrics of a candidate besides its two objectives."""
-    error = settled.score.error
-    return {
-        **({} if error is None else {"metric_error": error}),
-        "loss": settled.score.loss,
-        "soft_metric": settled.soft_metric,
-        "rounded_metric": settled.rounded_metric,
-        "moved_share": settled.moved_share,
-        "sparsity_before": settled.sparsity_before,
-    }
-
-
 def keep(
     run: RunFolder,
     number: int,
@@ -81,37 +57,46 @@ def keep(
     task: Task,
     costs: "Costs",
     refit: int = 0,
-) -> Counted:
-    """Write a candidate's folder with its measured costs, and return the counts in the written file."""
+) -> dict[str, Any]:
+    """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's."""
     folder = run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / HISTORY, history_csv(settled.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
     model_file = folder / "model.safetensors"
     save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
-    counted = _counted(model_file)
+    # Counts in the written file.
+    state, layers, _ = load_plain(model_file)
+    layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}
+    error = settled.score.error
+    figures = {
+        "sparsity": counted_sparsity(model_file),
+        TERNARY_SIZE.key: sum(layer_bytes.values()),
+        **({} if error is None else {"metric_error": error}),
+        "loss": settled.score.loss,
+        "soft_metric": settled.soft_metric,
+        "rounded_metric": settled.rounded_metric,
+        "moved_share": settled.moved_share,
+        "sparsity_before": settled.sparsity_before,
+        **costs.figures,
+    }
     record = {
         "candidate": candidate.model_dump(mode="json"),
         "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
         "metric": settled.score.accuracy,
-        "sparsity": counted.sparsity,
-        TERNARY_SIZE.key: counted.ternary_bytes,
-        **facts(settled),
-        **costs.figures,
+        **figures,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
         "layers": {
-            name: dataclasses.asdict(count)
-            | dict(costs.layers.get(name, {}))
-            | {TERNARY_SIZE.key: counted.layer_bytes[name]}
+            name: dataclasses.asdict(count) | dict(costs.layers.get(name, {})) | {TERNARY_SIZE.key: layer_bytes[name]}
             for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
     # The record comes last: if it exists, the candidate is complete.
     write_json_atomic(folder / RECORD, record)
-    return counted
+    return figures
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:
@@ -127,13 +112,6 @@ def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
     """One line per epoch: programs read the counts, and one line per number would take three times the space."""
     lines = [json.dumps(dataclasses.asdict(each), allow_nan=False) for each in snapshots]
     return "[\n" + ",\n".join(lines) + "\n]\n"
-
-
-def _counted(model_file: Path) -> Counted:
-    state, layers, _ = load_plain(model_file)
-    trits = {name: state[f"{name}.weight"] for name in layers}
-    sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
-    return Counted(counted_sparsity(model_file), sum(sizes.values()), sizes)
 
 
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:

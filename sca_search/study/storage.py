@@ -14,16 +14,8 @@ from typing import TypeVar
 
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
-from sqlalchemy import URL, Connection, text
-from sqlalchemy.exc import (
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    PendingRollbackError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
+from sqlalchemy import URL, Connection, exc, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sca_search.config.storage_url import shown_address
 from sca_search.errors import SpecError, StorageError
@@ -74,7 +66,7 @@ def is_transient(error: Exception) -> bool:
     cause = error.__cause__ if isinstance(error, StorageInternalError) else error
     is_lost = isinstance(cause, DBAPIError) and bool(cause.connection_invalidated)
     # PendingRollbackError: the connection was lost during a transaction.
-    return is_lost or isinstance(cause, OperationalError | InterfaceError | PendingRollbackError)
+    return is_lost or isinstance(cause, exc.OperationalError | exc.InterfaceError | exc.PendingRollbackError)
 
 
 def _cause(error: Exception) -> str:
@@ -176,7 +168,7 @@ def open_storage(
         except ImportError as error:
             raise SpecError("--storage needs the PostgreSQL driver: pip install 'sca-search[postgres]'") from error
         except (SQLAlchemyError, StorageInternalError) as error:
-            if attempt == _CREATE_ATTEMPTS or not isinstance(error, ProgrammingError | IntegrityError):
+            if attempt == _CREATE_ATTEMPTS or not isinstance(error, exc.ProgrammingError | exc.IntegrityError):
                 raise _unusable(shown_address(url), error) from None
             time.sleep(secrets.randbelow(1000) / 1000)
     raise AssertionError("the last attempt returns or raises")

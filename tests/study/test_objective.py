@@ -382,18 +382,22 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     assert waiting(studio.study) == [8]
 
 
-@pytest.mark.parametrize("where", ["keep", "facts"])
+@pytest.mark.parametrize("where", ["sca_search.study.objective.keep", "optuna.Trial.set_user_attr"])
 def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
     tmp_path, task, start, where, monkeypatch
 ):
     """A disk or a database that fails when all is trained: before the files are written, and before the end is told."""
     studio = Studio(tmp_path, task, start, digits_spec(trials=1, checkpoint_every=0.001, refits=0))
 
-    def fails(*_arguments, **_options):
-        raise StorageError("no room")
+    set_user_attr = optuna.Trial.set_user_attr
+
+    def fails(*arguments, **_options):
+        if where.endswith("keep") or arguments[1] == "images":
+            raise StorageError("no room")
+        set_user_attr(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"sca_search.study.objective.{where}", fails)
+        patched.setattr(where, fails)
         with pytest.raises(StorageError):
             studio.work()
     assert studio.run.checkpoint(0).exists()
