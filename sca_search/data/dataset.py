@@ -7,12 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sca_search.config.names import Augmentation
+from sca_search.config.names import Augmentation, Kind
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
 from sca_search.data.input_spec import InputSpec
 from sca_search.data.splits import LazySplit, Split
-from sca_search.data.targets import Kind
 from sca_search.errors import DataError
 
 AnySplit = Split | LazySplit

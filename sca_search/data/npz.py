@@ -26,10 +26,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sca_search.config.names import Kind
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
-from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
+from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.errors import DataError
 
 # zipfile raises RuntimeError where a password is needed.

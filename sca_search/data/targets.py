@@ -7,15 +7,15 @@
 Bools count as integers, and a second axis of length 1 as none where targets are integers.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sca_search.config.names import Kind
 from sca_search.data.stratify import Rows
 from sca_search.errors import DataError
 
-Kind = Literal["classes", "multi-label", "regression"]
 Values = NDArray[Any]  # int64 (N,) for classes, else float32 (N, K)
 
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from sca_search.config.names import Kind
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.data.dataset import AnySplit, DataRequest, DataSet, measured_input, normalise_split_, raw_input
 from sca_search.data.image_folder import MEMORY_BYTES, SAMPLE_STATISTICS
 from sca_search.data.input_spec import InputSpec
 from sca_search.data.splits import LazySplit, Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
-from sca_search.data.targets import Kind, Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
+from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
 from sca_search.system.torchvision import patch_torchvision

@@ -156,7 +156,7 @@ def test_folders_of_shared_and_of_other_studies_are_not_mixed_up(tmp_path: Path)
         joined_run(changed, shared)
     alone = resolve(None, {"out": tmp_path, "name": "alone"})
     new_run(alone)
-    with pytest.raises(RunError, match="holds files of no shared study"):
+    with pytest.raises(RunError, match="holds files that are not of a shared study"):
         joined_run(alone, shared)
 
 
