@@ -27,6 +27,7 @@ from sca_search.config.storage_url import artifact_address
 from sca_search.errors import RunError, SpecError, StorageError
 from sca_search.runs.candidates import read_table
 from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Emit, Note, ignore
 from sca_search.study.optuna_internals import queue_locked
 from sca_search.study.queue import create_study
 from sca_search.study.storage import PostgresStorage, open_storage
@@ -131,14 +132,14 @@ def _store_errors(message: str) -> Iterator[None]:
 
 def _open_store(url: str) -> tuple[Any, str]:
     address = artifact_address(url)
-    if address.folder is not None:
-        try:
-            address.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"--artifacts: {address.folder} cannot be created: {error.strerror}") from error
-        return FileSystemArtifactStore(address.folder), ""
     try:
-        return Boto3ArtifactStore(address.bucket), f"{address.prefix}/" if address.prefix else ""
+        if isinstance(address, Path):
+            address.mkdir(parents=True, exist_ok=True)
+            return FileSystemArtifactStore(address), ""
+        bucket, prefix = address
+        return Boto3ArtifactStore(bucket), f"{prefix}/" if prefix else ""
+    except OSError as error:
+        raise StorageError(f"--artifacts: {address} cannot be created: {error.strerror}") from error
     except ImportError as error:
         raise SpecError("--artifacts s3:// needs the S3 client: pip install 'sca-search[s3]'") from error
 
@@ -149,7 +150,7 @@ def do_once(
     do: Callable[[], None],
     files: Callable[[], Iterable[Path]],
     stop_requested: Callable[[], bool] = lambda: False,
-    on_wait: Callable[[str], None] = lambda _task: None,
+    emit: Emit = ignore,
 ) -> bool:
     """Do a task, or wait until another machine has done it. Its files are then in the run folder.
 
@@ -173,7 +174,7 @@ def do_once(
                     is_own = _is_first(study, key, uploaded)
                     continue
             if not (is_held or waits):
-                on_wait(name)
+                emit(Note(f"waiting for another machine to finish: {name}"))
                 waits = True
             time.sleep(_POLL_SECONDS)
     if store is not None:

@@ -47,33 +47,22 @@ class Budgets:
         densities = {name: 1.0 - sparsity for name, sparsity in split.items()}
         return {PREDICTED + column: model.amount(densities) for column, model in self.models.items()}
 
-    def refuse_impossible(self, goal: GoalSpec) -> None:
-        """Raise for budgets that no allocation can meet, before anything is trained."""
-        check_limits(self.layers, self._requested(goal))
-
-    def met_without_zeros(self, goal: GoalSpec) -> list[str]:
-        """Names of the budgets that a network without zeros meets."""
-        return [limit.what for limit in limits_met_without_zeros(self.layers, self._requested(goal))]
+    def met_without_zeros(self, goal: GoalSpec) -> tuple[str, ...]:
+        """Names of the budgets that a network without zeros meets. Raises for budgets that no allocation can meet."""
+        requested = [replace(self.models[column], most=most) for column, most in limits_of(goal).items()]
+        check_limits(self.layers, requested)
+        return tuple(limit.what for limit in limits_met_without_zeros(self.layers, requested))
 
     def limits(self, goal: GoalSpec, trials: pd.DataFrame) -> tuple[Limit, ...]:
         """Limits of the next trial, given all trials so far: the budgets, and the planned sparsity or cost."""
-        return (*self._budget_limits(goal, trials), *self._planned_limits(goal, trials))
-
-    def _requested(self, goal: GoalSpec) -> list[Limit]:
-        return [replace(self.models[column], most=most) for column, most in limits_of(goal).items()]
-
-    def _budget_limits(self, goal: GoalSpec, trials: pd.DataFrame) -> list[Limit]:
-        """Budgets less their margin, corrected by the measured ratio, but never below the minimum possible cost."""
-        return [
-            replace(
-                self.models[column],
-                most=max(
-                    most * (1.0 - _METRICS[column].margin) / _measured_ratio(trials, column),
-                    self.models[column].amount(_floors(self.layers)),
-                ),
-            )
-            for column, most in limits_of(goal).items()
-        ]
+        floors = _floors(self.layers)
+        budgets = []
+        for column, most in limits_of(goal).items():
+            # Less the margin, corrected by the measured ratio, but never below the minimum possible cost.
+            corrected = most * (1.0 - _METRICS[column].margin) / _measured_ratio(trials, column)
+            model = self.models[column]
+            budgets.append(replace(model, most=max(corrected, model.amount(floors))))
+        return (*budgets, *self._planned_limits(goal, trials))
 
     def _planned_limits(self, goal: GoalSpec, trials: pd.DataFrame) -> list[Limit]:
         if goal.target_sparsity is not None:
@@ -84,10 +73,10 @@ class Budgets:
         if column == "sparsity":
             return [sparsity_limit(self.layers, planned_between(trials, goal.min_accuracy))]
         model = self.models[column]
-        ends = (model.amount(_floors(self.layers)), model.amount(dict.fromkeys(_floors(self.layers), 1.0)))
-        ratio = _measured_ratio(trials, column)
-        planned = planned_amount(trials, goal.min_accuracy, column, (ends[0] * ratio, ends[1] * ratio)) / ratio
-        return [replace(model, most=max(planned, ends[0]))]
+        floors, ratio = _floors(self.layers), _measured_ratio(trials, column)
+        least, most = model.amount(floors), model.amount(dict.fromkeys(floors, 1.0))
+        planned = planned_amount(trials, goal.min_accuracy, column, (least * ratio, most * ratio)) / ratio
+        return [replace(model, most=max(planned, least))]
 
 
 def _floors(layers: Sequence[LayerShape]) -> dict[str, float]:
@@ -216,5 +205,4 @@ def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = la
         # A table of another device predicts latency; it cannot be timed here.
         meter = CostMeter(latency_model(calibration), is_timed=spec.search.latency_table is None)
     budgets = budgets_of(task, graph, meter.latency)
-    budgets.refuse_impossible(spec.goal)
-    return CostSetup(calibration, budgets, meter, tuple(budgets.met_without_zeros(spec.goal)))
+    return CostSetup(calibration, budgets, meter, budgets.met_without_zeros(spec.goal))

@@ -47,11 +47,7 @@ def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
 
 def comparable(one: RungScore, other: RungScore) -> bool:
     """Whether two candidates are close enough in sparsity to compare their losses."""
-    return _alike(one.sparsity, other.sparsity)
-
-
-def _alike(sparsity: float, other: float) -> bool:
-    return 1.0 / COMPARABLE <= _ratio(sparsity, other) <= COMPARABLE
+    return 1.0 / COMPARABLE <= _ratio(one.sparsity, other.sparsity) <= COMPARABLE
 
 
 def _ratio(sparsity: float, other: float) -> float:
@@ -81,11 +77,8 @@ def _place(trial: Mapping[str, Any]) -> str:
         return ""
     if trial.get("loss") is not None:
         return "loss"
-    return max((name for name in trial if name.startswith(RUNG)), key=_epoch_of, default="")
-
-
-def _epoch_of(rung: str) -> int:
-    return int(rung.removeprefix(RUNG))
+    rungs = (name for name in trial if name.startswith(RUNG))
+    return max(rungs, key=lambda rung: int(rung.removeprefix(RUNG)), default="")
 
 
 class _Means:

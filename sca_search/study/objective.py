@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -29,7 +30,6 @@ from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, se
 from sca_search.study.optuna_internals import QueueEmptyError
 from sca_search.study.results import keep
 from sca_search.study.sampler import derived_seed
-from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors
 from sca_search.system.secrets import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
@@ -37,6 +37,9 @@ from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Epoch, PausedError, Rungs, Settled
 from sca_search.training.train import train_candidate
+
+if TYPE_CHECKING:
+    from sca_search.study.setup import StudyContext
 
 # The name of a trial's checkpoint in the artifact store.
 CHECKPOINT = "checkpoint"
@@ -53,7 +56,7 @@ class TakenOverError(Exception):
 class Objective:
     """Trains a trial's candidate and writes its results."""
 
-    context: StudyContext
+    context: "StudyContext"
     emit: Emit = ignore
     stop: StopToken = NEVER
     worker: int = 1  # number of the process, for the table of trials
@@ -84,7 +87,8 @@ class Objective:
                 try:
                     settled = train()
                 except CheckpointError as error:
-                    discard_checkpoint(self.context.run.checkpoint(number), error, self.emit)
+                    self.emit(Note(f"{error}; training starts from the beginning"))
+                    self.context.run.checkpoint(number).unlink(missing_ok=True)
                     settled = train()
             if is_lost():
                 raise TakenOverError
@@ -117,8 +121,7 @@ class Objective:
     ) -> tuple[float, float]:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
-        costs = context.costs_of(settled.model)
-        figures = keep(context.run, number, candidate, settled, context.task, costs)
+        figures = keep(context, number, candidate, settled)
         sparsity = figures.pop("sparsity")
         if (store := artifact_store(context.run)) is not None:
             checkpoint = context.run.checkpoint(number)
@@ -236,7 +239,8 @@ def work(
         with storage_errors(objective.context.run), contextlib.suppress(QueueEmptyError, TakenOverError):
             objective.on_beat()
             waits = queue.has_waiting(study)
-            if not (waits or (not is_alone and queue.is_running(study))) or not may_begin():
+            # A trial that runs elsewhere may have to be requeued.
+            if not (waits or (not is_alone and queue.in_state(study, TrialState.RUNNING))) or not may_begin():
                 return
             if objective.stop.is_set():  # between two trials: the rest is not run
                 raise StopRequestedError
@@ -273,14 +277,16 @@ def _optuna_errors() -> Iterator[None]:
         raise
 
 
+@dataclass
 class Clock:
     """Decides whether another trial, and the refits after it, still fit into the time budget. A study listener."""
 
-    def __init__(self, budget: float | None, refits: int) -> None:
-        self._budget = budget
-        self._refits = refits
-        self._began = time.monotonic()
-        self._longest = 0.0
+    budget: float | None
+    refits: int
+    _began: float = field(default_factory=time.monotonic)
+    _longest: float = 0.0
+
+    def __post_init__(self) -> None:
         self._last = self._began
 
     def on_event(self, event: Event) -> None:
@@ -290,8 +296,5 @@ class Clock:
 
     def trial_fits(self) -> bool:
         now = time.monotonic()
-        self._longest = max(self._longest, now - self._last)
-        self._last = now
-        if self._budget is None:
-            return True
-        return now - self._began + self._longest * (1 + self._refits) <= self._budget
+        self._longest, self._last = max(self._longest, now - self._last), now
+        return self.budget is None or now - self._began + self._longest * (1 + self.refits) <= self.budget

@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
 
 
-class StudyDisplay:
+class StudyDisplay(AbstractContextManager["StudyDisplay"]):
     """Shows the progress of a study: one line per running trial, the best one so far, the time left.
 
     On a terminal the lines are redrawn until the study ends, or until the context is left; one display can follow
@@ -39,9 +40,6 @@ class StudyDisplay:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._live: Live | None = None
-
-    def __enter__(self) -> "StudyDisplay":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
@@ -290,7 +288,5 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
 
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
     """Paths of the results."""
-    lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]
-    if not model.exists():
-        return lines
-    return [*lines, f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
+    use = [f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
+    return [f"Run:       {folder}", f"Dashboard: {dashboard}", *(use if model.exists() else ())]

@@ -95,7 +95,7 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
 def _start_next(study: optuna.Study) -> int | None:
     """Start the next waiting trial; interrupted ones first."""
     storage = storage_of(study)
-    for trial in sorted(_in_state(study, TrialState.WAITING), key=lambda trial: _RESUMES not in trial.user_attrs):
+    for trial in sorted(in_state(study, TrialState.WAITING), key=lambda trial: _RESUMES not in trial.user_attrs):
         with contextlib.suppress(UpdateFinishedTrialError):
             if storage.set_trial_state_values(trial_id(trial), state=TrialState.RUNNING):
                 return trial_id(trial)
@@ -133,7 +133,7 @@ def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> i
     A process that is alone holds the lock of the run folder, so a trial marked as running belongs to a process that has
     ended. Otherwise heartbeats decide.
     """
-    for trial in _in_state(study, TrialState.RUNNING) if is_alone else ():
+    for trial in in_state(study, TrialState.RUNNING) if is_alone else ():
         requeue_lost(study, trial, is_crash=False)
     with queue_locked(study):
         known = {trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)}
@@ -145,7 +145,7 @@ def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> i
                 # The first trials have fixed values; others are sampled when the trial starts.
                 study.enqueue_trial(first.get(candidate, {}), user_attrs={"candidate": candidate, **plan})
     promote(study, space.spec)  # a process may have crashed before this
-    return len(_in_state(study, TrialState.WAITING))
+    return len(in_state(study, TrialState.WAITING))
 
 
 def queue_another(study: optuna.Study, space: Space) -> None:
@@ -159,15 +159,11 @@ def queue_another(study: optuna.Study, space: Space) -> None:
 
 def has_waiting(study: optuna.Study) -> bool:
     """Whether a trial is waiting."""
-    return bool(_in_state(study, TrialState.WAITING))
+    return bool(in_state(study, TrialState.WAITING))
 
 
-def is_running(study: optuna.Study) -> bool:
-    """Whether a trial is running, which may have to be requeued."""
-    return bool(_in_state(study, TrialState.RUNNING))
-
-
-def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+def in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+    """The trials in one state."""
     return study.get_trials(deepcopy=False, states=(state,))
 
 
@@ -214,13 +210,11 @@ def _current(study: optuna.Study) -> list[FrozenTrial]:
 
 def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
     """Whether another trial of the same candidate is complete or was queued later, so this one is not needed."""
-    mine = trial.user_attrs["candidate"]
-    others = [each for each in study.get_trials(deepcopy=False) if each.user_attrs["candidate"] == mine]
+    queued = {TrialState.WAITING, TrialState.RUNNING}
     return any(
-        each.state == TrialState.COMPLETE
-        or (each.number > trial.number and each.state in {TrialState.WAITING, TrialState.RUNNING})
-        for each in others
-        if each.number != trial.number
+        each.state == TrialState.COMPLETE or (each.number > trial.number and each.state in queued)
+        for each in study.get_trials(deepcopy=False)
+        if each.user_attrs["candidate"] == trial.user_attrs["candidate"] and each.number != trial.number
     )
 
 
@@ -237,19 +231,17 @@ def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = Tr
     The candidate is queued before the old trial fails: after a crash in between, the old trial is still running and is
     requeued again.
     """
-    storage = storage_of(study)
     with queue_locked(study):
         now = study.get_trials(deepcopy=False)[trial.number]
         if now.state != TrialState.RUNNING:
             return
         crashes = _crashes(now) + is_crash
-        if crashes >= MAX_CRASHES:
-            storage.set_trial_user_attr(trial_id(now), "reason", f"its worker crashed {crashes} times (out of memory?)")
-        elif not is_superseded(study, now):
+        reason = f"its worker crashed {crashes} times (out of memory?)" if crashes >= MAX_CRASHES else ""
+        if not reason and not is_superseded(study, now):
             counted = {"crashes": crashes, "checkpoints_at_crash": now.user_attrs.get("checkpoints", 0)}
             _enqueue(study, now, {_RESUMES: True} | (counted if crashes else {}))
-        storage.set_trial_state_values(trial_id(now), TrialState.FAIL)
-    logger.warning("trial %d lost its worker%s", trial.number, "" if crashes >= MAX_CRASHES else ", requeued")
+        fail(study, now, reason)
+    logger.warning("trial %d lost its worker%s", trial.number, "" if reason else ", requeued")
 
 
 def _crashes(trial: FrozenTrial) -> int:
@@ -260,15 +252,16 @@ def _crashes(trial: FrozenTrial) -> int:
 
 
 def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
-    """Mark a trial as failed whose worker was killed."""
+    """Mark a trial as failed whose worker has ended."""
     storage = storage_of(study)
-    storage.set_trial_user_attr(trial_id(trial), "reason", reason)
+    if reason:
+        storage.set_trial_user_attr(trial_id(trial), "reason", reason)
     storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
 
 
 def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:
     """The running trials of a worker."""
-    return [trial for trial in _in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
+    return [trial for trial in in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
 
 
 def _enqueue(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[str, Any] | None = None) -> None:

@@ -38,11 +38,10 @@ from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Epoch, Settled, Task
+from sca_search.training.task import Epoch, Settled
 from sca_search.training.train import OnEpoch, train_candidate, until_stopped
 
 if TYPE_CHECKING:
-    from sca_search.study.budgets import Costs
     from sca_search.study.setup import StudyContext
 
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
@@ -50,21 +49,16 @@ _REFIT = 1_000_000
 
 
 def keep(
-    run: RunFolder,
-    number: int,
-    candidate: Candidate,
-    settled: Settled,
-    task: Task,
-    costs: "Costs",
-    refit: int = 0,
+    context: "StudyContext", number: int, candidate: Candidate, settled: Settled, refit: int = 0
 ) -> dict[str, Any]:
     """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's."""
-    folder = run.candidate(number, refit)
+    costs = context.costs_of(settled.model)
+    folder = context.run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / HISTORY, history_csv(settled.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
     model_file = folder / "model.safetensors"
-    save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
+    save_plain(model_file, settled.model, settled.baked_layers, context.task.data.input)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
     layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}
@@ -124,14 +118,14 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
 
 def refit(context: "StudyContext", number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
     """Train a candidate again with another seed, unless an earlier command has done so."""
-    run, task = context.run, context.task
+    run = context.run
     if (run.candidate(number, index) / "candidate.json").exists():
         return
     with damage_refused(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
-    settled = train_candidate(again, task, context.warm_start, on_epoch, stop)
-    keep(run, number, again, settled, task, context.costs_of(settled.model), refit=index)
+    settled = train_candidate(again, context.task, context.warm_start, on_epoch, stop)
+    keep(context, number, again, settled, refit=index)
 
 
 def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:

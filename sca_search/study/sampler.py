@@ -68,16 +68,14 @@ class PlannedSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         if self._is_starting:
             return {}
-        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(*self._visible(study, trial))
-        return space
+        return dict(self._inner.infer_relative_search_space(*self._visible(study, trial)))
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if self._is_starting:
             return {}
-        values: dict[str, Any] = self._inner.sample_relative(*self._visible(study, trial), search_space)
-        return values
+        return dict(self._inner.sample_relative(*self._visible(study, trial), search_space))
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
         if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._centre:

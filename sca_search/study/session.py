@@ -202,10 +202,6 @@ def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, .
     return (*data, *recipe, *(f"Even without zeros the network meets its budget: {budget}." for budget in met))
 
 
-def _note_wait(emit: events.Emit, name: str) -> None:
-    emit(events.Note(f"waiting for another machine to finish: {name}"))
-
-
 def _shared_context(
     run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: events.Emit, stop: StopToken
 ) -> StudyContext:
@@ -216,7 +212,7 @@ def _shared_context(
         built.append(build_context(run, spec, task, costs, emit, stop))
 
     files = partial(context_files, run)
-    is_own = do_once(run, "dense warm start", build, files, stop.is_set, partial(_note_wait, emit))
+    is_own = do_once(run, "dense warm start", build, files, stop.is_set, emit)
     return built[0] if is_own else read_context(run, spec, task)
 
 
@@ -283,9 +279,7 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: events.Emit, st
     for index in range(1, spec.search.refits + 1):
         name = f"refit {index} of candidate {number}"
         train = partial(_train_refit, context, number, index, emit, stop)
-        do_once(
-            run, name, train, partial(files_in, run.candidate(number, index)), stop.is_set, partial(_note_wait, emit)
-        )
+        do_once(run, name, train, partial(files_in, run.candidate(number, index)), stop.is_set, emit)
 
 
 def _train_refit(context: StudyContext, number: int, index: int, emit: events.Emit, stop: StopToken) -> None:

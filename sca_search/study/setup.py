@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from sca_search.config.names import SCA
 from sca_search.config.study import StudySpec
@@ -169,7 +170,8 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
     try:
         start = train()
     except CheckpointError as error:
-        discard_checkpoint(run.dense_checkpoint, error, emit)
+        emit(Note(f"{error}; training starts from the beginning"))
+        run.dense_checkpoint.unlink(missing_ok=True)
         start = train()
     save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.teacher_logits})
     # The scores come last: if they exist, the weights are complete.
@@ -177,12 +179,6 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
     write_json_atomic(run.dense_scores_file, scores)
     run.dense_checkpoint.unlink(missing_ok=True)
     return start
-
-
-def discard_checkpoint(checkpoint: Path, error: CheckpointError, emit: Emit) -> None:
-    """Remove a damaged checkpoint, so that training starts from the beginning."""
-    emit(Note(f"{error}; training starts from the beginning"))
-    checkpoint.unlink(missing_ok=True)
 
 
 def read_warm_start(run: RunFolder) -> WarmStart:
@@ -240,14 +236,16 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
     """Write the prior's α per layer on the warm start, for the spread of the first trial; once per run."""
     if run.closed_form_file.exists() or spec.search.method != SCA:
         return
-    model = task.model_with(start.state)
+    spread, first = _first_latents(spec, task, task.model_with(start.state))
+    alphas = {name: [alpha_for_sparsity(latent, each) for each in _SPARSITIES] for name, latent in first.items()}
+    write_json_atomic(run.closed_form_file, {"spread": spread, "sparsity": _SPARSITIES, "alpha": alphas})
+
+
+def _first_latents(spec: StudySpec, task: Task, model: nn.Module) -> tuple[float, Mapping[str, Tensor]]:
+    """The spread of the first trial, and the latents of a network with it."""
     spread = Space(spec).first_guess()["spread"]
     parametrize_layers(model, task.spreads(spread))
-    alphas = {
-        name: [alpha_for_sparsity(latent, sparsity) for sparsity in _SPARSITIES]
-        for name, latent in latents(model).items()
-    }
-    write_json_atomic(run.closed_form_file, {"spread": spread, "sparsity": _SPARSITIES, "alpha": alphas})
+    return spread, latents(model)
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
@@ -257,7 +255,5 @@ def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     if spec.recipe is not None:
         return dict.fromkeys(task.ternary_layers, spec.recipe.alpha)
     torch.manual_seed(spec.seed)
-    model = task.make_model()
-    spread = Space(spec).first_guess()["spread"]
-    parametrize_layers(model, task.spreads(spread))
-    return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}
+    _, first = _first_latents(spec, task, task.make_model())
+    return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in first.items()}

@@ -111,8 +111,9 @@ class Space:
 
     def first_guess(self) -> dict[str, Any]:
         """Values that worked well before, clipped to the ranges of this study; the same for all layers."""
+        strength, form = METHODS[self.spec.search.method].strength, self.spec.search.form
         known = {
-            "strength": self._known_strength,
+            "strength": strength[2] if strength is not None else 100.0 if form == "paper" else 0.001,
             "hold_from": 0.5,
             # Sharp from the start with a wide gradient, and all zeros from the start. At 0.99 on MNIST this had a lower
             # validation loss than slowly rising β and sparsity with the true gradient; in a few trainings, and not on
@@ -128,13 +129,6 @@ class Space:
         }
         numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in self.ranges().items()}
         return numbers | {name: options[0] for name, options in self.choices().items()}
-
-    @property
-    def _known_strength(self) -> float:
-        strength = METHODS[self.spec.search.method].strength
-        if strength is not None:
-            return strength[2]
-        return 100.0 if self.spec.search.form == "paper" else 0.001
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
         """Values of the first candidates: the known ones for the target and the first point of the grid, or for the

@@ -116,7 +116,10 @@ class LocalWorkers:
                     self._supervise(number, worker)
         finally:
             self._state.value = _STOP
-            self._end_all(min(stopped, time.monotonic()) + _STOP_SECONDS)
+            deadline = min(stopped, time.monotonic()) + _STOP_SECONDS
+            for worker in self._workers.values():
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+                worker.kill()
         if self.stop.is_set():
             raise StopRequestedError
 
@@ -128,11 +131,6 @@ class LocalWorkers:
         process.start()
         theirs.close()  # the pipe then ends with the worker
         self._workers[number] = _Worker(process, ours)
-
-    def _end_all(self, deadline: float) -> None:
-        for worker in self._workers.values():
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.kill()
 
     def _receive(self, seconds: float) -> None:
         pipes = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
@@ -155,16 +153,15 @@ class LocalWorkers:
                 raise message
             case TrialStarted():
                 worker.trial_started, worker.has_trained, self._failed_starts = time.monotonic(), True, 0
-                self.emit(message)
             case TrialEnded():
                 worker.trial_started = None
                 if not self.trial_fits():
                     self._state.value = max(_FINISH, self._state.value)
-                self.emit(message)
-            case _:
-                self.emit(message)
+        if not isinstance(message, _Ready | _Done):
+            self.emit(message)
 
     def _supervise(self, number: int, worker: _Worker) -> None:
+        search = self.spec.search
         if worker.is_done:
             return
         if (reason := self._exceeded_limit(worker)) is not None:
@@ -174,7 +171,9 @@ class LocalWorkers:
                 logger.warning("trial %d was killed: it %s", trial.number, reason)
                 self.emit(trial_ended(self.study, trial.number))
             self._restart(number)
-        elif self._hangs_at_start(worker):
+        elif (
+            not worker.is_ready and time.monotonic() - worker.started > (search.trial_time or math.inf) + _START_SECONDS
+        ):
             worker.kill()
             self._replace(number, worker, "hung")
         elif worker.events.closed and not worker.process.is_alive():  # all its messages were received
@@ -192,12 +191,6 @@ class LocalWorkers:
             if used is not None and used > search.trial_memory_gb * 1e9:
                 return f"used {used / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
         return None
-
-    def _hangs_at_start(self, worker: _Worker) -> bool:
-        limit = self.spec.search.trial_time
-        if worker.is_ready or limit is None:
-            return False
-        return time.monotonic() - worker.started > limit + _START_SECONDS
 
     def _replace(self, number: int, worker: _Worker, what: str) -> None:
         """Requeue the trial of a worker that has ended, and start another worker."""

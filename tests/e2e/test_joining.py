@@ -21,6 +21,7 @@ from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import RunError, StorageError
 from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
 from sca_search.study.artifacts import ArtifactStore, do_once, files_in
+from sca_search.study.events import Event, Note
 from sca_search.study.queue import join, shared_spec
 from sca_search.training.fit import StopRequestedError
 from tests.support.command import TINY, sca_search
@@ -334,7 +335,7 @@ def test_a_machine_waits_for_the_task_of_another_and_gets_its_files(database: st
     thread = threading.Thread(target=do_once, args=(first, "x", train, lambda: [first.dense_file]))
     thread.start()
     assert started.wait(timeout=60)
-    do_once(second, "x", never, list, on_wait=lambda _name: waited.set())
+    do_once(second, "x", never, list, emit=lambda _event: waited.set())
     thread.join()
     assert second.dense_file.read_bytes() == b"weights"
 
@@ -360,14 +361,14 @@ def test_if_two_machines_do_a_task_the_first_result_counts(database: str, server
 
 def test_a_stop_ends_the_waiting_for_another_machine(database: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
-    stops: list[str] = []
+    stops: list[Event] = []
 
     def train() -> None:
         with pytest.raises(StopRequestedError):
             do_once(run, "x", lambda: None, list, lambda: bool(stops), stops.append)
 
     do_once(run, "x", train, list)
-    assert stops == ["x"]
+    assert stops == [Note("waiting for another machine to finish: x")]
 
 
 CRASHES = """
