@@ -156,9 +156,6 @@ def do_once(
 
     Returns whether they are the files that `do` wrote.
     """
-    if run.shared is None:  # the process holds the lock of the run folder
-        do()
-        return True
     store, key, is_own, waits = artifact_store(run), _RESULT + name, False, False
     storage = open_storage(run, stop_requested)
     assert isinstance(storage, PostgresStorage)

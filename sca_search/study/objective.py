@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sca_search.config.candidate import Candidate
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
-from sca_search.errors import CheckpointError, CodeError, DivergenceError, LimitError, StorageError
+from sca_search.errors import CheckpointError, StorageError
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
@@ -28,7 +28,7 @@ from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, T
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
-from sca_search.study.results import keep
+from sca_search.study.results import FAILURES, keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.storage import storage_errors
 from sca_search.system.secrets import scrub
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 # The name of a trial's checkpoint in the artifact store.
 CHECKPOINT = "checkpoint"
 _POLL_SECONDS = 0.5
-# Errors that end a training but not its study.
-FAILURES = (CodeError, DivergenceError, LimitError)
 
 
 class TakenOverError(Exception):

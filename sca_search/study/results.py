@@ -10,6 +10,7 @@ import io
 import json
 import shutil
 import statistics
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,21 @@ import torch
 from sca_search.config.candidate import Candidate
 from sca_search.config.costs import COST_COLUMNS, TERNARY_SIZE
 from sca_search.config.study import StudySpec
+from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
 from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.integrity import damage_refused
+from sca_search.runs.log import logger
 from sca_search.runs.provenance import made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
+from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
-from sca_search.system.signals import NEVER, StopToken
+from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.system.versions import versions
 from sca_search.ternary.histogram import Snapshot
 from sca_search.ternary.parametrize import zero_counts
@@ -39,11 +43,13 @@ from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Epoch, Settled
-from sca_search.training.train import OnEpoch, train_candidate, until_stopped
+from sca_search.training.train import train_candidate, until_stopped
 
 if TYPE_CHECKING:
     from sca_search.study.setup import StudyContext
 
+# Errors that end a training but not its study.
+FAILURES = (CodeError, DivergenceError, LimitError)
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
 
@@ -116,16 +122,35 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
 
 
-def refit(context: "StudyContext", number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
-    """Train a candidate again with another seed, unless an earlier command has done so."""
-    run = context.run
+def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: StopToken) -> None:
+    """Train a candidate again with another seed, unless an earlier command has done so. A failure is reported."""
+    run, name = context.run, f"refit {index} of candidate {number}"
     if (run.candidate(number, index) / "candidate.json").exists():
         return
     with damage_refused(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
-    settled = train_candidate(again, context.task, context.warm_start, on_epoch, stop)
-    keep(context, number, again, settled, refit=index)
+    limited = within(context.spec.search.trial_time, stop)
+    try:
+        settled = train_candidate(
+            again, context.task, context.warm_start, lambda epoch: emit(RefitEpoch(index, epoch)), limited
+        )
+        keep(context, number, again, settled, refit=index)
+    except FAILURES as error:
+        logger.warning("%s failed", name, exc_info=True)
+        emit(Note(f"{name} failed and is left out: {error}"))
+
+
+def within(seconds: float | None, stop: StopToken) -> StopToken:
+    """A stop token that also ends a training that takes longer than a trial may."""
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        if seconds is not None and time.monotonic() - began > seconds:
+            raise LimitError(f"took longer than its {seconds:g} s")
+        return stop.is_set()
+
+    return StopWhen(is_over)
 
 
 def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:

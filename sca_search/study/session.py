@@ -19,7 +19,7 @@ from sca_search.config.names import format_metric
 from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
-from sca_search.errors import LimitError, StorageError, TakenError
+from sca_search.errors import StorageError, TakenError
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import ProgressFile, logged, logger
@@ -29,7 +29,7 @@ from sca_search.study import events
 from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.objective import FAILURES, Clock, Objective, work
+from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
@@ -41,7 +41,7 @@ from sca_search.study.setup import (
     threads_of,
 )
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import LocalWorkers, needs_processes
+from sca_search.study.workers import LocalWorkers
 from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.system.throttle import Throttle
@@ -234,6 +234,12 @@ class _Tables:
         return frame
 
 
+def needs_processes(spec: StudySpec) -> bool:
+    """Whether trials run in worker processes: several at once, or with limits that may require to kill one."""
+    search = spec.search
+    return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
+
+
 def _rounds(
     context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken
 ) -> Iterator[Callable[[], None]]:
@@ -277,32 +283,12 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: events.Emit, st
     fetch_candidates(run, study)
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
-        name = f"refit {index} of candidate {number}"
-        train = partial(_train_refit, context, number, index, emit, stop)
-        do_once(run, name, train, partial(files_in, run.candidate(number, index)), stop.is_set, emit)
-
-
-def _train_refit(context: StudyContext, number: int, index: int, emit: events.Emit, stop: StopToken) -> None:
-    """Train one refit. A failure is reported."""
-    limited = _within(context.spec.search.trial_time, stop)
-    try:
-        refit(context, number, index, lambda epoch: emit(events.RefitEpoch(index, epoch)), limited)
-    except FAILURES as error:
-        name = f"refit {index} of candidate {number}"
-        logger.warning("%s failed", name, exc_info=True)
-        emit(events.Note(f"{name} failed and is left out: {error}"))
-
-
-def _within(seconds: float | None, stop: StopToken) -> StopToken:
-    """A stop token that also ends a training that takes longer than a trial may."""
-    began = time.monotonic()
-
-    def is_over() -> bool:
-        if seconds is not None and time.monotonic() - began > seconds:
-            raise LimitError(f"took longer than its {seconds:g} s")
-        return stop.is_set()
-
-    return StopWhen(is_over)
+        train = partial(refit, context, number, index, emit, stop)
+        if run.shared is None:
+            train()
+        else:
+            files = partial(files_in, run.candidate(number, index))
+            do_once(run, f"refit {index} of candidate {number}", train, files, stop.is_set, emit)
 
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:

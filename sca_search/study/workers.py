@@ -47,12 +47,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _RUN, _FINISH, _STOP = range(3)
 
 
-def needs_processes(spec: StudySpec) -> bool:
-    """Whether trials run in worker processes: several at once, or with limits that may require to kill one."""
-    search = spec.search
-    return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
-
-
 @dataclass(frozen=True)
 class _Ready:
     """A worker has read the study and starts trials."""

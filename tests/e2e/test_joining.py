@@ -296,12 +296,6 @@ def test_files_that_a_study_names_stay_in_the_run_folder(name: str, tmp_path: Pa
 # Tasks that one machine does
 
 
-def test_a_task_of_a_local_study_is_done(tmp_path: Path) -> None:
-    done: list[int] = []
-    do_once(RunFolder(tmp_path), "x", lambda: done.append(1), list)
-    assert done == [1]
-
-
 def test_a_task_is_done_once_for_all_machines_and_again_if_it_failed(database: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
     done = []
