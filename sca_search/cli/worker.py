@@ -77,8 +77,7 @@ def _join(spec: "StudySpec", shared: Shared) -> None:
     from sca_search.study.progress import StudyDisplay
     from sca_search.study.queue import join
     from sca_search.study.session import join_study
-    from sca_search.study.setup import make_task
-    from sca_search.study.workers import threads_of
+    from sca_search.study.setup import make_task, threads_of
 
     task = make_task(spec)
     run = join(spec, shared)

@@ -36,7 +36,8 @@ def study_document(files: RunFiles) -> Document:
     names = searched_parameters(files.frame)
     ranked = importance(rows, names)
     grown = growth(files.frame, files.dense_metric, files.metric)
-    prior = prior_view(files.prior, files.closed_form, {trial: each.records[0] for trial, each in candidates.items()})
+    records = {trial: each.records[0] for trial, each in candidates.items()}
+    prior = prior_view(files.closed_form, records, is_planned=files.spec.plans_sparsity)
     paper = paper_figures(files.spec.data.name, files.spec.model.name)
     document = {
         "name": files.run.path.resolve().name,

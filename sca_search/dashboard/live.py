@@ -108,7 +108,7 @@ class LiveStudies:
 
 def _stamps(run: Path) -> Stamps:
     """Stamps of the files that change when a trial ends or its feature maps are computed."""
-    names = ("trials.csv", "summary.json", "dense.json", "prior.json", "study.toml", "about.json")
+    names = ("trials.csv", "summary.json", "dense.json", "study.toml", "about.json")
     files = [*(run / name for name in names), *sorted(run.glob("candidates/*/features.json"))]
     return tuple((str(file), stamp_of(file)) for file in files)
 

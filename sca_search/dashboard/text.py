@@ -153,8 +153,8 @@ def prior_headline(drift: float | None) -> str:
     if drift is None:
         return "Predicted sparsity by α"
     if drift < 0.0005:
-        return "Layers achieve the requested sparsity"
-    return f"Achieved sparsity differs from the requested by {100 * drift:.2g} points on average"
+        return "Layers achieve the planned sparsity"
+    return f"Achieved sparsity differs from the planned by {100 * drift:.2g} points on average"
 
 
 def growth_headline(areas: Sequence[float]) -> str:

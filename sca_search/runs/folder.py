@@ -21,8 +21,9 @@ from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
-# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file.
-FORMAT = 2
+# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file. 3: without
+# the prior correction in study.toml and candidate.json.
+FORMAT = 3
 # The name of the one study in a run folder's own database.
 LOCAL_STUDY = "sca-search"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -50,8 +51,6 @@ class RunFolder:
     dense_checkpoint = _File("dense-checkpoint.safetensors")  # of the warm start during its training
     dense_file = _File("dense.safetensors")  # the warm start
     dense_scores_file = _File("dense.json")  # its scores and the name of the metric
-    prior_file = _File("prior.json")  # requested and achieved sparsity
-    given_prior_file = _File("given-prior.json")  # the one that the study started from
     closed_form_file = _File("closed-form.json")  # α against sparsity by the prior, per layer, on the warm start
     sensitivity_file = _File("sensitivity.json")  # layer sensitivity, where the allocation is searched
     latency_file = _File("latency.json")  # the calibration, where the goal involves latency

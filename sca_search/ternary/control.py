@@ -66,9 +66,9 @@ class LayerSchedules:
                 weight.alpha = alpha.at(epoch, self.candidate.epochs)
 
     def _set_alpha_by_prior(self, layer: str, fraction: float = 1.0) -> None:
-        asked = fraction * self.candidate.asked_of(layer)
+        planned = fraction * self.candidate.sparsity_of(layer)
         weight = self._weights[layer]
-        weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
+        weight.alpha = alpha_for_sparsity(self._latents[layer], planned, near=threshold_of_alpha(weight.alpha))
 
     def _pin(self, epoch: float) -> None:
         """Pin the smallest weights at 0 and the largest at ±1, both in the proportion of the planned sparsity."""

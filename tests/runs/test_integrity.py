@@ -204,7 +204,6 @@ STUDY += ("--threads", "1", "--train-limit", "100", "--batch", "10", "--out", ".
         "UPDATE trial_user_attributes SET value_json = '1.5' WHERE key = 'candidate'",
         "UPDATE trial_user_attributes SET value_json = '[' WHERE key = 'loss'",
         "UPDATE trial_user_attributes SET value_json = '2' WHERE key = 'planned_sparsity'",
-        "UPDATE trial_user_attributes SET value_json = '[{}]' WHERE key = 'observed'",
         "DELETE FROM trial_user_attributes WHERE key = 'candidate'",
         "UPDATE trials SET number = -1 WHERE trial_id = 1",
         "DROP TABLE trial_user_attributes",

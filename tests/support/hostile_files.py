@@ -28,8 +28,6 @@ from sca_search.export.packed.test_vectors import on_grid, read_vectors, write_v
 from sca_search.export.state_dict import load_plain
 from sca_search.models.weights import read_weights
 from sca_search.ternary.allocation import LayerShape
-from sca_search.ternary.prior_correction import Observation
-from sca_search.ternary.prior_file import read_prior, write_prior
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.support.fuzzing import Mutator, Reader, through
 from tests.support.hostile_runs import BYTES, JSON, RUN, TENSORS, TEXT, run_readers
@@ -167,17 +165,10 @@ def _facts() -> bytes:
 
 def _study_files(folder: Path) -> list[Reader]:
     graph = _small_graph()
-    write_prior(folder / "prior.json", "paper", LAYERS, [Observation("conv2", 0.5, 0.49, 10.0)])
     study = (RUN / "study.toml").read_bytes()
     return [
         Reader("study file", study, through(folder / "study.toml", lambda path: resolve(path, {}).to_toml()), TEXT),
         Reader("recipe", RECIPE, through(folder / "recipe.toml", _point), TEXT),
-        Reader(
-            "prior",
-            (folder / "prior.json").read_bytes(),
-            through(folder / "p.json", lambda path: read_prior(path, "paper", LAYERS)),
-            JSON,
-        ),
         Reader(
             "latency table",
             json.dumps(_latencies(graph)).encode(),

@@ -59,7 +59,6 @@ TENSORS: tuple[Mutator, ...] = (altered_header, altered_header, damaged, spliced
 PAGE_FILES = (
     "summary.json",
     "about.json",
-    "prior.json",
     "closed-form.json",
     "sensitivity.json",
     "study.toml",
