@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
 from sca_search.export.c.emit import Table, count_signs
-from sca_search.export.c.tiles import CELLS, Numbers, combinations
+from sca_search.export.c.tables import Numbers
+from sca_search.export.c.tiles import CELLS, combinations
 from sca_search.export.graph.records import WeightRecord
 
 _COMMENT = re.compile(

@@ -20,6 +20,7 @@ TRITS_A_CHARACTER = 4
 FIRST_CHARACTER = 35
 
 Bytes = NDArray[np.uint8]
+Fields = dict[str, object]
 
 # Octal escapes of three digits never run into what follows; ? is escaped because C99 knows trigraphs.
 _SPELLING = [chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in range(256)]
@@ -103,7 +104,7 @@ class Table:
     numbers: NDArray[np.uint16]
     expander: str  # the file of its name in kernels/
     trits: Literal
-    layout: str  # how to read the trits back from the numbers; see c_count.py
+    layout: str  # how to read the trits back from the numbers; see count_zeros.py
     left_out: int = 0  # non-zero weights without effect
 
 
@@ -130,6 +131,11 @@ def pairs(name: str, left: Floats, right: Floats) -> str:
 def integers(name: str, values: Sequence[int] | NDArray[np.integer]) -> str:
     """The definition of an array of two-byte numbers."""
     return array("uint16_t", f"{name}[{len(values)}]", [str(value) for value in values])
+
+
+def named(names: str, *values: object) -> Fields:
+    """Fields of a struct: "a b", 1, 2 -> {"a": 1, "b": 2}."""
+    return dict(zip(names.split(), values, strict=True))
 
 
 def struct(kind: str, name: str, fields: Mapping[str, object]) -> str:
