@@ -52,7 +52,7 @@ class Literal:
         pieces = [self.chunks[begin : begin + step].tobytes() for begin in range(0, len(self.chunks), step)]
         yield f"static const unsigned char {self.name}[{len(pieces)}][{step * self.chunk_bytes + 1}] = {{"
         # On one line each: clang takes two strings side by side in a list for a forgotten comma.
-        yield from (f"    {_quoted(piece)}," for piece in pieces)
+        yield from (f"    {quoted(piece)}," for piece in pieces)
         yield "};"
 
 
@@ -72,9 +72,10 @@ def float_chunks(values: Floats) -> Bytes:
     return np.ascontiguousarray(values, dtype="<f4").view(np.uint8).reshape(len(values), -1)
 
 
-def quoted(text: str) -> str:
-    """A text as a C literal of its UTF-8 bytes."""
-    return _quoted(text.encode("utf-8", errors="backslashreplace"))
+def quoted(text: str | bytes) -> str:
+    """Bytes, or a text in UTF-8, as a C literal."""
+    data = text.encode("utf-8", errors="backslashreplace") if isinstance(text, str) else text
+    return '"' + "".join([_SPELLING[byte] for byte in data]) + '"'
 
 
 def count_signs(source: str, name: str) -> int:
@@ -91,10 +92,6 @@ def count_signs(source: str, name: str) -> int:
         raise ValueError(f"{name} holds a character that stands for no trits")
     signs = np.array([sum(value // power % 3 != 0 for power in (1, 3, 9, 27)) for value in range(81)])
     return int(signs[values].sum())
-
-
-def _quoted(data: bytes) -> str:
-    return '"' + "".join([_SPELLING[byte] for byte in data]) + '"'
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class Call:
 
 def pairs(name: str, left: Floats, right: Floats) -> str:
     """The definition of two numbers per channel, such as scale and bias; exact, as hexadecimal floats."""
-    numbers = [f"{{{_spelled(a)}, {_spelled(b)}}}" for a, b in zip(left, right, strict=True)]
+    numbers = [f"{{{float(a).hex()}f, {float(b).hex()}f}}" for a, b in zip(left, right, strict=True)]
     return array("float", f"{name}[{len(numbers)}][2]", numbers)
 
 
@@ -148,11 +145,7 @@ def float_value(value: float) -> str:
     """A number in C; infinity as the largest float."""
     if np.isinf(value):
         return "FLT_MAX" if value > 0 else "-FLT_MAX"
-    return _spelled(np.float32(value))
-
-
-def _spelled(value: np.float32) -> str:
-    return f"{float(value).hex()}f"
+    return f"{float(np.float32(value)).hex()}f"
 
 
 def array(kind: str, declared: str, values: Sequence[str], per_line: int = 16) -> str:
