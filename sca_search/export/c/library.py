@@ -73,7 +73,7 @@ class CompiledModel:
 
     def initialise(self) -> None:
         """Expands the weights into the tables: done once, when a model is made."""
-        self._library.library_init(self.tables_address)
+        self._library.library_init(address(self._tables))
 
     def use_threads(self, threads: int) -> None:
         """The number of threads for a batch, each with its own scratch memory."""
@@ -99,23 +99,14 @@ class CompiledModel:
 
     def _predict(self, scratch: NDArray[np.uint8], batch: Floats, logits: Floats) -> None:
         self._library.library_predict(
-            self.tables_address, address(scratch), address(batch), address(logits), ctypes.c_size_t(len(batch))
+            address(self._tables), address(scratch), address(batch), address(logits), ctypes.c_size_t(len(batch))
         )
 
     @property
-    def tables_address(self) -> ctypes.c_void_p:
-        """The address of the expanded weights."""
-        return address(self._tables)
-
-    @property
-    def scratch_address(self) -> ctypes.c_void_p:
-        """The address of the scratch memory of the first thread."""
-        return address(self._scratches[0])
-
-    @property
-    def function(self) -> ctypes.c_void_p:
-        """The address of the library's function that predicts, for a C program that times it."""
-        return ctypes.cast(self._library.library_predict, ctypes.c_void_p)
+    def addresses(self) -> tuple[ctypes.c_void_p, ...]:
+        """For a C program that times it: the function that predicts, the tables, the first thread's scratch memory."""
+        function = ctypes.cast(self._library.library_predict, ctypes.c_void_p)
+        return function, address(self._tables), address(self._scratches[0])
 
     def _checked(self, images: NDArray[Any]) -> Floats:
         rank = len(self.input_shape)

@@ -22,7 +22,7 @@ from sca_search.export.c.layers import call_of, context_of, with_border
 from sca_search.export.c.memory import Plan, plan_memory
 from sca_search.export.c.weights import Context
 from sca_search.export.graph.fuse import Step, steps_of
-from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
+from sca_search.export.graph.records import INPUT, Graph, Shape, TestVectors, WeightRecord
 from sca_search.export.integer.model import IntegerModel
 from sca_search.system.files import write_text_atomic
 
@@ -216,11 +216,8 @@ def _spelled(shape: Shape) -> str:
 
 
 def _vectors(vectors: TestVectors) -> str:
-    text = f"#define CHECK_VECTORS {len(vectors.images)}\n"
-    return text + _floats("check_images", vectors.images) + _floats("check_logits", vectors.logits)
-
-
-def _floats(name: str, values: Floats) -> str:
-    literal = Literal(f"{name}_bytes", float_chunks(np.reshape(values, (-1, 1))))
-    definition = "\n".join(literal.definition())
-    return f"{definition}\nstatic const struct literal {name} = {literal.initializer};\n"
+    lines = [f"#define CHECK_VECTORS {len(vectors.images)}"]
+    for name, values in (("check_images", vectors.images), ("check_logits", vectors.logits)):
+        literal = Literal(f"{name}_bytes", float_chunks(np.reshape(values, (-1, 1))))
+        lines += [*literal.definition(), f"static const struct literal {name} = {literal.initializer};"]
+    return "\n".join(lines) + "\n"
