@@ -144,8 +144,8 @@ def _accuracy(about: Any) -> str:
         )
     else:
         lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
-    if about.get("test_accuracy") is not None:
-        lines.append(f"- Test: {value('test_accuracy')} on {about['test_images']} {examples}, read once")
+    if about.get("test_metric") is not None:
+        lines.append(f"- Test: {value('test_metric')} on {about['test_images']} {examples}, read once")
     if about.get("dense_accuracy") is not None:
         lines.append(f"- The dense network it started from: {value('dense_accuracy')} on validation")
     return "\n".join(lines)

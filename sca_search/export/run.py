@@ -190,7 +190,7 @@ def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
         facts = {"dense_accuracy": dense["metric"]}
         if chosen and chosen["trial"] == trial:
             if "test_metric" in chosen:
-                facts |= {"test_accuracy": chosen["test_metric"], "test_images": chosen["test_images"]}
+                facts |= {"test_metric": chosen["test_metric"], "test_images": chosen["test_images"]}
             facts["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # a study that is still running has none

@@ -388,7 +388,7 @@ def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path:
     trials = (tmp_path / "runs" / "point" / "trials.csv").read_text().splitlines()
     assert len(trials) == 3
     summary = json.loads((tmp_path / "runs" / "point" / "summary.json").read_text())
-    assert summary["goal"] == "none, a recipe is trained as it stands"
+    assert summary["goal"] == "none, a recipe is trained as given"
     planned = trials[0].split(",").index("planned_sparsity")
     assert [line.split(",")[planned] for line in trials[1:]] == ["", ""]
 
