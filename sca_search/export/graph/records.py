@@ -24,6 +24,8 @@ Trits = NDArray[np.int8]
 
 INPUT = "input"
 """The name of the normalised image; no record has it."""
+ARRAYS = ("weight", "scale", "bias")
+"""The fields of records that are arrays; a packed file has each as a tensor, named record.field."""
 
 ActivationKind = Literal[
     "relu",  # max(x, 0)
@@ -50,6 +52,11 @@ class Record:
     name: str
     inputs: tuple[str, ...]
     shape: Shape
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Those of its fields that are arrays."""
+        return {name: getattr(self, name) for name in ARRAYS if hasattr(self, name)}
 
 
 @dataclass(frozen=True, eq=False)
