@@ -126,10 +126,9 @@ def _accuracy(about: Mapping[str, Any], metric: str) -> str:
 
 
 def _sparsity(graph: Graph) -> str:
-    counts = [(layer.name, layer.weight.size, layer.zeros) for layer in graph.ternary_layers]
-    rows = [[name, f"{weights:,}", f"{zeros:,}", f"{zeros / weights:.3%}"] for name, weights, zeros in counts]
-    total, zeros = sum(weights for _, weights, _ in counts), sum(zeros for _, _, zeros in counts)
-    rows.append(["all", f"{total:,}", f"{zeros:,}", f"{graph.sparsity:.3%}"])
+    counts = [*graph.zeros.items()]
+    counts.append(("all", (sum(zeros for _, (zeros, _) in counts), sum(weights for _, (_, weights) in counts))))
+    rows = [[name, f"{weights:,}", f"{zeros:,}", f"{zeros / (weights or 1):.3%}"] for name, (zeros, weights) in counts]
     return markdown_table(["ternary layer", "weights", "zeros", "sparsity"], rows)
 
 

@@ -6,7 +6,7 @@ split are compared; zeros are counted in the exported bytes and compared with wh
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +15,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.agreement import (
-    Agreement,
-    Run,
-    agreement,
-    compare,
-    compare_classes,
-    compare_values,
-    portions,
-)
+from sca_search.export.graph import agreement as agree
 from sca_search.export.graph.network import Images, Network, Zeros
 from sca_search.export.graph.records import Floats, Graph, TestVectors
 from sca_search.export.graph.torch_module import RecordNetwork
@@ -68,15 +60,11 @@ def verify(
 def _checks(folder: Path, reference: Reference, written_here: bool, seconds: float) -> list[Check]:
     with tempfile.TemporaryDirectory() as scratch:
         opened = open_folder(folder, reference, Path(scratch), written_here=written_here)
-        expected = _reference_run(reference)
+        expected = None if reference.network is None else torch_run(reference.network.double(), torch.float64)
         checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
         checks += _vector_checks(opened, expected, reference)
         checks += _image_checks(opened, expected, reference, seconds)
         return [*opened.checks, *checks]
-
-
-def _reference_run(reference: Reference) -> Run | None:
-    return None if reference.network is None else torch_run(reference.network.double(), torch.float64)
 
 
 def _zero_check(file: str, found_zeros: Zeros, claim: Zeros) -> Check:
@@ -96,13 +84,13 @@ def _is_second_call(layer: str, counted: Zeros, claim: Zeros) -> bool:
     return layer not in claim and number.isdigit() and first in claim and counted[layer] == counted.get(first)
 
 
-def _agreement_check(file: str, what: str, found: Agreement, *, exact: bool) -> Check:
+def _agreement_check(file: str, what: str, found: agree.Agreement, *, exact: bool) -> Check:
     if exact and found.difference == 0:
         return Check(file, what, "equal bit for bit", True)
     return Check(file, what, str(found), found.holds and not exact)
 
 
-def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -> list[Check]:
+def _vector_checks(opened: Opened, expected: agree.Run | None, reference: Reference) -> list[Check]:
     """The stored logits are compared with the reference, and every format with the stored logits."""
     vectors = reference.vectors
     runs = {"torch": expected, **opened.runs} if expected is not None else dict(opened.runs)
@@ -110,43 +98,38 @@ def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -
     for file, run in runs.items():
         opened.runs.pop(file, None)  # a format that fails here is not run again
         with opened.failures_of(file):
-            found = agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
+            found = agree.agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
             checks.append(_agreement_check(file, f"{found.images} test vectors", found, exact=reference.exact))
             opened.runs |= {file: run} if file in FILES else {}
     return checks
 
 
-def _image_checks(opened: Opened, expected: Run | None, reference: Reference, seconds: float) -> list[Check]:
-    if reference.images is None or expected is None:
-        why = reference.no_images if reference.images is None else "there is no torch model to compare with"
+def _image_checks(opened: Opened, expected: agree.Run | None, reference: Reference, seconds: float) -> list[Check]:
+    images = reference.images
+    if images is None or expected is None:
+        why = reference.no_images if images is None else "there is no torch model to compare with"
         return [Check("torch", "validation split", f"not compared: {why}", None)]
-    classes = {"has_classes": reference.has_classes}
-    found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds, **classes)
-    checks = []
+
+    def batches() -> Iterable[Floats]:
+        return agree.portions(images.batches(), _PORTION)
+
+    compared = agree.compare(opened.runs, expected, batches(), seconds, has_classes=reference.has_classes)
     examples = "images" if reference.vectors.images.ndim == 4 else "examples"
-    for file, each in found.items():
-        what = f"{_compared(each.images, reference.images.count)} validation {examples}"
-        checks.append(_agreement_check(file, what, each, exact=reference.exact))
+    checks = []
+    for file, found in compared.items():
+        some = f"all {images.count}" if found.images == images.count else f"{found.images} of {images.count}"
+        checks.append(_agreement_check(file, f"{some} validation {examples}", found, exact=reference.exact))
     if reference.original is not None:
         original = torch_run(reference.original.double(), torch.float64)
-        checks += [_compare_activations(file, (run, original), reference, seconds) for file, run in opened.runs.items()]
+        for file, run in opened.runs.items():  # the difference of integer activations has no limit; it is reported
+            runs = (run, original)
+            told = (
+                agree.compare_classes(runs, batches(), images.labels, seconds)
+                if reference.has_classes
+                else agree.compare_values(runs, batches(), seconds)
+            )
+            checks.append(Check(file, "compared with float activations", told, True))
     return checks
-
-
-def _compare_activations(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
-    """The difference of integer activations has no limit; it is reported."""
-    images = reference.images
-    assert images is not None
-    if not reference.has_classes:
-        found = compare_values(runs, portions(images.batches(), _PORTION), seconds)
-        return Check(file, "compared with float activations", found, True)
-    labels = None if images.labels is None else images.labels()
-    classes = compare_classes(runs, portions(images.batches(), _PORTION), labels, seconds)
-    return Check(file, "compared with float activations", str(classes), True)
-
-
-def _compared(images: int, count: int) -> str:
-    return f"all {count}" if images == count else f"{images} of {count}"
 
 
 TRAINED = "the trained network in torch, in float64"
@@ -181,21 +164,24 @@ def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Refere
     return replace(rest, files=ALL_BUT_PACKED), replace(packed, files=(PACKED,))
 
 
+def without_c(references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """The references for the other files: C with integer activations has one of its own."""
+    return tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
+
+
 def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
     """The references, except for C, which is compared with the model in integers: that is the last."""
-    others = tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
-    integers = IntegerNetwork(model)
     images = references[0].vectors.images
     made = replace(
         references[0],
         vectors=TestVectors(images, evaluate_integer(model, images)),
-        network=integers,
+        network=IntegerNetwork(model),
         described=INTEGER,
         files=(C,),
         exact=True,
         original=references[0].network,
     )
-    return *others, made
+    return *without_c(references), made
 
 
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:
@@ -208,5 +194,5 @@ def _reference(network: Network, module: nn.Module, images: Floats, described: s
         described=described,
         images=network.images,
         kind=network.input.kind,
-        state_network=lambda: copy.deepcopy(network.normalised()).eval(),
+        state_network=network.normalised(),
     )

@@ -43,15 +43,14 @@ def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating], *, 
     a, b = answers.astype(np.float64), expected.astype(np.float64)
     largest, apart = float(np.abs(b).max(initial=0.0)), float(np.abs(a - b).max(initial=0.0))
     difference = apart / largest if largest > 0 else (0.0 if apart == 0 else np.inf)
-    mine, theirs = a.argmax(1), b.argmax(1)
-    rows = np.arange(len(b))
-    # Two logits that are each off by the tolerance may change places over twice the tolerance.
-    gaps = b[rows, theirs] - b[rows, mine]
-    other = mine != theirs
-    close = gaps <= 2 * TOLERANCE * largest
     difference = difference if bool(np.isfinite(a).all()) else np.inf
     if not has_classes:
         return Agreement(len(b), difference, 0, 0, has_classes=False)
+    mine, theirs = a.argmax(1), b.argmax(1)
+    rows = np.arange(len(b))
+    other = mine != theirs
+    # Two logits that are each off by the tolerance may change places over twice the tolerance.
+    close = b[rows, theirs] - b[rows, mine] <= 2 * TOLERANCE * largest
     return Agreement(len(b), difference, int((other & ~close).sum()), int((other & close).sum()))
 
 
@@ -83,31 +82,18 @@ def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
         yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
 
 
-@dataclass(frozen=True)
-class ClassComparison:
-    """The classes of two models on the same images, which need not be equal."""
-
-    images: int
-    same: int
-    correct: tuple[int, int] | None  # of both, where the labels are known
-
-    def __str__(self) -> str:
-        text = f"the same class for {self.same} of {self.images} validation images"
-        if self.correct is None:
-            return text
-        mine, other = (each / self.images for each in self.correct)
-        return f"{text}; accuracy {mine:.2%}, with float activations {other:.2%}"
-
-
 def compare_classes(
-    runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
-) -> ClassComparison:
-    """Runs each for at most this many seconds."""
+    runs: tuple[Run, Run], batches: Iterable[Floats], labels: Callable[[], NDArray[np.int64]] | None, seconds: float
+) -> str:
+    """The classes of two models, which need not be equal, as a sentence; each runs for at most this many seconds."""
     pairs = [(mine.argmax(1), other.argmax(1)) for mine, other in _timed_pairs(runs, batches, seconds)]
-    mine, others = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    known = None if labels is None else labels[: len(mine)]
-    correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
-    return ClassComparison(len(mine), int((mine == others).sum()), correct)
+    mine, other = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    text = f"the same class for {(mine == other).sum()} of {len(mine)} validation images"
+    if labels is None:
+        return text
+    known = labels()[: len(mine)]
+    accuracies = [int((classes == known).sum()) / len(mine) for classes in (mine, other)]
+    return f"{text}; accuracy {accuracies[0]:.2%}, with float activations {accuracies[1]:.2%}"
 
 
 def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:

@@ -215,10 +215,15 @@ class Graph:
         return tuple(record for record in self.records if isinstance(record, WeightRecord) and record.ternary)
 
     @property
+    def zeros(self) -> dict[str, tuple[int, int]]:
+        """The zeros and the weights of each ternary layer."""
+        return {layer.name: (layer.zeros, layer.weight.size) for layer in self.ternary_layers}
+
+    @property
     def sparsity(self) -> float:
         """Zeros among all ternary weights; 0 where there are none."""
-        weights = sum(layer.weight.size for layer in self.ternary_layers)
-        return sum(layer.zeros for layer in self.ternary_layers) / weights if weights else 0.0
+        zeros, weights = (sum(count[index] for count in self.zeros.values()) for index in (0, 1))
+        return zeros / weights if weights else 0.0
 
     def last_uses(self) -> dict[str, int]:
         """For each value, the index of the last record that uses it; for the output, one past the last record."""

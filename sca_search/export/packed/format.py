@@ -115,7 +115,7 @@ def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) 
         "format": FORMAT,
         "version": VERSION,
         "model": _json(model),
-        "sparsity": _json(_zeros(graph)),
+        "sparsity": _json(graph.zeros),
         "about": _json(dict(graph.about)),
     }
     return to_bytes(tensors, metadata)
@@ -132,17 +132,13 @@ def from_packed_bytes(content: bytes) -> tuple[r.Graph, r.TestVectors]:
     stored = _StoredTensors(tensors)
     graph = _graph(metadata, stored)
     check_graph(graph)
-    if strict_json(metadata["sparsity"], "sparsity") != _zeros(graph):
+    if strict_json(metadata["sparsity"], "sparsity") != {name: [*count] for name, count in graph.zeros.items()}:
         raise ExportError("the zeros counted in its trits differ from its metadata")
     vectors = take_vectors(stored.left)
     check_vectors(graph, vectors)
     if stored.left:
         raise ExportError(f"the tensor {min(stored.left)[:80]!r} belongs to no record")
     return graph, vectors
-
-
-def _zeros(graph: r.Graph) -> dict[str, list[int]]:
-    return {layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}
 
 
 def _json(value: Any) -> str:
