@@ -22,10 +22,10 @@ PoolKind = Literal["max", "average"]
 
 
 def translate(call: Call) -> Any:
-    """The result of the call: a value, or for a call with several results a tuple whose first is one."""
+    """The result of the call; of several results the first."""
     if call.node.target is operator.getitem:
         source, index = call.arguments
-        return source[index] if isinstance(source, tuple) and index == 0 else call.reject("gives indices or statistics")
+        return source if index == 0 else call.reject("gives indices or statistics")
     if call.node.target not in _TABLE:
         call.reject(f"cannot be exported; {EXPORTABLE}")
     return _TABLE[call.node.target](call)
@@ -75,25 +75,16 @@ def _convolution(call: Call) -> Value:
     if _is_over_sequences(call):
         fields["weight"] = fields["weight"][:, :, None]
     dilation = _pair(call, "dilation", 1)
-    padding = call["padding"]
-    sides = _named_padding(padding, fields["weight"].shape[2:], dilation) if isinstance(padding, str) else None
-    own = sides or _both_sides(call, "padding")
-    return call.add(
-        r.Convolution,
-        [source],
-        call.shape,
-        stride=_pair(call, "stride", 1),
-        padding=tuple(mine + before for mine, before in zip(own, source.padding, strict=True)),
-        dilation=dilation,
-        groups=call["groups"],
-        **fields,
-    )
-
-
-def _named_padding(name: str, kernel: tuple[int, ...], dilation: r.Pair) -> r.Sides:
-    """torch's "same" puts the odd row or column at the end; "valid" pads nothing."""
-    rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
-    return (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
+    name = call["padding"]
+    if isinstance(name, str):  # torch's "same" puts the odd row or column at the end; "valid" pads nothing
+        sizes = zip(fields["weight"].shape[2:], dilation, strict=True)
+        rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in sizes)
+        own = (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
+    else:
+        own = _both_sides(call, "padding")
+    padding = tuple(mine + before for mine, before in zip(own, source.padding, strict=True))
+    fields |= {"stride": _pair(call, "stride", 1), "padding": padding, "dilation": dilation, "groups": call["groups"]}
+    return call.add(r.Convolution, [source], call.shape, **fields)
 
 
 def _linear(call: Call) -> Value:
@@ -103,13 +94,13 @@ def _linear(call: Call) -> Value:
     return call.add(r.Linear, [source], call.shape, **_weight_fields(call))
 
 
-def _batch_norm(call: Call) -> tuple[Value]:
+def _batch_norm(call: Call) -> Value:
     """(x - mean) / √(variance + eps) · weight + bias, as one scale and one bias, computed in float64."""
     mean, variance = (_constant(call, f"running_{name}").double() for name in ("mean", "var"))
     weight, bias = call["weight"], call["bias"]
     scale = (variance + call["eps"]).rsqrt() * (1.0 if weight is None else weight.double())
     shift = (0.0 if bias is None else bias.double()) - mean * scale
-    return (call.add(r.ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift)),)
+    return call.add(r.ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift))
 
 
 def _pool(kind: PoolKind, call: Call) -> Value:
@@ -119,17 +110,11 @@ def _pool(kind: PoolKind, call: Call) -> Value:
     if kind == "average" and not _is_over_sequences(call) and call["divisor_override"] is not None:
         call.reject("has divisor_override, which is not supported")
     kernel = _pair(call, "kernel_size", 1)
-    return call.add(
-        r.Pool,
-        [source],
-        call.shape,
-        kind=kind,
-        kernel=kernel,
-        stride=_pair(call, "stride", 1) if call["stride"] else kernel,
-        padding=_both_sides(call, "padding"),
-        ceil_mode=bool(call["ceil_mode"]),
-        count_include_pad=kind == "average" and bool(call["count_include_pad"]),
-    )
+    stride = _pair(call, "stride", 1) if call["stride"] else kernel
+    windows = {"kernel": kernel, "stride": stride, "padding": _both_sides(call, "padding")}
+    counted = kind == "average" and bool(call["count_include_pad"])
+    modes = {"ceil_mode": bool(call["ceil_mode"]), "count_include_pad": counted}
+    return call.add(r.Pool, [source], call.shape, kind=kind, **windows, **modes)
 
 
 def _adaptive_pool(kind: PoolKind, call: Call) -> Value:
@@ -223,8 +208,7 @@ def _reversed_difference(call: Call) -> Value:
 def _product(call: Call) -> Value:
     left, right = call["self"], call["other"]
     if isinstance(left, Value) and isinstance(right, Value):
-        gate_first = left.shape != call.shape
-        return _joined(call, r.Multiply, *((right, left) if gate_first else (left, right)))
+        return _joined(call, r.Multiply, *((left, right) if left.shape == call.shape else (right, left)))
     return _affine(call, left, right, 0.0) if isinstance(left, Value) else _affine(call, right, left, 0.0)
 
 
@@ -268,15 +252,7 @@ def _concat(call: Call) -> Value:
     return inputs[0] if len(inputs) == 1 else call.add(r.Concat, inputs, call.shape)
 
 
-_KINDS: dict[Any, r.ActivationKind] = {
-    _aten.relu.default: "relu",
-    _aten.relu6.default: "relu6",
-    _aten.hardsigmoid.default: "hardsigmoid",
-    _aten.hardswish.default: "hardswish",
-    _aten.sigmoid.default: "sigmoid",
-    _aten.silu.default: "silu",
-    _aten.tanh.default: "tanh",
-}
+_KINDS: tuple[r.ActivationKind, ...] = ("relu", "relu6", "hardsigmoid", "hardswish", "sigmoid", "silu", "tanh")
 _VIEWS = (
     _aten.view.default,
     _aten.reshape.default,
@@ -295,7 +271,7 @@ _VIEWS = (
 )
 _CONVOLUTIONS = (_aten.conv1d.default, _aten.conv1d.padding, _aten.conv2d.default, _aten.conv2d.padding)
 _TABLE: dict[Any, Callable[[Call], Any]] = {
-    **{target: partial(_activation, kind) for target, kind in _KINDS.items()},
+    **{getattr(_aten, kind).default: partial(_activation, kind) for kind in _KINDS},
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     _aten.linear.default: _linear,
@@ -306,8 +282,8 @@ _TABLE: dict[Any, Callable[[Call], Any]] = {
     _aten.avg_pool1d.default: partial(_pool, "average"),
     _aten.adaptive_avg_pool1d.default: partial(_adaptive_pool, "average"),
     _aten.adaptive_avg_pool2d.default: partial(_adaptive_pool, "average"),
-    _aten.adaptive_max_pool1d.default: lambda call: (_adaptive_pool("max", call),),
-    _aten.adaptive_max_pool2d.default: lambda call: (_adaptive_pool("max", call),),
+    _aten.adaptive_max_pool1d.default: partial(_adaptive_pool, "max"),
+    _aten.adaptive_max_pool2d.default: partial(_adaptive_pool, "max"),
     _aten.mean.dim: partial(_reduction, "average"),
     _aten.amax.default: partial(_reduction, "max"),
     _aten.permute.default: _permute,

@@ -1,12 +1,10 @@
 """Folds each ChannelAffine into a layer: a BatchNorm into the preceding one, an output scale into the following one."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sca_search.export.graph.records import ChannelAffine, Floats, Graph, Record, WeightRecord
+from sca_search.export.graph.records import ChannelAffine, Graph, Record, WeightRecord
 
 
 def fold_affines(graph: Graph) -> Graph:
@@ -19,18 +17,19 @@ def fold_affines(graph: Graph) -> Graph:
 
 
 def _fold_into_behind(graph: Graph) -> Graph:
-    uses = _uses(graph)
+    uses = graph.uses()
     factors = {
         record.name: record
         for record in graph.records
-        if isinstance(record, ChannelAffine) and uses[record.name] == 1 and _is_one_factor(record)
+        if isinstance(record, ChannelAffine) and uses[record.name] == 1
+        if not record.bias.any() and bool((record.scale == record.scale[0]).all())
     }
     folded: set[str] = set()
     records: list[Record] = []
     for record in graph.records:
-        front = factors.get(record.inputs[0]) if isinstance(record, WeightRecord) else None
-        if front is not None and isinstance(record, WeightRecord):
-            scale = _floats(record.scale.astype(np.float64) * front.scale[0])
+        if isinstance(record, WeightRecord) and record.inputs[0] in factors:
+            front = factors[record.inputs[0]]
+            scale = (record.scale.astype(np.float64) * front.scale[0]).astype(np.float32)
             folded.add(front.name)
             records.append(replace(record, inputs=front.inputs, scale=scale))
         else:
@@ -38,18 +37,8 @@ def _fold_into_behind(graph: Graph) -> Graph:
     return replace(graph, records=tuple(record for record in records if record.name not in folded))
 
 
-def _is_one_factor(record: ChannelAffine) -> bool:
-    return not record.bias.any() and bool((record.scale == record.scale[0]).all())
-
-
-def _uses(graph: Graph) -> Counter[str]:
-    uses = Counter(name for record in graph.records for name in record.inputs)
-    uses[graph.output] += 1
-    return uses
-
-
 def _fold_into_front(graph: Graph) -> Graph:
-    uses = _uses(graph)
+    uses = graph.uses()
     records: dict[str, Record] = {}
     names: dict[str, str] = {}  # of folded records -> of those that absorbed them
     for record in graph.records:
@@ -57,17 +46,10 @@ def _fold_into_front(graph: Graph) -> Graph:
         front = records.get(current.inputs[0])
         alone = uses[record.inputs[0]] == 1
         if alone and isinstance(current, ChannelAffine) and isinstance(front, WeightRecord | ChannelAffine):
-            records[front.name] = _folded(front, current)
+            factor = current.scale.astype(np.float64)
+            scale, bias = factor * front.scale, factor * front.bias + current.bias
+            records[front.name] = replace(front, scale=scale.astype(np.float32), bias=bias.astype(np.float32))
             names[record.name] = front.name
         else:
             records[current.name] = current
     return replace(graph, records=tuple(records.values()), output=names.get(graph.output, graph.output))
-
-
-def _folded(front: WeightRecord | ChannelAffine, behind: ChannelAffine) -> WeightRecord | ChannelAffine:
-    scale = behind.scale.astype(np.float64)
-    return replace(front, scale=_floats(scale * front.scale), bias=_floats(scale * front.bias + behind.bias))
-
-
-def _floats(values: NDArray[np.float64]) -> Floats:
-    return values.astype(np.float32)

@@ -9,6 +9,7 @@ BatchNorm is not a record: it is folded into the scale and bias of the preceding
 is none. Dropout is left out.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -224,6 +225,10 @@ class Graph:
         """Zeros among all ternary weights; 0 where there are none."""
         zeros, weights = (sum(count[index] for count in self.zeros.values()) for index in (0, 1))
         return zeros / weights if weights else 0.0
+
+    def uses(self) -> Counter[str]:
+        """How often each value is used; the output is used once more."""
+        return Counter([*(name for record in self.records for name in record.inputs), self.output])
 
     def last_uses(self) -> dict[str, int]:
         """For each value, the index of the last record that uses it; for the output, one past the last record."""

@@ -54,11 +54,9 @@ class _Step(nn.Module):
     def __init__(self, record: r.Record) -> None:
         super().__init__()
         self.record = record
-        for field in ("weight", "scale", "bias"):
-            if hasattr(record, field):
-                values = _tensor(getattr(record, field))
-                by_channel = values.view(-1, *[1] * (len(record.shape) - 1)) if field != "weight" else values
-                self.register_buffer(field, by_channel)
+        for field, values in record.arrays.items():
+            by_channel = (-1, *[1] * (len(record.shape) - 1))
+            self.register_buffer(field, _tensor(values).view(values.shape if field == "weight" else by_channel))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return _MEANING[type(self.record)](self, self.record, *inputs)
@@ -76,10 +74,6 @@ def _convolution(step: _Step, record: r.Convolution, x: Tensor) -> Tensor:
     if top != bottom or left != right:
         x, top, left = F.pad(x, (left, right, top, bottom)), 0, 0
     return step.scaled(F.conv2d(x, step.weight, None, record.stride, (top, left), record.dilation, record.groups))
-
-
-def _linear(step: _Step, _record: r.Linear, x: Tensor) -> Tensor:
-    return step.scaled(F.linear(x, step.weight))
 
 
 def _pool(_step: _Step, record: r.Pool, x: Tensor) -> Tensor:
@@ -114,7 +108,7 @@ def _activation(_step: _Step, record: r.Activation, x: Tensor) -> Tensor:
 
 _MEANING: dict[type[r.Record], Callable[..., Tensor]] = {
     r.Convolution: _convolution,
-    r.Linear: _linear,
+    r.Linear: lambda step, _record, x: step.scaled(F.linear(x, step.weight)),
     r.Pool: _pool,
     r.AdaptivePool: _adaptive_pool,
     r.Activation: _activation,

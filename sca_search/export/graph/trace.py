@@ -7,15 +7,16 @@ one record. Calls on constants alone (a weight computed from parameters) are eva
 import copy
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from sca_search.errors import ExportError
 from sca_search.export.graph.aten import EXPORTABLE, translate
@@ -46,14 +47,14 @@ def trace(
     _check_kinds(model, program)
     walk = _Walk(model, program, ternary_layers)
     output = walk.run()
-    walk.require_all_found()
+    channels = input_shape[0]
     graph = Graph(
         input_shape=input_shape,
-        mean=_channels(mean, input_shape, 0.0),
-        std=_channels(std, input_shape, 1.0),
+        mean=np.asarray([0.0] * channels if mean is None else mean, dtype=np.float32),
+        std=np.asarray([1.0] * channels if std is None else std, dtype=np.float32),
         records=tuple(walk.records),
         output=output.name,
-        class_names=tuple(class_names) if class_names is not None else _numbers(output),
+        class_names=tuple(map(str, range(output.shape[0])) if class_names is None else class_names),
         about=dict(about or {}),
     )
     graph = fold_affines(graph)
@@ -66,22 +67,13 @@ def record_name(layer: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", layer).lstrip(".-")[:190] or "network"
 
 
-def _numbers(output: Value) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(output.shape[0]))
-
-
-def _channels(values: Sequence[float] | None, shape: Shape, default: float) -> Any:
-    return np.asarray([default] * shape[0] if values is None else values, dtype=np.float32)
-
-
 def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
     network = copy.deepcopy(model).cpu().float().eval()
     images = torch.zeros(BATCH, *input_shape)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # torch warns about its own internals, nothing that a user can change
-            program: torch.export.ExportedProgram
-            program = torch.export.export(network, (images,)).run_decompositions({})
+            program: torch.export.ExportedProgram = torch.export.export(network, (images,)).run_decompositions({})
             return program
     except Exception as error:  # torch raises whatever the network's own code raised
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -153,25 +145,20 @@ class _Walk:
         return self._add(Reshape("sequence", (INPUT,), as_map(shape)))
 
     def _output(self, node: Node) -> Value:
-        results = self._resolved(node.args[0])
+        results: Any = map_arg(node.args[0], self._known.__getitem__)
         if len(results) != 1 or not isinstance(results[0], Value) or results[0].name == INPUT:
             raise ExportError(f"the network must give one tensor that depends on its input, got {len(results)} values")
         value: Value = results[0]
         if len(value.shape) != 1:
             raise ExportError(f"the network must give one number per class, got the shape {value.shape}")
+        # A ternary layer that the network never calls would be missing from every count.
+        if missing := sorted(self._ternary - self._found):
+            raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
         return value
 
-    def _resolved(self, argument: Any) -> Any:
-        if isinstance(argument, Node):
-            return self._known[argument]
-        if isinstance(argument, list | tuple):
-            return [self._resolved(each) for each in argument]
-        return argument
-
     def _call(self, node: Node) -> Any:
-        arguments = self._resolved(list(node.args))
-        options = {name: self._resolved(value) for name, value in node.kwargs.items()}
-        if not any(map(depends_on_input, [*arguments, *options.values()])):
+        arguments, options = map_arg((list(node.args), dict(node.kwargs)), self._known.__getitem__)
+        if not depends_on_input([*arguments, *options.values()]):
             with torch.no_grad():
                 return node.target(*arguments, **options)  # type: ignore[operator]
         return translate(Call(node, self._place(node), arguments, options, self._add))
@@ -180,19 +167,14 @@ class _Walk:
         """Appends a record under a unique name: a module that is called twice makes two records."""
         is_scale = record.name in self._scaled and not isinstance(record, WeightRecord)
         base = record_name(f"{record.name}.{OUTPUT_SCALE}" if is_scale else record.name)
-        name = next(name for name in _numbered(base) if name not in self._names)
+        names = chain([base], (f"{base}_{number}" for number in count(2)))
+        name = next(name for name in names if name not in self._names)
         self._names.add(name)
         if isinstance(record, WeightRecord) and record.name in self._ternary:
             record = replace(record, weight=_trits(record))
             self._found.add(record.name)
         self.records.append(replace(record, name=name))
         return Value(name, record.shape)
-
-    def require_all_found(self) -> None:
-        """A ternary layer that the network never calls would be missing from every count."""
-        missing = sorted(self._ternary - self._found)
-        if missing:
-            raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
 
     def _place(self, node: Node) -> str:
         """The name of the innermost module that made the call, with the call's own if the module makes several."""
@@ -201,11 +183,6 @@ class _Walk:
         if path and not any(self._model.get_submodule(path).children()):
             return path
         return f"{path}.{node.name}" if path else node.name
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in count(2))
 
 
 def _trits(record: WeightRecord) -> Trits:
