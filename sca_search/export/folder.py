@@ -26,7 +26,7 @@ from sca_search.export.metadata import METADATA, VERSION, Metadata, read_metadat
 from sca_search.export.model_card import model_card
 from sca_search.export.onnx import onnx_missing
 from sca_search.export.open import Reference
-from sca_search.export.packed.format import round_to_half, write_packed
+from sca_search.export.packed.format import write_packed
 from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.state_dict import save_plain
 from sca_search.export.verify import USUAL_SECONDS, Verification, references_of, verify, with_integers
@@ -147,8 +147,7 @@ class _Writer:
     options: ExportOptions
 
     def write_packed(self, new: Path) -> None:
-        stored = round_to_half(self.graph) if self.options.half else self.graph
-        write_packed(new / files.PACKED, stored, self._vectors(files.PACKED), half=self.options.half)
+        write_packed(new / files.PACKED, self.graph, self._vectors(files.PACKED), half=self.options.half)
 
     def write_c(self, new: Path) -> None:
         folder = (new / files.C).parent

@@ -132,9 +132,6 @@ def _image_checks(opened: Opened, expected: agree.Run | None, reference: Referen
     return checks
 
 
-TRAINED = "the trained network in torch, in float64"
-INTEGER = f"for {C} its model in integers in torch, bit for bit"
-ROUNDED = f"for {PACKED} the same with its float numbers rounded to float16"
 ALL_BUT_PACKED = tuple(file for file in FILES if file != PACKED)
 
 
@@ -156,11 +153,12 @@ def choose_vectors(graph: Graph, images: Images | None) -> Floats:
 def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Reference, ...]:
     """torch with the values in the files; a packed file in float16 has others than the rest, and is last."""
     images = choose_vectors(graph, network.images)
-    rest = _reference(network, network.normalised(), images, TRAINED)
+    rest = _reference(network, network.normalised(), images, "the trained network in torch, in float64")
     if not half:
         return (rest,)
     rounded = RecordNetwork(round_to_half(graph))
-    packed = _reference(network, rounded, images, ROUNDED)
+    described = f"for {PACKED} the same with its float numbers rounded to float16"
+    packed = _reference(network, rounded, images, described)
     return replace(rest, files=ALL_BUT_PACKED), replace(packed, files=(PACKED,))
 
 
@@ -171,17 +169,11 @@ def without_c(references: Sequence[Reference]) -> tuple[Reference, ...]:
 
 def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
     """The references, except for C, which is compared with the model in integers: that is the last."""
-    images = references[0].vectors.images
-    made = replace(
-        references[0],
-        vectors=TestVectors(images, evaluate_integer(model, images)),
-        network=IntegerNetwork(model),
-        described=INTEGER,
-        files=(C,),
-        exact=True,
-        original=references[0].network,
-    )
-    return *without_c(references), made
+    first = references[0]
+    vectors = TestVectors(first.vectors.images, evaluate_integer(model, first.vectors.images))
+    described = f"for {C} its model in integers in torch, bit for bit"
+    integers = replace(first, vectors=vectors, network=IntegerNetwork(model), described=described, files=(C,))
+    return *without_c(references), replace(integers, exact=True, original=first.network)
 
 
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:

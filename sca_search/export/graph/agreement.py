@@ -58,6 +58,14 @@ def compare(
     runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float, *, has_classes: bool = True
 ) -> dict[str, Agreement]:
     """Runs every format on the batches, each as long as it has used less than `seconds` of its own."""
+    answers, expected = _timed(runs, reference, batches, seconds)
+    return {name: agreement(found, expected[: len(found)], has_classes=has_classes) for name, found in answers.items()}
+
+
+def _timed(
+    runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float
+) -> tuple[dict[str, NDArray[np.floating]], NDArray[np.floating]]:
+    """The answers of each and of the reference; what answers fewer batches has those of the first."""
     clocks = {name: _Clock(run, seconds) for name, run in runs.items()}
     expected: list[NDArray[np.floating]] = []
     answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in runs}
@@ -69,11 +77,8 @@ def compare(
         expected.append(reference_clock(images))
         for name in waiting:
             answers[name].append(clocks[name](images))
-    return {
-        name: agreement(np.concatenate(found), np.concatenate(expected[: len(found)]), has_classes=has_classes)
-        for name, found in answers.items()
-        if found
-    }
+    found = {name: np.concatenate(each) for name, each in answers.items() if each}
+    return found, np.concatenate(expected) if expected else np.empty(0)
 
 
 def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
@@ -86,8 +91,8 @@ def compare_classes(
     runs: tuple[Run, Run], batches: Iterable[Floats], labels: Callable[[], NDArray[np.int64]] | None, seconds: float
 ) -> str:
     """The classes of two models, which need not be equal, as a sentence; each runs for at most this many seconds."""
-    pairs = [(mine.argmax(1), other.argmax(1)) for mine, other in _timed_pairs(runs, batches, seconds)]
-    mine, other = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    answers, others = _timed({"mine": runs[0]}, runs[1], batches, seconds)
+    mine, other = answers["mine"].argmax(1), others.argmax(1)
     text = f"the same class for {(mine == other).sum()} of {len(mine)} validation images"
     if labels is None:
         return text
@@ -98,20 +103,10 @@ def compare_classes(
 
 def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
     """The difference of the values of two models, which need not be equal, as a sentence."""
-    pairs = [np.stack(pair).astype(np.float64) for pair in _timed_pairs(runs, batches, seconds)]
-    mine, other = np.concatenate(pairs, axis=1)
+    answers, others = _timed({"mine": runs[0]}, runs[1], batches, seconds)
+    mine, other = answers["mine"].astype(np.float64), others.astype(np.float64)
     every = np.abs(mine - other) / (float(np.abs(other).max()) or 1.0)
     return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
-
-
-def _timed_pairs(
-    runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float
-) -> Iterator[tuple[NDArray[np.floating], NDArray[np.floating]]]:
-    clocks = _Clock(runs[0], seconds), _Clock(runs[1], seconds)
-    for batch in batches:
-        if not all(clock.has_time for clock in clocks):
-            return
-        yield clocks[0](batch), clocks[1](batch)
 
 
 class _Clock:

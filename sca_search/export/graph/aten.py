@@ -169,10 +169,6 @@ def _activation(kind: r.ActivationKind, call: Call) -> Value:
     return call.add(r.Activation, [call.unpadded(call.arguments[0])], call.shape, kind=kind)
 
 
-def _gelu(call: Call) -> Value:
-    return _activation("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call)
-
-
 def _leaky_relu(call: Call) -> Value:
     slope = float(np.float32(call["negative_slope"]))
     return call.add(r.Activation, [call.value("self")], call.shape, kind="leaky_relu", slope=slope)
@@ -289,7 +285,7 @@ _TABLE: dict[Any, Callable[[Call], Any]] = {
     _aten.permute.default: _permute,
     _aten.constant_pad_nd.default: _pad,
     _aten.pad.default: _pad,
-    _aten.gelu.default: _gelu,
+    _aten.gelu.default: lambda call: _activation("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call),
     _aten.leaky_relu.default: _leaky_relu,
     _aten.hardtanh.default: partial(_clamp, "min_val", "max_val"),
     _aten.clamp.default: partial(_clamp, "min", "max"),

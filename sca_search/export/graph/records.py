@@ -172,16 +172,8 @@ class ChannelAffine(Record):
 
 
 RECORDS: tuple[type[Record], ...] = (
-    Convolution,
-    Linear,
-    Pool,
-    AdaptivePool,
-    Activation,
-    Add,
-    Multiply,
-    Concat,
-    Reshape,
-    ChannelAffine,
+    *WeightRecord.__subclasses__(),
+    *(kind for kind in Record.__subclasses__() if kind is not WeightRecord),
 )
 """All types of records. Every exporter has a table with an entry for each."""
 

@@ -47,16 +47,10 @@ def trace(
     _check_kinds(model, program)
     walk = _Walk(model, program, ternary_layers)
     output = walk.run()
-    channels = input_shape[0]
-    graph = Graph(
-        input_shape=input_shape,
-        mean=np.asarray([0.0] * channels if mean is None else mean, dtype=np.float32),
-        std=np.asarray([1.0] * channels if std is None else std, dtype=np.float32),
-        records=tuple(walk.records),
-        output=output.name,
-        class_names=tuple(map(str, range(output.shape[0])) if class_names is None else class_names),
-        about=dict(about or {}),
-    )
+    means = np.asarray([0.0] * input_shape[0] if mean is None else mean, dtype=np.float32)
+    stds = np.asarray([1.0] * input_shape[0] if std is None else std, dtype=np.float32)
+    names = tuple(map(str, range(output.shape[0])) if class_names is None else class_names)
+    graph = Graph(input_shape, means, stds, tuple(walk.records), output.name, names, dict(about or {}))
     graph = fold_affines(graph)
     check_graph(graph)
     return graph
@@ -81,13 +75,10 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
 
 
 # Layers whose operations would be rejected one by one, with less helpful messages.
-_UNKNOWN_KINDS: dict[type[nn.Module], str] = {
-    Attention: "attention",
-    nn.MultiheadAttention: "attention",
-    nn.Conv3d: "a convolution over volumes",
-    nn.ConvTranspose1d: "a transposed convolution",
-    nn.ConvTranspose2d: "a transposed convolution",
-    nn.ConvTranspose3d: "a transposed convolution",
+_UNKNOWN_KINDS: dict[tuple[type[nn.Module], ...], str] = {
+    (Attention, nn.MultiheadAttention): "attention",
+    (nn.Conv3d,): "a convolution over volumes",
+    (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d): "a transposed convolution",
 }
 
 

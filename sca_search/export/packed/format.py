@@ -32,6 +32,7 @@ KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for ki
 """Types of records by the names that files have for them, such as adaptive_pool."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _STRICT = ConfigDict(extra="forbid", strict=True)
+_FROM_LIST = Strict(False)  # of a tuple, which is a list in JSON; what is in it is not converted
 
 
 def describe(record: r.Record) -> dict[str, Any]:
@@ -54,16 +55,14 @@ def _description_of(kind: type[r.Record]) -> type[BaseModel]:
     known: dict[str, Any] = {"type": (Literal[_NAMES[kind]], ...)}
     for field in fields(kind):
         if field.name not in r.ARRAYS:
-            type_ = _from_list(hints[field.name]) if get_origin(hints[field.name]) is tuple else hints[field.name]
-            known[field.name] = (type_, ... if field.default is MISSING else field.default)
+            hint = hints[field.name]
+            known[field.name] = (
+                Annotated[hint, _FROM_LIST] if get_origin(hint) is tuple else hint,
+                ... if field.default is MISSING else field.default,
+            )
     if issubclass(kind, r.WeightRecord):
-        known |= {"ternary": (bool, ...), "weight_shape": (_from_list(r.Shape), ...)}
+        known |= {"ternary": (bool, ...), "weight_shape": (Annotated[r.Shape, _FROM_LIST], ...)}
     return create_model(kind.__name__, __config__=_STRICT, **known)
-
-
-def _from_list(type_: Any) -> Any:
-    """A tuple that is a list in JSON; what is in it is not converted."""
-    return Annotated[type_, Strict(False)]
 
 
 _KINDS = tuple(map(_description_of, r.RECORDS))
@@ -71,10 +70,10 @@ _DESCRIPTION: Any = Annotated[Union[_KINDS], Field(discriminator="type")]  # noq
 _MODEL: Any = create_model(
     "Model",
     __config__=_STRICT,
-    input_shape=(_from_list(r.Shape), ...),
+    input_shape=(Annotated[r.Shape, _FROM_LIST], ...),
     records=(Annotated[list[_DESCRIPTION], Field(min_length=1, max_length=MOST_RECORDS)], ...),
     output=(str, ...),
-    class_names=(_from_list(tuple[str, ...]), ...),
+    class_names=(Annotated[tuple[str, ...], _FROM_LIST], ...),
 )
 
 
@@ -101,6 +100,7 @@ def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) 
     """The file's content."""
     check_graph(graph)
     check_vectors(graph, vectors)
+    graph = round_to_half(graph) if half else graph
     tensors: Tensors = {"input.mean": graph.mean, "input.std": graph.std}
     for record in graph.records:
         tensors |= _tensors(record, half=half)
@@ -147,23 +147,17 @@ def _json(value: Any) -> str:
 
 def round_to_half(graph: r.Graph) -> r.Graph:
     """The graph with all numbers but trits rounded to float16, as `half` stores them."""
-    records = []
-    for record in graph.records:
-        halves: dict[str, Any] = {
-            name: _half(record, name, values).astype(np.float32)
-            for name, values in record.arrays.items()
-            if values.dtype == np.float32
-        }
-        records.append(replace(record, **halves))
-    return replace(graph, records=tuple(records))
-
-
-def _half(record: r.Record, field: str, values: r.Floats) -> NDArray[np.float16]:
     with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    if not np.isfinite(halves).all():
-        raise ExportError(f"{record.name}: its {field} has a number too large for float16")
-    return halves
+        return replace(graph, records=tuple(map(_rounded, graph.records)))
+
+
+def _rounded(record: r.Record) -> r.Record:
+    floats = {name: values for name, values in record.arrays.items() if values.dtype == np.float32}
+    halves: dict[str, Any] = {name: values.astype(np.float16).astype(np.float32) for name, values in floats.items()}
+    for name, values in halves.items():
+        if not np.isfinite(values).all():
+            raise ExportError(f"{record.name}: its {name} has a number too large for float16")
+    return replace(record, **halves)
 
 
 def _tensors(record: r.Record, *, half: bool) -> Tensors:
@@ -172,7 +166,7 @@ def _tensors(record: r.Record, *, half: bool) -> Tensors:
         if values.dtype == np.int8:
             tensors[f"{record.name}.trits"] = np.frombuffer(encode_trits(values), dtype=np.uint8)
         else:
-            tensors[f"{record.name}.{field}"] = _half(record, field, values) if half else values
+            tensors[f"{record.name}.{field}"] = values.astype(np.float16) if half else values
     return tensors
 
 
@@ -186,15 +180,9 @@ def _graph(metadata: dict[str, str], stored: "_StoredTensors") -> r.Graph:
         first = error.errors()[0]
         rule = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".replace(": Input should be", " must be")
         raise ExportError(f"{rule[:300]}, got {str(first['input'])[:80]}") from error
-    return r.Graph(
-        input_shape=model.input_shape,
-        mean=stored.array("input.mean"),
-        std=stored.array("input.std"),
-        records=tuple(map(stored.record, model.records)),
-        output=model.output,
-        class_names=model.class_names,
-        about=about,
-    )
+    mean, std = stored.array("input.mean"), stored.array("input.std")
+    records = tuple(map(stored.record, model.records))
+    return r.Graph(model.input_shape, mean, std, records, model.output, model.class_names, about)
 
 
 class _StoredTensors:
