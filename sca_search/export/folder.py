@@ -183,18 +183,12 @@ class _Writer:
 
     def metadata(self, folder: Path) -> Metadata:
         """Of the export that will be in this folder."""
-        state = self.network.state_file
-        return Metadata(
-            version=VERSION,
-            input=self.network.input,
-            ternary_layers=self.network.ternary_layers,
-            zeros=dict(self.network.claimed_zeros()),
-            half=self.options.half,
-            largest_values=None if self.integer is None else dict(self.integer.largest),
-            # a relative path stays valid when both folders are moved together
-            state_file=os.path.relpath(state, folder) if state is not None else None,
-            about=self.network.about,
-        )
+        network, state = self.network, self.network.state_file
+        zeros, half = dict(network.claimed_zeros()), self.options.half
+        largest = None if self.integer is None else dict(self.integer.largest)
+        # a relative path stays valid when both folders are moved together
+        place = os.path.relpath(state, folder) if state is not None else None
+        return Metadata(VERSION, network.input, network.ternary_layers, zeros, half, largest, place, network.about)
 
     def _vectors(self, file: str) -> TestVectors:
         return next(each.vectors for each in self.references if file in each.files)

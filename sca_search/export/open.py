@@ -72,11 +72,7 @@ class Reference:
     files: tuple[str, ...] = FILES  # the only ones to open
     exact: bool = False  # whether logits must be equal bit for bit
     original: nn.Module | None = None  # another network, whose classes and accuracy are reported as well
-    kind: str = "classes"  # of the outputs
-
-    @property
-    def has_classes(self) -> bool:
-        return self.kind == "classes"
+    has_classes: bool = True  # otherwise only values are compared
 
 
 def open_folder(folder: Path, reference: Reference, scratch: Path, *, written_here: bool) -> Opened:

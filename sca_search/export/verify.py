@@ -8,6 +8,7 @@ import copy
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +143,9 @@ def choose_vectors(graph: Graph, images: Images | None) -> Floats:
         noise = np.random.default_rng(0).standard_normal((count, *graph.input_shape))
         shape = (-1, *[1] * (len(graph.input_shape) - 1))
         return on_grid((noise * graph.std.reshape(shape) + graph.mean.reshape(shape)).astype(np.float32))
-    indices = {index * images.count // count for index in range(count)}
-    chosen, read = [], 0
-    for batch in images.batches():
-        chosen += [batch[index - read] for index in sorted(indices) if read <= index < read + len(batch)]
-        read += len(batch)
-    return on_grid(np.stack(chosen))
+    chosen = {index * images.count // count for index in range(count)}
+    every = enumerate(chain.from_iterable(images.batches()))
+    return on_grid(np.stack([image for index, image in every if index in chosen]))
 
 
 def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Reference, ...]:
@@ -179,12 +177,6 @@ def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:
     exact = copy.deepcopy(module).eval().double()  # the caller's network is not changed
     logits = torch_run(exact, torch.float64)(images).astype(np.float32)
-    return Reference(
-        vectors=TestVectors(images, logits),
-        claim=network.claimed_zeros(),
-        network=exact,
-        described=described,
-        images=network.images,
-        kind=network.input.kind,
-        state_network=network.normalised(),
-    )
+    vectors, has_classes = TestVectors(images, logits), network.input.kind == "classes"
+    found = Reference(vectors, network.claimed_zeros(), exact, described, network.images, has_classes=has_classes)
+    return replace(found, state_network=network.normalised())

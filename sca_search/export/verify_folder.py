@@ -41,7 +41,8 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, metadata, trained, packed)
     if metadata.largest_values is not None:
         references = _integer_references(folder, metadata, references, trained, packed)
-    shown = [replace(each, images=images, no_images=problem, kind=metadata.input.kind) for each in references]
+    classes = metadata.input.kind == "classes"
+    shown = [replace(each, images=images, no_images=problem, has_classes=classes) for each in references]
     return verify(folder, shown, seconds=seconds)
 
 

@@ -66,19 +66,19 @@ def _timed(
     runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float
 ) -> tuple[dict[str, NDArray[np.floating]], NDArray[np.floating]]:
     """The answers of each and of the reference; what answers fewer batches has those of the first."""
-    clocks = {name: _Clock(run, seconds) for name, run in runs.items()}
-    expected: list[NDArray[np.floating]] = []
-    answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in runs}
-    reference_clock = _Clock(reference, seconds)
+    every = {"": reference, **runs}
+    left = dict.fromkeys(every, seconds)
+    answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in every}
     for images in batches:
-        waiting = [name for name, clock in clocks.items() if clock.has_time]
-        if not waiting or not reference_clock.has_time:
+        waiting = [name for name in every if left[name] > 0]
+        if "" not in waiting or len(waiting) == 1:
             break
-        expected.append(reference_clock(images))
         for name in waiting:
-            answers[name].append(clocks[name](images))
+            began = time.monotonic()
+            answers[name].append(every[name](images))
+            left[name] -= time.monotonic() - began
     found = {name: np.concatenate(each) for name, each in answers.items() if each}
-    return found, np.concatenate(expected) if expected else np.empty(0)
+    return found, found.pop("", np.empty(0))
 
 
 def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
@@ -107,21 +107,3 @@ def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: fl
     mine, other = answers["mine"].astype(np.float64), others.astype(np.float64)
     every = np.abs(mine - other) / (float(np.abs(other).max()) or 1.0)
     return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
-
-
-class _Clock:
-    """A run that counts the seconds it took."""
-
-    def __init__(self, run: Run, seconds: float) -> None:
-        self._run = run
-        self._left = seconds
-
-    @property
-    def has_time(self) -> bool:
-        return self._left > 0
-
-    def __call__(self, images: Floats) -> NDArray[np.floating]:
-        began = time.monotonic()
-        answers = self._run(images)
-        self._left -= time.monotonic() - began
-        return answers

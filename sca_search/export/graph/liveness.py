@@ -52,7 +52,8 @@ def _effective_weights(graph: r.Graph, shapes: Mapping[str, r.Shape]) -> dict[st
             constants[record.name] = np.where(nothing, record.bias, np.nan)
         else:
             rule = _CONSTANTS.get(type(record))
-            known = None if rule is None else rule(record, *inputs, shapes[record.inputs[0]])
+            with np.errstate(invalid="ignore"):
+                known = None if rule is None else rule(record, *inputs, shapes[record.inputs[0]])
             constants[record.name] = np.full(record.shape[0], np.nan) if known is None else known
     return weights
 
@@ -65,18 +66,13 @@ def _without_inputs(record: r.WeightRecord, zero: _Mask) -> Any:
     return weight
 
 
-def _activated(record: r.Activation, values: _Constants, *_: Any) -> _Constants:
-    with np.errstate(invalid="ignore"):
-        return apply(record, [values])
-
-
 def _reshaped(record: r.Reshape, values: _Constants, source: r.Shape) -> _Constants:
     cells = np.broadcast_to(values.reshape(-1, *[1] * (len(source) - 1)), source).reshape(record.shape[0], -1)
     return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
 
 
 _CONSTANTS: dict[type[r.Record], Callable[..., _Constants]] = {
-    r.Activation: _activated,
+    r.Activation: lambda record, values, _: apply(record, [values]),
     # the mean of others may count a border of zeros
     r.Pool: lambda _, values, *__: np.where(values == 0, 0.0, np.nan),
     r.AdaptivePool: lambda _, values, *__: np.where(values == 0, 0.0, np.nan),

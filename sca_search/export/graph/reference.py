@@ -97,13 +97,7 @@ def adaptive_windows(size: int, parts: int) -> list[slice]:
     return [slice(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
 
 
-def _erf(x: Values) -> Values:
-    values: Values = np.vectorize(math.erf, otypes=[np.float64])(x)  # numpy has none
-    return values
-
-
-def _hardsigmoid(x: Values) -> Values:
-    return np.clip(x + 3, 0, 6) / 6
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none
 
 
 def _sigmoid(x: Values) -> Values:
@@ -113,8 +107,8 @@ def _sigmoid(x: Values) -> Values:
 _FUNCTIONS: dict[str, Callable[[Values], Values]] = {
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": lambda x: x * _hardsigmoid(x),
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "hardswish": lambda x: x * (np.clip(x + 3, 0, 6) / 6),
     "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: x * (1 + _erf(x / np.sqrt(2))) / 2,

@@ -89,21 +89,13 @@ def _adaptive_pool(_step: _Step, record: r.AdaptivePool, x: Tensor) -> Tensor:
     return pooled
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "tanh": torch.tanh,
-}
-
-
 def _activation(_step: _Step, record: r.Activation, x: Tensor) -> Tensor:
-    return F.leaky_relu(x, record.slope) if record.kind == "leaky_relu" else _FUNCTIONS[record.kind](x)
+    if record.kind == "leaky_relu":
+        return F.leaky_relu(x, record.slope)
+    if record.kind == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    function: Callable[[Tensor], Tensor] = getattr(F, record.kind)  # torch has the same names
+    return function(x)
 
 
 _MEANING: dict[type[r.Record], Callable[..., Tensor]] = {

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.aten import EXPORTABLE, translate
-from sca_search.export.graph.call import BATCH, Call, Value, as_map, depends_on_input
+from sca_search.export.graph.aten import BATCH, EXPORTABLE, Call, Value, as_map, depends_on_input, translate
 from sca_search.export.graph.fold import fold_affines
 from sca_search.export.graph.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.graph.shapes import check_graph
@@ -109,7 +108,11 @@ class _Walk:
         self._scaled = {name for name, module in model.named_modules() if has_output_scale(module)}
 
     def run(self) -> Value:
-        constants = self._constants()
+        signature, state = self._program.graph_signature, self._program.state_dict | self._program.constants
+        targets = (
+            signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+        )
+        constants = {name: state[target].detach() for name, target in targets.items() if target in state}
         for node in self._program.graph.nodes:
             if node.op == "placeholder":
                 self._known[node] = constants[node.name] if node.name in constants else self._input(node)
@@ -120,14 +123,6 @@ class _Walk:
             else:
                 raise ExportError(f"{node.name}: the operation {node.op} cannot be exported")
         raise AssertionError("a program ends with its output")
-
-    def _constants(self) -> dict[str, Tensor]:
-        signature = self._program.graph_signature
-        state = self._program.state_dict | self._program.constants
-        targets = (
-            signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
-        )
-        return {name: state[target].detach() for name, target in targets.items() if target in state}
 
     def _input(self, node: Node) -> Value:
         shape = tuple(node.meta["val"].shape)[1:]
