@@ -1,18 +1,4 @@
-"""The hierarchy of errors.
-
-    ScaError                 anything this package raises on purpose
-    ├── InputError           invalid input: one sentence, exit code 2, nothing written
-    │   ├── SpecError        a study file or a flag
-    │   ├── DataError        a data set: unknown, unreachable, malformed
-    │   ├── ModelError       a network: unknown, or without a layer to ternarize
-    │   ├── RunError         a run folder: missing, damaged, or of another study
-    │   │   ├── TakenError       in use by another process
-    │   │   └── CheckpointError  an interrupted training cannot be resumed; it starts again
-    │   └── ExportError      a network that a format does not support, or an invalid exported file
-    ├── StorageError         a full disk or a folder that is not writable; exit code 2
-    ├── DivergenceError      training diverged (NaN or infinity); ends its trial, not the study
-    ├── LimitError           training ran out of memory or time; ends its trial, not the study
-    └── CodeError            the user's code failed during a study; ends its trial, not the study
+"""The hierarchy of errors. A command ends with exit code 2 after an InputError or a StorageError.
 
 A message says where, what, the rule, and the actual value.
 """
@@ -26,7 +12,7 @@ class ScaError(Exception):
 
 
 class InputError(ScaError):
-    """The user's input is invalid."""
+    """The user's input is invalid: reported in one sentence, and nothing is written."""
 
 
 class SpecError(InputError):
@@ -50,7 +36,7 @@ class TakenError(RunError):
 
 
 class CheckpointError(RunError):
-    """An interrupted training cannot be resumed from its checkpoint."""
+    """An interrupted training cannot be resumed from its checkpoint; it starts again."""
 
 
 class ExportError(InputError):
@@ -58,7 +44,7 @@ class ExportError(InputError):
 
 
 class StorageError(ScaError):
-    """The run's files could not be written."""
+    """The run's files could not be written: the disk is full, or a folder is not writable."""
 
 
 DIVERGED = "diverged: "
@@ -66,18 +52,18 @@ DIVERGED = "diverged: "
 
 
 class DivergenceError(ScaError):
-    """Training diverged (NaN or infinity)."""
+    """Training diverged (NaN or infinity); ends its trial, not the study."""
 
     def __str__(self) -> str:
         return f"{DIVERGED}{super().__str__()}"
 
 
 class LimitError(ScaError):
-    """Training ran out of memory or time."""
+    """Training ran out of memory or time; ends its trial, not the study."""
 
 
 class CodeError(ScaError):
-    """The user's network, loss, metric or data set raised an error, or returned an invalid value."""
+    """The user's network, loss, metric or data set failed during a study; ends its trial, not the study."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from sca_search.cli.completion import complete_from
 from sca_search.cli.options import check_seeds, option, study_options
 from sca_search.errors import DataError, SpecError
-from sca_search.paper.cells import QUICK, Extent, cells_of, full_epochs, require_one_network, select_networks
+from sca_search.paper.cells import QUICK, Cell, Extent, cells_of, full_epochs, require_one_network, select_networks
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
@@ -18,6 +18,7 @@ from sca_search.system.signals import stop_on_interrupt
 if TYPE_CHECKING:
     from sca_search.paper.comparison import RankCorrelation, Row
     from sca_search.paper.reproduce import Plan
+    from sca_search.paper.result import CellResult
 
 _OUT = Path("runs") / "paper"
 
@@ -54,9 +55,9 @@ def reproduce_command(
     cells = select_networks(cells_of(figures), network or ())
     if weights is not None:
         require_one_network(cells, weights)
-    info().print(f"Table {table}: {TITLES[table]}", style="bold", highlight=False)
+    info().print(f"Table {table}: {TITLES[table]}", style="bold")
     if shortened := extent.describe(full_epochs(cell) for cell in cells):
-        info().print(f"shortened: {shortened}", highlight=False, soft_wrap=True)
+        info().print(f"shortened: {shortened}", soft_wrap=True)
     folder = out / f"table-{table}{'-quick' if quick else ''}"
     say("loading torch")
     from sca_search.paper.reproduce import Plan
@@ -66,8 +67,8 @@ def reproduce_command(
 
 
 def _check_options(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
-    lengths = {"--quick": quick, "--hours": hours is not None, "--epochs": epochs is not None}
-    used = [flag for flag, is_used in lengths.items() if is_used]
+    lengths = {"--quick": quick or None, "--hours": hours, "--epochs": epochs}
+    used = [flag for flag, value in lengths.items() if value is not None]
     if len(used) > 1:
         raise SpecError(f"{' and '.join(used)} cannot be given together: each sets the number of epochs")
     if hours is not None and not 0 < hours < float("inf"):
@@ -80,7 +81,6 @@ def _check_options(quick: bool, hours: float | None, epochs: int | None, data_di
 
 def _run(table: str, plan: "Plan") -> None:
     from sca_search.dashboard import PageWriter
-    from sca_search.paper.comparison import rows_of
     from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
     from sca_search.study.progress import StudyDisplay
     from sca_search.training.fit import StopRequestedError
@@ -92,10 +92,9 @@ def _run(table: str, plan: "Plan") -> None:
             done = Reproduced(finished_results(plan), stopped=True)
         except DataError:  # of a later cell: print the results of earlier ones
             if finished := finished_results(plan):
-                _print(table, plan, rows_of(figures_of(table), finished), len(finished))
+                _print(table, plan, finished)
             raise
-    rows = rows_of(figures_of(table), done.results)
-    ranks = _print(table, plan, rows, len(done.results))
+    rows, ranks = _print(table, plan, done.results)
     print_json(
         {
             "table": table,
@@ -112,15 +111,19 @@ def _run(table: str, plan: "Plan") -> None:
         raise typer.Exit(stop.exit_code)
 
 
-def _print(table: str, plan: "Plan", rows: "list[Row]", finished: int) -> "list[RankCorrelation]":
-    from sca_search.paper.comparison import rank_correlations
+def _print(table: str, plan: "Plan", finished: "dict[Cell, CellResult]") -> "tuple[list[Row], list[RankCorrelation]]":
+    from sca_search.paper.comparison import rank_correlations, rows_of
 
+    rows = rows_of(figures_of(table), finished)
     ranks = rank_correlations(rows)
     results().print(_grid(rows) if table in GRIDS else _list(rows))
-    for line in _rank_lines(ranks):
-        results().print(line, highlight=False)
-    results().print(f"{finished} of {len(plan.cells)} cells finished, in {plan.out}", highlight=False)
-    return ranks
+    for rank in ranks:
+        ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
+        paper = "none" if rank.paper is None else f"{rank.paper:.3f}"
+        line = f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}"
+        results().print(line)
+    results().print(f"{len(finished)} of {len(plan.cells)} cells finished, in {plan.out}")
+    return rows, ranks
 
 
 def _list(rows: "list[Row]") -> Table:
@@ -129,17 +132,8 @@ def _list(rows: "list[Row]") -> Table:
     table = Table(*names)
     for row in rows:
         figure = row.figure
-        table.add_row(
-            figure.dataset,
-            figure.network,
-            figure.method,
-            figure.weights,
-            figure.metric,
-            _number(figure.value, figure.sd),
-            _ours(row),
-            _number(row.sparsity),
-            *_amount(row),
-        )
+        what = (figure.dataset, figure.network, figure.method, figure.weights, figure.metric)
+        table.add_row(*what, _number(figure.value, figure.sd), _ours(row), _number(row.sparsity), *_amount(row))
     return table
 
 
@@ -150,23 +144,15 @@ def _grid(rows: "list[Row]") -> Table:
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
     accuracies = [row for row in rows if row.figure.metric == "top1"]
     for zeros, correct in zip(sparsities, accuracies, strict=True):
-        figure = zeros.figure
-        table.add_row(
-            f"{figure.strength_lambda:g}",
-            f"{figure.alpha:g}",
-            _number(figure.value),
-            _ours(zeros),
-            _number(correct.figure.value),
-            _ours(correct),
-            *_amount(zeros),
-        )
+        point = (f"{zeros.figure.strength_lambda:g}", f"{zeros.figure.alpha:g}")
+        values = (text for row in (zeros, correct) for text in (_number(row.figure.value), _ours(row)))
+        table.add_row(*point, *values, *_amount(zeros))
     return table
 
 
 def _ours(row: "Row") -> str:
-    if row.ours is None:
-        return f"{row.failed} diverged" if row.failed else ""
-    return _number(row.ours, row.ours_sd) + (f", {row.failed} diverged" if row.failed else "")
+    failed = f"{row.failed} diverged" if row.failed else ""
+    return ", ".join(part for part in (_number(row.ours, row.ours_sd), failed) if part)
 
 
 def _amount(row: "Row") -> tuple[str, str]:
@@ -174,16 +160,4 @@ def _amount(row: "Row") -> tuple[str, str]:
 
 
 def _number(value: float | None, sd: float | None = None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
-
-
-def _rank_lines(ranks: "list[RankCorrelation]") -> list[str]:
-    """The rank correlation of sparsity and α, per λ."""
-    lines = []
-    for rank in ranks:
-        ours = "not enough cells" if rank.ours is None else f"{rank.ours:.3f} in {rank.cells} cells"
-        paper = "none" if rank.paper is None else f"{rank.paper:.3f}"
-        lines.append(f"λ {rank.strength_lambda:g}: Spearman of sparsity and α: paper {paper}, ours {ours}")
-    return lines
+    return "" if value is None else f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")

@@ -2,8 +2,7 @@
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import FLAGS, differences, read_toml, resolve
-from sca_search.config.recipe import RecipeSpec
 from sca_search.config.schedule import Schedule
-from sca_search.config.study import StudySpec
+from sca_search.config.study import RecipeSpec, StudySpec
 
 __all__ = ["FLAGS", "Candidate", "RecipeSpec", "Schedule", "StudySpec", "differences", "read_toml", "resolve"]

@@ -75,15 +75,13 @@ FLAGS = {name: flag.key for name, flag in STUDY_FLAGS.items()}
 def resolve(study_file: Path | None, flags: Mapping[str, object]) -> StudySpec:
     """The spec of a study file and flags; a flag of None is not set."""
     values = read_toml(study_file) if study_file else {}
-    by_flag: dict[str, str] = {}
-    if isinstance(values.get("goal"), dict):
-        for goal in _overridden_goals(flags):
-            values["goal"].pop(goal, None)
-    for flag, value in flags.items():
-        if value is not None:
-            key = FLAGS[flag]
-            _put(values, key.split("."), value)
-            by_flag[key] = f"--{flag.replace('_', '-')}"
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    if isinstance(values.get("goal"), dict):  # a goal replaces all of the file's, a budget only the front
+        replaced = GOALS if given.keys() & {*GOALS} else ("front",) if given.keys() & {*BUDGETS} else ()
+        values["goal"] = {key: value for key, value in values["goal"].items() if key not in replaced}
+    for flag, value in given.items():
+        _put(values, FLAGS[flag].split("."), value)
+    by_flag = {FLAGS[flag]: f"--{flag.replace('_', '-')}" for flag in given}
     where = str(study_file) if study_file else "the command line"
     _check_no_passwords(values, where)
     try:
@@ -105,13 +103,6 @@ def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
         elif isinstance(value, str | Path) and holds_password(str(value)):
             shown = scrub(str(value))
             raise SpecError(f"{where}: {key} must not be an address with a password, got {shown!r}")
-
-
-def _overridden_goals(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """The goals of the file that the flags replace: all of them by a goal, only `front` by a budget."""
-    if any(flags.get(goal) is not None for goal in GOALS):
-        return GOALS
-    return ("front",) if any(flags.get(budget) is not None for budget in BUDGETS) else ()
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sca_search.config.metrics import METRIC_TABLE
-from sca_search.config.references import is_reference
-from sca_search.errors import nearest_name
 
 # Data sets with their loaders, module.function in sca_search.data. A name that ends in a colon is followed by a path.
 DATA = {
@@ -25,7 +23,8 @@ DATA = {
 MODELS = ("lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "resnet18", "alexnet")
 Augmentation = Literal["none", "crop-flip", "scale-aspect"]
 
-# Losses and metrics by kind of task; the first of each kind is the default.
+Kind = Literal["classes", "multi-label", "regression"]  # of a task
+# Losses and metrics by kind; the first of each kind is the default.
 LOSSES = {
     "classes": ("cross-entropy", "balanced-cross-entropy"),
     "multi-label": ("binary-cross-entropy",),
@@ -36,7 +35,6 @@ METRICS = {
     for kind in ("classes", "multi-label", "regression")
 }
 ACCURACY = "accuracy"
-FRACTIONS = frozenset(name for name, info in METRIC_TABLE.items() if info.is_fraction)
 
 Levels = Literal["{-1,0,+1}", "{-1,+1}", "{-a,0,+a}", "{-a,+a}", "{-a,0,+b}", "float"]
 SCA = "sca"
@@ -81,7 +79,7 @@ NOT_IMPLEMENTED = {
 
 def is_fraction(metric: str) -> bool:
     """Whether a metric lies between 0 and 1 and is shown in percent."""
-    return metric in FRACTIONS
+    return metric in METRIC_TABLE and METRIC_TABLE[metric].is_fraction
 
 
 def at_most_one(metric: str | None) -> bool:
@@ -110,11 +108,3 @@ def metric_scale(metric: str, level: float) -> float:
     1 for fractions and r2; for a metric with a unit of its own, the magnitude of a value that it reached.
     """
     return 1.0 if at_most_one(metric) else abs(level) or 1.0
-
-
-def check_name(name: str, names: dict[str, tuple[str, ...]]) -> str:
-    """Return a known name or a reference to a function unchanged; ValueError with the nearest name otherwise."""
-    known = sorted({each for of_kind in names.values() for each in of_kind})
-    if name in known or is_reference(name):
-        return name
-    raise ValueError(f"must be one of {', '.join(known)}, or module:function, got {name!r}{nearest_name(name, known)}")

@@ -25,88 +25,35 @@ At full length q and r are 1: the paper's own values, and Θ = atanh w.
 """
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from sca_search.config.candidate import START_SPREAD, Candidate
-from sca_search.config.schedule import Constant, NonNegativeFloat, Schedule, Steps
-from sca_search.config.types import BoundedFloat, EpochFactors, PositiveFloat, PositiveInt
+from sca_search.config.schedule import Constant, Schedule, Steps
+from sca_search.config.study import RecipeSpec, StudySpec
 
-if TYPE_CHECKING:
-    from sca_search.config.study import StudySpec
-
-# The spread of Θ at which both basins hold many weights, for α between 0.01 and 1.
 # λ is not raised above this: on MNIST a hundredth of it already leaves next to nothing between the basins.
 _MAX_LAMBDA = 0.1
 
 
-class RecipeSpec(BaseModel):
-    """The paper's values for one network on one data set; epochs are those of the full-length training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    epochs: PositiveInt
-    images: PositiveInt | None = None  # per epoch at full length; a smaller data.train_limit shortens training as well
-    alpha: NonNegativeFloat
-    strength_lambda: BoundedFloat  # λ itself
-    lambda_steps: EpochFactors = ()
-    learning_rate: BoundedFloat
-    learning_rate_steps: EpochFactors = ()  # empty: one-cycle schedule
-    optimizer: Literal["adam"] = "adam"
-    initialisation: Literal["xavier", "pretrained"] = "xavier"
-    tanh: bool = True  # false: W = Θ without bounds, the paper's ablation
-    # Root mean square of Θ at the start. None: that of the initial weights at full length, rescaled in shorter runs.
-    spread: PositiveFloat | None = None
-
-
-@dataclass(frozen=True)
-class ScaledRecipe:
-    """The values of a recipe that depend on the length of the training."""
-
-    epoch_fraction: float  # q
-    step_fraction: float  # r
-    strength: Schedule  # λ
-    learning_rate_steps: EpochFactors
-    spread: float | None
-    rescaling: float
-
-
-def scale_recipe(spec: "StudySpec") -> ScaledRecipe:
-    """The recipe of a study, scaled to the study's number of epochs and images."""
-    recipe = _recipe_of(spec)
-    epochs = spec.train.epochs / recipe.epochs
-    steps = min(1.0, epochs * _image_fraction(spec, recipe))
-    return ScaledRecipe(
-        epoch_fraction=epochs,
-        step_fraction=steps,
-        strength=_scaled_lambda(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
-        learning_rate_steps=_scaled_steps(recipe.learning_rate_steps, epochs),
-        spread=recipe.spread if recipe.spread is not None or steps == 1.0 else START_SPREAD,
-        rescaling=1.0 if recipe.spread is not None else 1.0 - steps,
-    )
-
-
-def recipe_candidate(spec: "StudySpec", seed: int) -> Candidate:
-    """The only candidate of a study with a recipe."""
-    recipe, scaled = _recipe_of(spec), scale_recipe(spec)
+def recipe_candidate(spec: StudySpec, seed: int) -> Candidate:
+    """The only candidate of a study with a recipe, scaled to the study's number of epochs and images."""
+    recipe, epochs, steps = _length_of(spec)
+    is_rescaled = recipe.spread is None and steps < 1.0
     return Candidate(
         sparsity=0.0,  # not planned, and not made exact
         exact=False,
         form="paper" if recipe.tanh else "no-tanh",
-        spread=scaled.spread,
-        rescaling=scaled.rescaling,
+        spread=START_SPREAD if is_rescaled else recipe.spread,
+        rescaling=1.0 - steps if recipe.spread is None else 1.0,
         from_dense=recipe.initialisation == "pretrained",
         alpha=Constant(value=recipe.alpha),
-        strength=scaled.strength,
+        strength=_scaled_lambda(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
         strength_is_lambda=True,
         sharpness=Constant(value=1.0),
         learning_rate=recipe.learning_rate,
         latent_learning_rate=recipe.learning_rate,
-        learning_rate_steps=scaled.learning_rate_steps,
+        learning_rate_steps=tuple((epoch * epochs, factor) for epoch, factor in recipe.learning_rate_steps),
         epochs=spec.train.epochs,
         frozen_epochs=spec.train.frozen_epochs,
         frozen_learning_rate=recipe.learning_rate,
@@ -114,32 +61,46 @@ def recipe_candidate(spec: "StudySpec", seed: int) -> Candidate:
     )
 
 
-def describe_scaling(spec: "StudySpec") -> str:
+def describe_scaling(spec: StudySpec) -> str:
     """A sentence on what the length of the training changes in the recipe."""
-    recipe, scaled = _recipe_of(spec), scale_recipe(spec)
-    if scaled.step_fraction == 1.0:
-        if scaled.epoch_fraction == 1.0:
-            return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"
+    recipe, epochs, steps = _length_of(spec)
+    if steps == epochs == 1.0:
+        return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"
+    if steps == 1.0:
         images = _image_fraction(spec, recipe)
         less = f" of {images:.0%} of the images" if images < 1.0 else ""
         return (
             f"recipe stretched to {spec.train.epochs} epochs instead of {recipe.epochs}{less}: steps of rates and λ "
             "come at the same fractions of training, everything else is the paper's own"
         )
-    first, last = (scaled.strength.at(epoch, spec.train.epochs) for epoch in (0.0, float(spec.train.epochs)))
+    candidate = recipe_candidate(spec, 0)
+    first, last = (candidate.strength.at(epoch, candidate.epochs) for epoch in (0.0, float(candidate.epochs)))
     strength = f"{first:.3g}" if first == last else f"{first:.3g} at first and {last:.3g} at the end,"
     papers = f"{recipe.strength_lambda:g}"
     if recipe.lambda_steps:
         papers += f" and {recipe.strength_lambda * math.prod(by for _, by in recipe.lambda_steps):g}"
     start = f"{recipe.spread} in every layer"
     if recipe.spread is None:
-        power = f"w^{scaled.step_fraction:.2g} · {START_SPREAD:g}^{scaled.rescaling:.2g}"
+        power = f"w^{steps:.2g} · {START_SPREAD:g}^{candidate.rescaling:.2g}"
         start = f"{power}, w being that of the layer's weights"
     return (
-        f"recipe shortened to {scaled.step_fraction:.2%} of its steps, {spec.train.epochs} of {recipe.epochs} epochs: "
+        f"recipe shortened to {steps:.2%} of its steps, {spec.train.epochs} of {recipe.epochs} epochs: "
         f"steps of rates and λ come at the same fractions of training, λ is {strength} instead of {papers}, and Θ "
         f"starts with a root mean square of {start}"
     )
+
+
+def _length_of(spec: StudySpec) -> tuple[RecipeSpec, float, float]:
+    """The recipe of a study, its fraction q of epochs, and its fraction r of steps."""
+    if spec.recipe is None:
+        raise ValueError("the study has no recipe")
+    epochs = spec.train.epochs / spec.recipe.epochs
+    return spec.recipe, epochs, min(1.0, epochs * _image_fraction(spec, spec.recipe))
+
+
+def _image_fraction(spec: StudySpec, recipe: RecipeSpec) -> float:
+    limit = spec.data.train_limit
+    return 1.0 if limit is None or recipe.images is None else min(1.0, limit / recipe.images)
 
 
 def _scaled_lambda(recipe: RecipeSpec, factor: float, fraction: float) -> Schedule:
@@ -151,18 +112,3 @@ def _scaled_lambda(recipe: RecipeSpec, factor: float, fraction: float) -> Schedu
         for (epoch, by), (before, after) in zip(recipe.lambda_steps, pairwise(values), strict=True)
     )
     return Steps(value=values[0], factors=steps) if steps else Constant(value=values[0])
-
-
-def _recipe_of(spec: "StudySpec") -> RecipeSpec:
-    if spec.recipe is None:
-        raise ValueError("the study has no recipe")
-    return spec.recipe
-
-
-def _image_fraction(spec: "StudySpec", recipe: RecipeSpec) -> float:
-    limit = spec.data.train_limit
-    return 1.0 if limit is None or recipe.images is None else min(1.0, limit / recipe.images)
-
-
-def _scaled_steps(steps: EpochFactors, fraction: float) -> EpochFactors:
-    return tuple((epoch * fraction, factor) for epoch, factor in steps)

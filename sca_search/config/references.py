@@ -101,20 +101,17 @@ def _is_installed(filename: str) -> bool:
 
 def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
     try:
-        return _from_file(place, what, error) if place.endswith(".py") else _from_package(place)
+        if place.endswith(".py"):
+            return _from_file(place, what, error)
+        _make_importable(Path.cwd())  # a console script does not search it by itself
+        return importlib.import_module(place)
     except InputError:
         raise
-    except ModuleNotFoundError as raised:
-        if raised.name is not None and (place == raised.name or place.startswith(f"{raised.name}.")):
+    except USER_ERRORS as raised:
+        missing = raised.name if isinstance(raised, ModuleNotFoundError) else None
+        if missing is not None and f"{place}.".startswith(f"{missing}."):
             raise error(f"{what}: there is no module {place!r} to import, here or installed") from raised
         raise error(f"{what}: importing {place} failed with {describe_error(raised)}") from raised
-    except USER_ERRORS as raised:
-        raise error(f"{what}: importing {place} failed with {describe_error(raised)}") from raised
-
-
-def _from_package(place: str) -> ModuleType:
-    _make_importable(Path.cwd())  # a console script does not search it by itself
-    return importlib.import_module(place)
 
 
 def _from_file(place: str, what: str, error: type[InputError]) -> ModuleType:

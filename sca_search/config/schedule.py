@@ -12,9 +12,9 @@ are epochs.
 """
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # Strict: `true` in TOML is not 1. An integer is still accepted as a float.
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0)]
@@ -26,13 +26,21 @@ def elapsed_fraction(epoch: float, epochs: int) -> float:
     return epoch / epochs if epochs else 1.0
 
 
-class _Value(BaseModel):
+def in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """Return steps, pairs of an epoch and a factor, unchanged if their epochs rise."""
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"must name each epoch once, in order, got {epochs}")
+    return steps
+
+
+class Table(BaseModel):
+    """A table of a file: without unknown keys, NaN and infinity."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Constant(_Value):
-    """A constant."""
-
+class Constant(Table):
     kind: Literal["constant"] = "constant"
     value: NonNegativeFloat
 
@@ -40,25 +48,18 @@ class Constant(_Value):
         return self.value
 
 
-class Steps(_Value):
+class Steps(Table):
     """A value that is multiplied by a factor at some epochs."""
 
     kind: Literal["steps"] = "steps"
     value: NonNegativeFloat
-    factors: tuple[tuple[NonNegativeFloat, NonNegativeFloat], ...]
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        epochs = [epoch for epoch, _ in self.factors]
-        if epochs != sorted(set(epochs)):
-            raise ValueError(f"factors must name each epoch once, in order, got {epochs}")
-        return self
+    factors: Annotated[tuple[tuple[NonNegativeFloat, NonNegativeFloat], ...], AfterValidator(in_order)]
 
     def at(self, epoch: float, epochs: int) -> float:  # noqa: ARG002
         return self.value * math.prod(factor for when, factor in self.factors if epoch >= when)
 
 
-class Ramp(_Value):
+class Ramp(Table):
     """From `first` to `last` between the fractions `start` and `stop` of training."""
 
     kind: Literal["ramp"] = "ramp"
@@ -88,7 +89,7 @@ class Ramp(_Value):
         return self.first + (self.last - self.first) * ratio
 
 
-class Tracked(_Value):
+class Tracked(Table):
     """α follows the quantile of |Θ| during training, so that the sparsity is the planned one at every step.
 
     `every` is the number of steps between updates: computing the quantile of a large layer costs as much as its
@@ -106,7 +107,7 @@ class Tracked(_Value):
         return 1.0 if fraction >= self.rise else 1.0 - (1.0 - fraction / self.rise) ** 3
 
 
-class FromPrior(_Value):
+class FromPrior(Table):
     """α is the value of the prior for the planned sparsity at the start of training, and stays constant."""
 
     kind: Literal["prior"] = "prior"
@@ -117,10 +118,7 @@ def _number_is_constant(value: object) -> object:
     return {"kind": "constant", "value": value} if is_number else value
 
 
-Schedule = Annotated[
-    Annotated[Constant | Steps | Ramp, Field(discriminator="kind")], BeforeValidator(_number_is_constant)
-]
-AlphaSchedule = Annotated[
-    Annotated[Constant | Steps | Ramp | Tracked | FromPrior, Field(discriminator="kind")],
-    BeforeValidator(_number_is_constant),
-]
+_Schedule = TypeVar("_Schedule")
+_ByKind = Annotated[Annotated[_Schedule, Field(discriminator="kind")], BeforeValidator(_number_is_constant)]
+Schedule = _ByKind[Constant | Steps | Ramp]
+AlphaSchedule = _ByKind[Constant | Steps | Ramp | Tracked | FromPrior]

@@ -1,20 +1,23 @@
 """The study: frozen, validated tables of settings, as a study file holds them. `load.py` reads files and flags."""
 
 import re
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sca_search.config import types as t
 from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
-from sca_search.config.recipe import RecipeSpec
-from sca_search.config.schedule import Fraction, FromPrior, NonNegativeFloat, Tracked
+from sca_search.config.schedule import Fraction, FromPrior, NonNegativeFloat, Table, Tracked
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
+_UNPLANNED = tuple(name for name, method in METHODS.items() if not method.plans_sparsity)
+_Rule = tuple[bool, str, str]  # whether it is broken, the key, the rule
 
 
 def _key(default: Any, text: str) -> Any:
@@ -29,10 +32,6 @@ def _flag(default: Any, text: str, name: str = "", kind: str = "") -> Any:
 
 def _names_by_kind(names: dict[str, tuple[str, ...]]) -> str:
     return "; ".join(f"{kind}: {', '.join(names[kind])}" for kind in names)
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class GoalSpec(Table):
@@ -93,9 +92,7 @@ class DataSpec(Table):
     image_size: t.Pixels | None = _flag(
         None, "Height and width in pixels to which image files are resized. Default: 64; imagenet 224."
     )
-    train_limit: Annotated[t.Integer, Field(ge=10, lt=2**31)] | None = _flag(
-        None, "Maximum number of training images. Default: all."
-    )
+    train_limit: t.Images | None = _flag(None, "Maximum number of training images. Default: all.")
     normalise: bool = _flag(True, "Normalise inputs per channel, and the targets of a regression.")
     columns: t.Patterns = _flag(
         (), "Input and target columns of hf-disk data: 'image,label'. Default: by type.", name="data_columns"
@@ -166,21 +163,23 @@ class SpaceSpec(Table):
     strength: t.PositiveRange | None = _flag(
         None, "Fix the regularization strength (dimensionless λ) instead of searching it.", kind="float"
     )
-    pull_start: t.FractionRange = _key((0.0, 0.6), "Fraction of training at which λ starts.")
+    pull_start: t.Range[t.FractionBelowOne] = _key((0.0, 0.6), "Fraction of training at which λ starts.")
     growth: t.Growths = _key(("linear", "exponential", "step"), "How λ grows from its start to its final strength.")
-    hold_from: t.HoldRange = _key(
+    hold_from: t.Range[Fraction] = _key(
         (0.3, 0.9), "Form paper: fraction of training after which weights are pinned to their rounded value; 1: never."
     )
     sharpness: t.PositiveRange = _key((100.0, 10000.0), "Form sharpened: β at the end.")
     sharpness_first: t.PositiveRange = _key((1.0, 100.0), "Form sharpened: β at the start.")
-    sharpness_start: t.EarlyRange = _key((0.0, 0.5), "Form sharpened: fraction of training at which β starts to rise.")
+    sharpness_start: t.Range[t.EarlyFraction] = _key(
+        (0.0, 0.5), "Form sharpened: fraction of training at which β starts to rise."
+    )
     gradient_sharpness: t.PositiveRange = _key(
         (0.5, 500.0), "Upper limit of β in the gradient; at or above `sharpness` it is the true gradient."
     )
-    rise: t.FractionRange = _key(
+    rise: t.Range[t.FractionBelowOne] = _key(
         (0.0, 0.7), "Fraction of training in which a tracked sparsity rises to the planned value."
     )
-    spread: t.SpreadRange = _key((0.3, 0.9), "Root mean square of the latents at the start.")
+    spread: t.Range[t.Spread] = _key((0.3, 0.9), "Root mean square of the latents at the start.")
     learning_rate: t.PositiveRange = _key((0.003, 0.02), "Learning rate of the float parameters.")
     latent_learning_rate: t.PositiveRange = _key((0.01, 0.1), "Learning rate of the latents.")
     frozen_learning_rate: t.PositiveRange = _key((0.001, 0.01), "Learning rate of the frozen phase.")
@@ -229,13 +228,26 @@ class SearchSpec(Table):
     space: SpaceSpec = SpaceSpec()
 
 
-class StudySpec(Table):
-    """A study."""
+class RecipeSpec(Table):
+    """The paper's values for one network on one data set; epochs are those of the full-length training."""
 
+    epochs: t.PositiveInt
+    images: t.PositiveInt | None = None  # per epoch at full length; a smaller data.train_limit shortens training too
+    alpha: NonNegativeFloat
+    strength_lambda: t.BoundedFloat  # λ itself
+    lambda_steps: t.EpochFactors = ()
+    learning_rate: t.BoundedFloat
+    learning_rate_steps: t.EpochFactors = ()  # empty: one-cycle schedule
+    optimizer: Literal["adam"] = "adam"
+    initialisation: Literal["xavier", "pretrained"] = "xavier"
+    tanh: bool = True  # false: W = Θ without bounds, the paper's ablation
+    # Root mean square of Θ at the start. None: that of the initial weights at full length, rescaled in shorter runs.
+    spread: t.PositiveFloat | None = None
+
+
+class StudySpec(Table):
     name: t.RunName | None = _flag(None, "Name of the run folder. Default: from data, network and goal.")
-    seed: Annotated[t.Integer, Field(ge=0, lt=2**31)] = _flag(
-        0, "Random seed. The same seed, machine and threads give the same front."
-    )
+    seed: t.Seed = _flag(0, "Random seed. The same seed, machine and threads give the same front.")
     out: t.FilePath = _flag(Path("runs"), "Folder in which run folders are created.")
     goal: GoalSpec = GoalSpec()
     data: DataSpec = DataSpec()
@@ -247,116 +259,72 @@ class StudySpec(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe_defaults(cls, values: Any) -> Any:
-        """Defaults of a study with a recipe: no goal, no distillation, no frozen phase, the recipe's epochs."""
-        recipe = values.get("recipe") if isinstance(values, dict) else None
-        if not isinstance(recipe, dict):
+    def _defaults(cls, values: Any) -> Any:
+        """Defaults that depend on other tables; a value that must be a table and is not is reported by its field."""
+        if not isinstance(values, dict):
             return values
-        model, train = values.get("model", {}), values.get("train", {})
-        if not isinstance(model, dict) or not isinstance(train, dict):
-            return values
-        epochs = train.get("epochs", recipe.get("epochs", 1))
-        is_trained = recipe.get("initialisation") == "pretrained" and model.get("weights") is None
-        defaults: dict[str, dict[str, Any]] = {
-            "goal": {"front": True},
-            "train": {
-                "epochs": epochs,
-                "dense_epochs": epochs if is_trained else 0,
-                "frozen_epochs": 0,
-                "distillation": 0.0,
-            },
-            "search": {"form": "paper", "trials": 1, "refits": 0},
-        }
-        tables = {key: value for key in defaults if isinstance(value := values.get(key, {}), dict)}
-        goal = tables.get("goal", {})
-        if goal.keys() & {*GOALS, *BUDGETS}:
-            defaults["goal"] = {}  # rejected below
-        return values | {key: defaults[key] | table for key, table in tables.items()}
-
-    @model_validator(mode="after")
-    def _check_recipe(self) -> Self:
-        """A recipe leaves nothing to search, and has all settings of its training."""
-        if self.recipe is None:
-            return self
-        rule = "must not be given with a recipe, whose sparsity is whatever rounding gives"
-        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
-            if (value := getattr(self.goal, goal)) is not None:
-                raise key_error(f"goal.{goal}", rule, value)
-        if self.search.form != "paper":
-            raise key_error("search.form", "must be 'paper' with a recipe", self.search.form)
-        if self.train.distillation:
-            raise key_error("train.distillation", "must be 0 with a recipe", self.train.distillation)
-        if self.train.learning_rate_steps:
-            raise key_error(
-                "train.learning_rate_steps", "must be set in the recipe if there is one", self.train.learning_rate_steps
-            )
-        if self.model.weights is not None and self.recipe.initialisation == "xavier":
-            raise key_error(
-                "model.weights", "must not be given with a recipe whose initialisation is xavier", self.model.weights
-            )
-        return self
+        tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+        model, train, search = (tables.get(key, {}) for key in ("model", "train", "search"))
+        has_weights = model.get("weights") is not None  # they replace dense training
+        defaults: dict[str, dict[str, Any]] = {"train": {"dense_epochs": 0}} if has_weights else {}
+        if "goal" not in values and search.get("method") in _UNPLANNED:
+            defaults["goal"] = {"front": True}
+        if (recipe := tables.get("recipe")) is not None:
+            epochs = train.get("epochs", recipe.get("epochs", 1))
+            is_trained = recipe.get("initialisation") == "pretrained" and not has_weights
+            fixed = {"dense_epochs": epochs if is_trained else 0, "frozen_epochs": 0, "distillation": 0.0}
+            defaults["train"] = {"epochs": epochs} | fixed
+            defaults["search"] = {"form": "paper", "trials": 1, "refits": 0}
+            if not tables.get("goal", {}).keys() & {*GOALS, *BUDGETS}:  # else rejected below
+                defaults["goal"] = {"front": True}
+        allowed = {key: table for key, table in defaults.items() if isinstance(values.get(key, {}), dict)}
+        return values | {key: table | values.get(key, {}) for key, table in allowed.items()}
 
     @property
     def plans_sparsity(self) -> bool:
         """Whether trials have a planned sparsity; otherwise it is whatever rounding gives."""
-        return self.recipe is None and METHODS[self.search.method].plans_sparsity
-
-    @model_validator(mode="before")
-    @classmethod
-    def _method_defaults(cls, values: Any) -> Any:
-        """A method that cannot choose its sparsity has no goal but the front."""
-        search = values.get("search", {}) if isinstance(values, dict) else {}
-        named = search.get("method", SCA) if isinstance(search, dict) else None
-        method = METHODS.get(named) if isinstance(named, str) else None
-        if method is None or method.plans_sparsity:
-            return values
-        return {"goal": {"front": True}} | values
+        return self.recipe is None and self.search.method not in _UNPLANNED
 
     @model_validator(mode="after")
-    def _check_method(self) -> Self:
-        name = self.search.method
-        if self.recipe is not None and name != SCA:
-            raise key_error("search.method", f"must be {SCA!r} with a recipe", name)
-        if self.plans_sparsity or self.recipe is not None:
-            if name != SCA and self.search.form != "sharpened":
-                raise key_error("search.form", f"must not be given with the method {name!r}", self.search.form)
-            return self
-        for goal in ("target_sparsity", "min_accuracy", *BUDGETS):
-            if (value := getattr(self.goal, goal)) is not None:
-                rule = f"must not be given with the method {name!r}, which cannot choose its sparsity"
-                raise key_error(f"goal.{goal}", rule, value)
+    def _check(self) -> Self:
+        for is_broken, key, rule in (*self._goal_rules(), *self._training_rules(), *self._accuracy_rules()):
+            if is_broken:
+                raise key_error(key, rule, attrgetter(key)(self))
         return self
 
-    @model_validator(mode="before")
-    @classmethod
-    def _weights_defaults(cls, values: Any) -> Any:
-        """Given weights replace dense training, unless epochs are set."""
-        if not isinstance(values, dict):
-            return values
-        model, train = values.get("model"), values.get("train", {})
-        if not isinstance(model, dict) or not isinstance(train, dict) or model.get("weights") is None:
-            return values
-        return values | {"train": {"dense_epochs": 0} | train}
+    def _goal_rules(self) -> Iterator[_Rule]:
+        reason = "a recipe, whose sparsity is whatever rounding gives"
+        if self.recipe is None:
+            reason = f"the method {self.search.method!r}, which cannot choose its sparsity"
+        for name in ("target_sparsity", "min_accuracy", *BUDGETS):
+            is_given = getattr(self.goal, name) is not None
+            yield is_given and not self.plans_sparsity, f"goal.{name}", f"must not be given with {reason}"
 
-    @model_validator(mode="after")
-    def _check_dense(self) -> Self:
-        has_weights = self.model.name.startswith(t.PYTHON_OBJECT)  # it has weights already
-        needs_none = self.recipe is not None and self.recipe.initialisation == "xavier"
-        if self.train.dense_epochs == 0 and self.model.weights is None and not (has_weights or needs_none):
-            raise key_error("train.dense_epochs", "must be at least 1 without model.weights", 0)
-        return self
+    def _training_rules(self) -> Iterator[_Rule]:
+        """A recipe leaves nothing to search, and has all settings of its training."""
+        method, form, train = self.search.method, self.search.form, self.train
+        has_recipe, has_weights = self.recipe is not None, self.model.weights is not None
+        is_random = self.recipe is not None and self.recipe.initialisation == "xavier"
+        if has_recipe:
+            yield form != "paper", "search.form", "must be 'paper' with a recipe"
+            yield train.distillation > 0, "train.distillation", "must be 0 with a recipe"
+            steps = "train.learning_rate_steps"
+            yield len(train.learning_rate_steps) > 0, steps, "must be set in the recipe if there is one"
+            rule = "must not be given with a recipe whose initialisation is xavier"
+            yield is_random and has_weights, "model.weights", rule
+            yield method != SCA, "search.method", f"must be {SCA!r} with a recipe"
+        is_other = self.plans_sparsity and method != SCA
+        yield is_other and form != "sharpened", "search.form", f"must not be given with the method {method!r}"
+        is_start = has_weights or is_random or self.model.name.startswith(t.PYTHON_OBJECT)  # which has weights already
+        yield not (train.dense_epochs or is_start), "train.dense_epochs", "must be at least 1 without model.weights"
 
-    @model_validator(mode="after")
-    def _check_min_accuracy(self) -> Self:
+    def _accuracy_rules(self) -> Iterator[_Rule]:
         """A metric of at most 1 cannot reach more, and any fraction exceeds 0."""
         minimum, metric = self.goal.min_accuracy, self.train.metric
-        if minimum is None:
-            return self
-        if at_most_one(metric) and minimum > 1:
-            raise key_error("goal.min_accuracy", "must be at most 1", minimum)
-        if (metric is None or is_fraction(metric)) and minimum <= 0:
-            raise key_error("goal.min_accuracy", "must be above 0", minimum)
-        return self
+        if minimum is not None:
+            yield at_most_one(metric) and minimum > 1, "goal.min_accuracy", "must be at most 1"
+            is_share = metric is None or is_fraction(metric)
+            yield is_share and minimum <= 0, "goal.min_accuracy", "must be above 0"
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -25,7 +25,8 @@ def commented_toml(spec: StudySpec, shown: Collection[str], notes: Mapping[str, 
             lines += ["", f"[{here}]"]
             table = here
         comment = "; ".join(part for part in (_description(key), notes.get(key)) if part)
-        lines.append(_line(name, value, comment or "as requested"))
+        setting = " ".join(part.strip() for part in tomli_w.dumps({name: value}).splitlines())  # a list on one line
+        lines.append(f"{setting:<{_COMMENT_COLUMN}}  # {comment or 'as requested'}")
     return "\n".join(lines) + "\n"
 
 
@@ -38,11 +39,6 @@ def _description(key: str) -> str:
         if not hasattr(table, "model_fields"):
             return ""
     return (table.model_fields[name].description or "").partition(". ")[0].rstrip(".")
-
-
-def _line(name: str, value: Any, comment: str) -> str:
-    setting = " ".join(part.strip() for part in tomli_w.dumps({name: value}).splitlines())  # a list on one line
-    return f"{setting:<{_COMMENT_COLUMN}}  # {comment}"
 
 
 def _order(key: str) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ import re
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sca_search.config.messages import format_value
-from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED, check_name
-from sca_search.config.schedule import Fraction, NonNegativeFloat
+from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED
+from sca_search.config.references import is_reference
+from sca_search.config.schedule import Fraction, NonNegativeFloat, in_order
 from sca_search.errors import nearest_name
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
@@ -23,6 +24,8 @@ _MAX_FLOAT = 1e30
 Integer = Annotated[int, Field(strict=True)]  # strict: `true` is not a number
 Count = Annotated[Integer, Field(ge=1, le=_MAX_COUNT)]
 CountOrZero = Annotated[Integer, Field(ge=0, le=_MAX_COUNT)]
+Seed = Annotated[Integer, Field(ge=0, lt=2**31)]
+Images = Annotated[Integer, Field(ge=10, lt=2**31)]
 Pixels = Annotated[Integer, Field(ge=1, le=4096)]  # side of an image
 Processes = Annotated[Integer, Field(ge=1, le=MAX_PROCESSES)]
 Threads = Annotated[Integer, Field(ge=0, le=MAX_PROCESSES)]
@@ -33,16 +36,15 @@ FractionBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 
 
-def _in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    epochs = [epoch for epoch, _ in steps]
-    if epochs != sorted(set(epochs)):
-        raise ValueError(f"must name each epoch once, in order, got {epochs}")
-    if any(number > _MAX_FLOAT for number in (*epochs, *accumulate((factor for _, factor in steps), mul))):
+def _bounded(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    in_order(steps)
+    epochs, factors = [epoch for epoch, _ in steps], [factor for _, factor in steps]
+    if any(number > _MAX_FLOAT for number in (*epochs, *accumulate(factors, mul))):
         raise ValueError(f"must have epochs and products of factors of at most {_MAX_FLOAT:g}, got {list(steps)}")
     return steps
 
 
-EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, BoundedFloat], ...], AfterValidator(_in_order)]
+EpochFactors = Annotated[tuple[tuple[NonNegativeFloat, BoundedFloat], ...], AfterValidator(_bounded)]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -83,10 +85,9 @@ HalfWidth = Annotated[float, Field(strict=True, ge=0, le=20)]  # of a logarithm:
 # Above it, softened outputs are all equal.
 Temperature = Annotated[PositiveFloat, Field(le=1e4)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
-PositiveRange = Annotated[tuple[BoundedFloat, BoundedFloat], BeforeValidator(_range), AfterValidator(_ascending)]
-FractionRange = Annotated[
-    tuple[FractionBelowOne, FractionBelowOne], BeforeValidator(_range), AfterValidator(_ascending)
-]
+_End = TypeVar("_End")
+Range = Annotated[tuple[_End, _End], BeforeValidator(_range), AfterValidator(_ascending)]
+PositiveRange = Range[BoundedFloat]
 
 
 def _path(value: Path) -> Path:
@@ -101,11 +102,8 @@ def _path(value: Path) -> Path:
 
 FilePath = Annotated[Path, AfterValidator(_path)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
-_SpreadLimit = Annotated[PositiveFloat, Field(le=3)]
-SpreadRange = Annotated[tuple[_SpreadLimit, _SpreadLimit], BeforeValidator(_range), AfterValidator(_ascending)]
-HoldRange = Annotated[tuple[Fraction, Fraction], BeforeValidator(_range), AfterValidator(_ascending)]
-_Early = Annotated[float, Field(strict=True, ge=0, lt=0.9)]  # sharpness reaches its final value after nine tenths
-EarlyRange = Annotated[tuple[_Early, _Early], BeforeValidator(_range), AfterValidator(_ascending)]
+Spread = Annotated[PositiveFloat, Field(le=3)]
+EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # sharpness reaches its final value after nine tenths
 Growths = Annotated[
     tuple[Literal["linear", "exponential", "step"], ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
@@ -113,15 +111,15 @@ Growths = Annotated[
 ]
 
 
-def _method(value: object) -> object:
-    if isinstance(value, str) and value not in METHODS:
-        if value in NOT_IMPLEMENTED:
-            raise ValueError(f"must be an implemented method; {value} is not, since {NOT_IMPLEMENTED[value]}")
-        raise ValueError(f"must be one of {', '.join(METHODS)}, got {value!r}{nearest_name(value, METHODS)}")
-    return value
+def _method(name: str) -> str:
+    if name in NOT_IMPLEMENTED:
+        raise ValueError(f"must be an implemented method; {name} is not, since {NOT_IMPLEMENTED[name]}")
+    if name not in METHODS:
+        raise ValueError(f"must be one of {', '.join(METHODS)}, got {name!r}{nearest_name(name, METHODS)}")
+    return name
 
 
-Method = Annotated[str, BeforeValidator(_method)]
+Method = Annotated[str, AfterValidator(_method)]
 
 # Settings of Lightning's Trainer that a study may pass on. Length, logging and checkpoints are set by the study.
 TRAINER_SETTINGS = (
@@ -138,8 +136,6 @@ TRAINER_SETTINGS = (
     "strategy",
     "sync_batchnorm",
 )
-
-
 # Those that leave the weights in single precision, which evaluation and export rely on.
 PRECISIONS = ("32-true", "32", "16-mixed", "16", "bf16-mixed", "bf16")
 
@@ -153,17 +149,14 @@ def _trainer_settings(value: object) -> object:
             raise ValueError(f"must have only {', '.join(TRAINER_SETTINGS)}, got {format_value(name)}{near}")
     batches = value.get("accumulate_grad_batches", 1)
     if type(batches) is not int or not 1 <= batches <= _MAX_COUNT:
-        raise ValueError(
-            f"must have accumulate_grad_batches from 1 to {_MAX_COUNT:,}, an integer, got {format_value(batches)}"
-        )
+        rule = f"must have accumulate_grad_batches from 1 to {_MAX_COUNT:,}, an integer"
+        raise ValueError(f"{rule}, got {format_value(batches)}")
     if str(precision := value.get("precision", "32")) not in PRECISIONS:
         raise ValueError(f"must have as precision one of {', '.join(PRECISIONS)}, got {format_value(precision)}")
     return value
 
 
 TrainerSettings = Annotated[dict[str, bool | int | float | str | list[int]], BeforeValidator(_trainer_settings)]
-
-
 # Prefix of names that stand for a Python object.
 PYTHON_OBJECT = "python:"
 
@@ -172,6 +165,14 @@ def _with_absolute_path(name: str) -> str:
     """Make the path of a user's file absolute, so that it is found from any folder."""
     place, colon, function = name.rpartition(":")
     return f"{Path(place).expanduser().resolve()}{colon}{function}" if place.endswith(".py") else name
+
+
+def check_name(name: str, names: dict[str, tuple[str, ...]]) -> str:
+    """Return a known name or a reference to a function unchanged; ValueError with the nearest name otherwise."""
+    known = sorted({each for of_kind in names.values() for each in of_kind})
+    if name in known or is_reference(name):
+        return name
+    raise ValueError(f"must be one of {', '.join(known)}, or module:function, got {name!r}{nearest_name(name, known)}")
 
 
 NameOrReference = Annotated[str, AfterValidator(_with_absolute_path)]

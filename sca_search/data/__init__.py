@@ -1,10 +1,10 @@
 """Data sets: by name, from files, or from the user's objects; in normalised splits."""
 
+from sca_search.config.names import Kind
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit
 from sca_search.data.input_spec import InputSpec
 from sca_search.data.registry import DATA_NAMES, IMAGE_FILES, check_data_name, load_data, load_study_data
 from sca_search.data.splits import Batch, Batches, LazySplit, Split, TeacherSplit
-from sca_search.data.targets import Kind
 from sca_search.data.user import from_objects
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sca_search.data.targets import Kind
+from sca_search.config.names import Kind
 
 
 @dataclass(frozen=True)

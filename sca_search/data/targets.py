@@ -7,15 +7,15 @@
 Bools count as integers, and a second axis of length 1 as none where targets are integers.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sca_search.config.names import Kind
 from sca_search.data.stratify import Rows
 from sca_search.errors import DataError
 
-Kind = Literal["classes", "multi-label", "regression"]
 Values = NDArray[Any]  # int64 (N,) for classes, else float32 (N, K)
 
 
@@ -32,11 +32,16 @@ def kind_of(where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Kind:
     )
 
 
-def targets_of(where: str, raw: NDArray[Any], kind: Kind) -> Values:
-    """Targets as training uses them; DataError for another kind than that of training, or for invalid values."""
-    found = kind_of(where, raw.shape, raw.dtype)
+def require_kind(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], kind: Kind) -> None:
+    """DataError for targets of another kind than that of training."""
+    found = kind_of(where, shape, dtype)
     if found != kind:
         raise DataError(f"{where} must be of the same kind as in training, {kind}, got {found}")
+
+
+def targets_of(where: str, raw: NDArray[Any], kind: Kind) -> Values:
+    """Targets as training uses them; DataError for another kind than that of training, or for invalid values."""
+    require_kind(where, raw.shape, raw.dtype, kind)
     if kind == "classes":
         return raw.reshape(-1).astype(np.int64)
     if kind == "multi-label":

@@ -116,9 +116,9 @@ def _accuracy(about: Mapping[str, Any], metric: str) -> str:
         )
     else:
         lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
-    if about.get("test_accuracy") is not None:
+    if about.get("test_metric") is not None:
         tested = f"{about['test_images']} {about.get('examples', 'images')}"
-        lines.append(f"- Test: {format_metric(metric, about['test_accuracy'])} on {tested}, read once")
+        lines.append(f"- Test: {format_metric(metric, about['test_metric'])} on {tested}, read once")
     if about.get("dense_accuracy") is not None:
         dense = format_metric(metric, about["dense_accuracy"])
         lines.append(f"- The dense network it started from: {dense} on validation")

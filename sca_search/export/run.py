@@ -172,7 +172,7 @@ def _about(
         known = {"dense_accuracy": dense["metric"]}
         if chosen and chosen["trial"] == about["trial"]:
             if "test_metric" in chosen:
-                known |= {"test_accuracy": chosen["test_metric"], "test_images": chosen["test_images"]}
+                known |= {"test_metric": chosen["test_metric"], "test_images": chosen["test_images"]}
             known["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
         return about  # a study that is still running has none

@@ -5,11 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sca_search.config.load import resolve
-from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError, unknown_name
 from sca_search.paper.figures import ABLATION, DENSE, SCA, Figure
-
-_CHECKOUT = Path(__file__).parents[2] / "studies" / "paper"
 
 
 @dataclass(frozen=True)
@@ -26,14 +23,9 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of its run folder."""
-        parts = [
-            self.dataset,
-            self.network,
-            "" if self.alpha is None else f"a{self.alpha:g}",
-            "" if self.strength_lambda is None else f"l{self.strength_lambda:g}",
-            "" if self.tanh else "no-tanh",
-        ]
-        return "-".join(part for part in parts if part)
+        alpha = "" if self.alpha is None else f"-a{self.alpha:g}"
+        strength = "" if self.strength_lambda is None else f"-l{self.strength_lambda:g}"
+        return f"{self.dataset}-{self.network}{alpha}{strength}{'' if self.tanh else '-no-tanh'}"
 
     def __str__(self) -> str:
         alpha = "" if self.alpha is None else f", α {self.alpha:g}"
@@ -63,10 +55,7 @@ FULL = Extent()
 # Minutes on two cores instead of days: the VGG networks take seconds per hundred images.
 QUICK = {
     "1": Extent(epochs=4, train_limit=20_000),
-    "2": Extent(epochs=2, train_limit=2_000),
-    "3": Extent(epochs=2, train_limit=2_000),
-    "4": Extent(epochs=2, train_limit=2_000),
-    "5": Extent(epochs=2, train_limit=2_000),
+    **dict.fromkeys("2345", Extent(epochs=2, train_limit=2_000)),
     "6": Extent(epochs=4, train_limit=20_000, networks={"lenet": "lenet-medium"}),
     "7": Extent(epochs=3, train_limit=5_000, networks={"vgg-s": "vgg-variate"}),
 }
@@ -76,18 +65,11 @@ def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
     """The cells behind the figures of a table, each once."""
     figures = list(figures)
     dense = {(figure.dataset, figure.network) for figure in figures if figure.method == DENSE}
-    cells = [
-        Cell(
-            figure.dataset,
-            figure.network,
-            figure.alpha,
-            figure.strength_lambda,
-            tanh=figure.method != ABLATION,
-            has_dense=(figure.dataset, figure.network) in dense,
-        )
-        for figure in figures
-        if figure.method in {SCA, ABLATION}
-    ]
+    cells = []
+    for figure in figures:
+        if figure.method in {SCA, ABLATION}:
+            network, point = (figure.dataset, figure.network), (figure.alpha, figure.strength_lambda)
+            cells.append(Cell(*network, *point, tanh=figure.method != ABLATION, has_dense=network in dense))
     return tuple(dict.fromkeys(cells))
 
 
@@ -124,8 +106,8 @@ def cell_of(figure: Figure, cells: Iterable[Cell]) -> Cell | None:
 
 def recipe_file(dataset: str, network: str) -> Path:
     """The study file of a recipe: inside an installed package, else in the checkout."""
-    packaged = Path(__file__).parent / "recipes"
-    return (packaged if packaged.is_dir() else _CHECKOUT) / f"{dataset}-{network}.toml"
+    packaged, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[2] / "studies" / "paper"
+    return (packaged if packaged.is_dir() else checkout) / f"{dataset}-{network}.toml"
 
 
 def full_epochs(cell: Cell) -> int:
@@ -133,28 +115,3 @@ def full_epochs(cell: Cell) -> int:
     recipe = resolve(recipe_file(cell.dataset, cell.network), {}).recipe
     assert recipe is not None
     return recipe.epochs
-
-
-def spec_of(
-    cell: Cell, extent: Extent, *, seeds: int, out: Path, data_dir: Path | None, weights: Path | None = None
-) -> StudySpec:
-    """The study of a cell: the study file of the recipe with the α, λ and epochs of the cell."""
-    epochs = extent.epochs or full_epochs(cell)
-    flags: dict[str, object] = {
-        "name": cell.name,
-        "out": out,
-        "data": extent.data,
-        "data_dir": data_dir,
-        "train_limit": extent.train_limit,
-        "model": extent.networks.get(cell.network),
-        "weights": weights,
-        "epochs": epochs,
-        "trials": seeds,
-    }
-    if cell.has_dense and weights is None:
-        flags["dense_epochs"] = epochs  # the paper does not state how long it trained
-    spec = resolve(recipe_file(cell.dataset, cell.network), flags)
-    assert spec.recipe is not None
-    point = {"alpha": cell.alpha, "strength_lambda": cell.strength_lambda, "tanh": cell.tanh}
-    changes = {name: value for name, value in point.items() if value is not None}
-    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=changes)})

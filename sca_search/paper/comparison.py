@@ -1,6 +1,5 @@
 """The paper's figures next to ours, as rows; and the rank correlation of sparsity and α in both."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,25 +24,10 @@ class Row:
     rounded: float | None = None  # our validation accuracy right after rounding, mean over seeds
 
     def as_json(self) -> dict[str, object]:
-        figure = self.figure
-        return {
-            "dataset": figure.dataset,
-            "network": figure.network,
-            "method": figure.method,
-            "weights": figure.weights,
-            "metric": figure.metric,
-            "alpha": figure.alpha,
-            "lambda": figure.strength_lambda,
-            "paper": figure.value,
-            "paper_sd": figure.sd,
-            "ours": self.ours,
-            "ours_sd": self.ours_sd,
-            "sparsity": self.sparsity,
-            "epochs": self.epochs,
-            "seeds": self.seeds,
-            "failed": self.failed,
-            "rounded": self.rounded,
-        }
+        """The fields of the figure, under the names that users read, and of the row."""
+        names = {"strength_lambda": "lambda", "value": "paper", "sd": "paper_sd"}
+        fields = {names.get(name, name): value for name, value in (vars(self.figure) | vars(self)).items()}
+        return {name: value for name, value in fields.items() if name not in {"table", "figure"}}
 
 
 @dataclass(frozen=True)
@@ -80,9 +64,8 @@ def _row(figure: Figure, cell: Cell | None, results: Mapping[Cell, CellResult]) 
 def rank_correlations(rows: Iterable[Row]) -> list[RankCorrelation]:
     """One per λ of a table that varies α."""
     sparsities = [row for row in rows if row.figure.metric == "sparsity"]
-    strengths = dict.fromkeys(row.figure.strength_lambda for row in sparsities)
     found = []
-    for strength in strengths:
+    for strength in dict.fromkeys(row.figure.strength_lambda for row in sparsities):
         here = [row for row in sparsities if row.figure.strength_lambda == strength]
         ours = [(row.figure.alpha, row.ours) for row in here if row.ours is not None]
         paper = [(row.figure.alpha, row.figure.value) for row in here]
@@ -94,5 +77,4 @@ def _spearman(pairs: list[tuple[float | None, float]]) -> float | None:
     alphas, sparsities = {alpha for alpha, _ in pairs}, {sparsity for _, sparsity in pairs}
     if len(alphas) < 2 or len(sparsities) < 2:
         return None
-    value = float(spearmanr(*zip(*pairs, strict=True)).statistic)
-    return None if math.isnan(value) else value
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)

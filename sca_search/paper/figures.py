@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from sca_search.errors import SpecError, unknown_name
 
 TITLES = {
@@ -54,23 +56,5 @@ def figures_of(table: str) -> tuple[Figure, ...]:
 @lru_cache(maxsize=1)
 def _all_figures() -> tuple[Figure, ...]:
     with (Path(__file__).parent / "figures.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_figure(row) for row in csv.DictReader(file))
-
-
-def _figure(row: dict[str, str]) -> Figure:
-    return Figure(
-        table=row["table"],
-        dataset=row["dataset"],
-        network=row["network"],
-        method=row["method"],
-        weights=row["weights"],
-        metric=row["metric"],
-        alpha=_number(row["alpha"]),
-        strength_lambda=_number(row["lambda"]),
-        value=float(row["value"]),
-        sd=_number(row["sd"]),
-    )
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text else None
+        rows = [{key: text or None for key, text in row.items()} for row in csv.DictReader(file)]
+    return TypeAdapter(tuple[Figure, ...]).validate_python(rows)

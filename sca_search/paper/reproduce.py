@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from sca_search.config.load import differences
+from sca_search.config.load import differences, resolve
 from sca_search.config.study import StudySpec
 from sca_search.data import IMAGE_FILES
 from sca_search.errors import RunError, SpecError
-from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, spec_of
+from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, recipe_file
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.provenance import note_command
@@ -23,6 +23,7 @@ from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.task import CachedSource
 
 Measure = Callable[[StudySpec, Say, StopToken], Pace]
+_Timed = Callable[[StudySpec], Pace]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class Plan:
     skip_unreadable: bool = False
     weights: Path | None = None  # of the dense network, instead of training it
 
+    def run_of(self, cell: Cell) -> RunFolder:
+        return RunFolder(self.out / cell.name)
+
+    def result_file(self, cell: Cell) -> Path:
+        return self.out / f"{cell.name}.json"
+
 
 @dataclass(frozen=True)
 class Reproduced:
@@ -48,13 +55,9 @@ class Reproduced:
     stopped: bool = False
 
 
-def result_file(plan: Plan, cell: Cell) -> Path:
-    return plan.out / f"{cell.name}.json"
-
-
 def finished_results(plan: Plan) -> dict[Cell, CellResult]:
     """The cells that have all requested seeds."""
-    found = {cell: read_result(result_file(plan, cell)) for cell in plan.cells}
+    found = {cell: read_result(plan.result_file(cell)) for cell in plan.cells}
     return {cell: result for cell, result in found.items() if result is not None and result.seeds >= plan.seeds}
 
 
@@ -67,9 +70,7 @@ def reproduce(
 ) -> Reproduced:
     """Train the missing cells of a table; StopRequestedError only while epochs are timed."""
     results = finished_results(plan)
-    if plan.hours is None:
-        _check_lengths(plan, results)
-    _check_starts(plan, results)
+    _check_finished(plan, results)
     missing = [cell for cell in plan.cells if cell not in results]
     specs = _specs(plan, missing, lambda spec: measure(spec, say, stop), say)
     source = CachedSource()
@@ -78,72 +79,72 @@ def reproduce(
         say(f"cell {number} of {len(plan.cells)}: {cell}, {spec.train.epochs} epochs")
         task = make_task(spec, source)
         task.start_model()  # rejects weights that do not fit before anything is written
-        run = _run_of(spec)
+        run = plan.run_of(cell)
+        if not run.spec_file.is_file():
+            run = new_run(spec)
         if plan.command:
             note_command(run, plan.command, threads_of(spec, task))
         finished = run_study(run, spec, task, listeners, stop)
         if finished.stopped or stop.is_set():  # a stop between two seeds does not raise
             return Reproduced(results, stopped=True)
-        results[cell] = measure_cell(run, spec, task, result_file(plan, cell), stop)
+        results[cell] = measure_cell(run, spec, task, plan.result_file(cell), stop)
     return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
 
 
-def _check_lengths(plan: Plan, results: dict[Cell, CellResult]) -> None:
+def _check_finished(plan: Plan, results: dict[Cell, CellResult]) -> None:
+    """RunError if a finished cell has another number of epochs than planned, or another kind of start."""
+    kinds = {True: "weights from a file", False: "weights that were trained here"}
+    start = kinds[plan.weights is not None]
     for cell, result in results.items():
-        epochs = _spec(plan, cell, plan.extent).train.epochs
-        if result.epochs != epochs:
-            raise RunError(
-                f"{result_file(plan, cell)}: must have been trained for {epochs} epochs to continue, got "
-                f"{result.epochs}; choose another --out"
-            )
+        epochs = result.epochs if plan.hours else spec_of(plan, cell).train.epochs
+        rules = {
+            f"have been trained for {epochs} epochs to continue": (result.epochs, epochs),
+            f"have started from {start}": (kinds[result.dense_is_given], start),
+        }
+        for rule, (actual, planned) in rules.items():
+            if actual != planned:
+                raise RunError(f"{plan.result_file(cell)}: must {rule}, got {actual}; choose another --out")
 
 
-def _check_starts(plan: Plan, results: dict[Cell, CellResult]) -> None:
-    is_given = plan.weights is not None
-    for cell, result in results.items():
-        if result.dense_is_given != is_given:
-            kinds = {True: "weights from a file", False: "weights that were trained here"}
-            raise RunError(
-                f"{result_file(plan, cell)}: must have started from {kinds[is_given]}, got {kinds[not is_given]}; "
-                "choose another --out"
-            )
-
-
-def _run_of(spec: StudySpec) -> RunFolder:
-    run = RunFolder(spec.out / (spec.name or spec.base_name))
-    return run if run.spec_file.is_file() else new_run(spec)
-
-
-def _specs(plan: Plan, cells: list[Cell], measure: Callable[[StudySpec], Pace], say: Say) -> dict[Cell, StudySpec]:
+def _specs(plan: Plan, cells: list[Cell], measure: _Timed, say: Say) -> dict[Cell, StudySpec]:
     """The studies of the cells to train; if hours set the epochs, a cell that was started keeps its number."""
-    specs = {cell: _spec(plan, cell, plan.extent) for cell in cells}
-    started = {cell: spec for cell in cells if (spec := _started(specs[cell])) is not None}
+    specs = {cell: spec_of(plan, cell) for cell in cells}
+    started = {cell: run.spec() for cell in cells if (run := plan.run_of(cell)).spec_file.is_file()}
     epochs = {cell: spec.train.epochs for cell, spec in started.items()}
     for cell, spec in started.items():
-        same_length = specs[cell] if plan.hours is None else _of_length(plan, cell, epochs[cell])
+        same_length = specs[cell] if plan.hours is None else spec_of(plan, cell, epochs[cell])
         if changed := differences(same_length, spec):
-            where = plan.out / cell.name
+            where = plan.run_of(cell).path
             raise RunError(f"{where}: holds another study, it differs in {', '.join(changed)}; choose another --out")
     if plan.hours is None:
         return specs
     if len(epochs) < len(cells):
         epochs = _epochs_for_hours(plan, plan.hours, specs, epochs, measure, say)
-    return {cell: _of_length(plan, cell, epochs[cell]) for cell in cells}
+    return {cell: spec_of(plan, cell, epochs[cell]) for cell in cells}
 
 
-def _spec(plan: Plan, cell: Cell, extent: Extent) -> StudySpec:
-    spec = spec_of(cell, extent, seeds=plan.seeds, out=plan.out, data_dir=plan.data_dir, weights=plan.weights)
-    skips = plan.skip_unreadable and spec.data.name in IMAGE_FILES
-    return spec.model_copy(update={"data": spec.data.model_copy(update={"skip_unreadable": skips})})
-
-
-def _of_length(plan: Plan, cell: Cell, epochs: int) -> StudySpec:
-    return _spec(plan, cell, replace(plan.extent, epochs=epochs))
-
-
-def _started(spec: StudySpec) -> StudySpec | None:
-    run = RunFolder(spec.out / (spec.name or spec.base_name))
-    return run.spec() if run.spec_file.is_file() else None
+def spec_of(plan: Plan, cell: Cell, epochs: int | None = None) -> StudySpec:
+    """The study of a cell: the study file of the recipe with the α and λ of the cell, and the epochs of the plan."""
+    epochs = epochs or plan.extent.epochs or full_epochs(cell)
+    flags: dict[str, object] = {
+        "name": cell.name,
+        "out": plan.out,
+        "data": plan.extent.data,
+        "data_dir": plan.data_dir,
+        "train_limit": plan.extent.train_limit,
+        "skip_unreadable": plan.skip_unreadable and (plan.extent.data or cell.dataset) in IMAGE_FILES,
+        "model": plan.extent.networks.get(cell.network),
+        "weights": plan.weights,
+        "epochs": epochs,
+        "trials": plan.seeds,
+    }
+    if cell.has_dense and plan.weights is None:
+        flags["dense_epochs"] = epochs  # the paper does not state how long it trained
+    spec = resolve(recipe_file(cell.dataset, cell.network), flags)
+    assert spec.recipe is not None
+    point = {"alpha": cell.alpha, "strength_lambda": cell.strength_lambda, "tanh": cell.tanh}
+    changes = {name: value for name, value in point.items() if value is not None}
+    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=changes)})
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,7 @@ class CellTime:
 
 
 def _epochs_for_hours(
-    plan: Plan,
-    hours: float,
-    specs: dict[Cell, StudySpec],
-    started: dict[Cell, int],
-    measure: Callable[[StudySpec], Pace],
-    say: Say,
+    plan: Plan, hours: float, specs: dict[Cell, StudySpec], started: dict[Cell, int], measure: _Timed, say: Say
 ) -> dict[Cell, int]:
     began = time.monotonic()
     paces: dict[tuple[str, str], Pace] = {}

@@ -68,16 +68,11 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path, stop: 
     trained = measured(frame)
     diverged = _diverged(run, frame)
     test = task.data.read_test()
-    networks = [
-        task.model_with(load_plain(run.candidate(int(number)) / "model.safetensors")[0])
-        for number in trained["candidate"]
-    ]
-    scores = [top_accuracies(network, test, stop) for network in networks]
-    dense: dict[str, float] = {}
+    states = [load_plain(run.candidate(int(number)) / "model.safetensors")[0] for number in trained["candidate"]]
+    scores = [top_accuracies(task.model_with(state), test, stop) for state in states]
+    dense_top1 = dense_top5 = None
     if spec.train.dense_epochs or spec.model.weights is not None:
-        start = warm_start(run, spec, task)
-        top1, top5 = top_accuracies(task.model_with(start.state), test, stop)
-        dense = {"dense_top1": top1, "dense_top5": top5}
+        dense_top1, dense_top5 = top_accuracies(task.model_with(warm_start(run, spec, task).state), test, stop)
     result = CellResult(
         epochs=spec.train.epochs,
         network=spec.model.label,
@@ -85,9 +80,10 @@ def measure_cell(run: RunFolder, spec: StudySpec, task: Task, path: Path, stop: 
         top5=tuple(top5 for _, top5 in scores),
         sparsity=tuple(map(float, trained["sparsity"])),
         failed=diverged,
+        dense_top1=dense_top1,
+        dense_top5=dense_top5,
         rounded=tuple(map(float, trained["rounded_metric"])),
         dense_is_given=spec.model.weights is not None,
-        **dense,
     )
     write_json_atomic(path, asdict(result))
     return result

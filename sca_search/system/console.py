@@ -39,7 +39,7 @@ class SafeConsole(Console):
     """A console that prints text literally: without markup, control characters and passwords."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         if isinstance(renderable, Text) and (shown := scrub(renderable.plain)) != renderable.plain:
@@ -104,11 +104,6 @@ def info() -> Console:
     return _nothing if output_mode.quiet else results()
 
 
-def warnings() -> Console:
-    """The console for warnings."""
-    return _nothing if output_mode.quiet else _err
-
-
 def errors() -> Console:
     """The console for errors."""
     return _err
@@ -116,12 +111,12 @@ def errors() -> Console:
 
 def say(line: str) -> None:
     """Print what is being done, if it takes some time."""
-    info().print(f"{line} …", style="dim", highlight=False, soft_wrap=True, markup=False)
+    info().print(f"{line} …", style="dim", soft_wrap=True)
 
 
 def warn(line: str) -> None:
-    """Print a warning."""
-    warnings().print(line, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    console = _nothing if output_mode.quiet else _err
+    console.print(line, style="yellow", soft_wrap=True)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path to write to. It is renamed to `path` if the block succeeds, else removed."""
     final = Path(path)
-    temporary = _temporary_beside(final)
+    # In the same folder: a rename works only within one file system. Some writers choose the format by the suffix.
+    temporary = final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
     try:
         with _storage_errors(final):
             temporary.touch()
             usual = temporary.stat().st_mode
             yield temporary
             temporary.chmod(usual)  # safetensors writes private files; others must be able to read an export
-            _flush_to_disk(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())  # some file systems report a full disk only here
             temporary.replace(final)
     finally:
         # After the rename this name does not exist. A removal that fails too must not hide the first error.
@@ -109,18 +111,6 @@ def _replace_content(folder: Path, new: Path) -> None:
             old.unlink()
     for path in list(new.iterdir()):
         path.rename(folder / path.name)
-
-
-def _temporary_beside(final: Path) -> Path:
-    """A unique name in the same folder: a rename works only within one file system."""
-    # Some writers choose the format by the suffix.
-    return final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
-
-
-def _flush_to_disk(path: Path) -> None:
-    """Some file systems report a full disk only here, which must happen before the old file is replaced."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -18,13 +18,7 @@ _MIN_FREE_BYTES = 16 * 2**20
 class _Heaps(ctypes.Structure):
     """Totals of all glibc heaps (`struct mallinfo2`)."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "free_bytes", "keepcost"),
-        )
-    )
+    _fields_ = (("before", 8 * ctypes.c_size_t), ("free_bytes", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
     free_bytes: int
 
 

@@ -43,7 +43,7 @@ class StopRequest:
         """As shells have it: 128 and the number of the signal."""
         return 128 + (self._by or signal.SIGINT)
 
-    def note(self, by: int) -> None:
+    def note(self, by: int, _frame: FrameType | None) -> None:
         """The first signal is a request; a second Ctrl-C does not wait any more."""
         if self._by is not None and by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -57,11 +57,7 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-
-    def note(by: int, _frame: FrameType | None) -> None:
-        request.note(by)
-
-    before = {by: signal.signal(by, note) for by in (signal.SIGINT, signal.SIGTERM)}
+    before = {by: signal.signal(by, request.note) for by in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

@@ -13,7 +13,6 @@ class Throttle:
         self._due = 0.0
 
     def run(self, work: Callable[[], object]) -> None:
-        """Run the work now."""
         began = self._clock()
         work()
         ended = self._clock()

@@ -6,6 +6,7 @@ uses none of these operators, so an empty definition is enough. Calling one stil
 """
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -37,20 +38,15 @@ def _missing_operators() -> list[str]:
 def _load_compiled(folders: list[Path]) -> bool:
     """Whether torchvision's compiled library can be loaded. Importing the package to find out would fail."""
     found = [path for folder in folders for path in sorted(folder.glob("_C*"))]
-    return any(_loads(path) for path in found if path.suffix in {".so", ".pyd", ".dylib"})
-
-
-def _loads(library: Path) -> bool:
-    try:
-        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError):  # RuntimeError: built against another torch, its registrations clash
-        return False
-    return True
+    for path in found:
+        with suppress(OSError, RuntimeError):  # RuntimeError: built against another torch, its registrations clash
+            if path.suffix in {".so", ".pyd", ".dylib"}:
+                torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+                return True
+    return False
 
 
 def _declare(names: list[str]) -> None:
-    if not names:
-        return
     # FRAGMENT, not DEF: only one DEF of a namespace may exist, and it is torchvision's.
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in names:

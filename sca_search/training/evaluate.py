@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from sca_search.config.references import user_code_errors
-from sca_search.data import Batch
 from sca_search.system.memory import oom_as_limit_error, trim_heap
 from sca_search.training.losses import PlainLoss, cross_entropy
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
+
+if TYPE_CHECKING:
+    from sca_search.data import Batch
 
 # Evaluation needs no gradients, so its batches may be larger than in training; this one still fits a small cache.
 EVALUATION_BATCH = 256
@@ -28,7 +31,7 @@ class Score:
 @torch.no_grad()
 def score(
     model: nn.Module,
-    batches: Iterable[Batch],
+    batches: "Iterable[Batch]",
     metric: Metric = ACCURACY_METRIC,
     loss: PlainLoss = cross_entropy,
     *,
@@ -47,7 +50,7 @@ def score(
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, batches: Iterable[Batch]) -> Tensor:
+def logits_of(model: nn.Module, batches: "Iterable[Batch]") -> Tensor:
     """The logits of a network in evaluation mode, one row per input."""
     trim_heap()
     model.eval()
@@ -86,7 +89,7 @@ def has_initial_statistics(model: nn.Module, steps: int) -> bool:
 
 
 @torch.no_grad()
-def reestimate_normalisation(model: nn.Module, batches: Iterable[Batch]) -> None:
+def reestimate_normalisation(model: nn.Module, batches: "Iterable[Batch]") -> None:
     """Replace BatchNorm's running statistics by the mean over some batches, with the current weights.
 
     Rounding changes every layer's output distribution; the statistics of the soft network are wrong for it by up

@@ -1,6 +1,7 @@
 """Losses: on the targets, and partly on a teacher's logits."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -8,8 +9,10 @@ from torch.nn import functional as F
 
 from sca_search.config.names import LOSSES
 from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
-from sca_search.data import DataSet
 from sca_search.errors import CodeError, SpecError
+
+if TYPE_CHECKING:
+    from sca_search.data import DataSet
 
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> loss"""
@@ -34,7 +37,7 @@ _LOSSES: dict[str, PlainLoss] = {
 }
 
 
-def loss_of(loss: str | PlainLoss | None, data: DataSet) -> PlainLoss:
+def loss_of(loss: str | PlainLoss | None, data: "DataSet") -> PlainLoss:
     """The loss of that name, or the user's function or a reference to it; default: that of the data's kind."""
     known = LOSSES[data.kind]
     if not isinstance(loss, str | None):
@@ -50,7 +53,7 @@ def loss_of(loss: str | PlainLoss | None, data: DataSet) -> PlainLoss:
     return _balanced(data) if name == "balanced-cross-entropy" else _LOSSES[name]
 
 
-def _balanced(data: DataSet) -> PlainLoss:
+def _balanced(data: "DataSet") -> PlainLoss:
     """Cross-entropy in which every class has the same total weight."""
     counts = torch.bincount(data.train.labels, minlength=data.num_classes)
     weights = len(data.train) / (data.num_classes * counts.clamp(min=1).float())
@@ -61,7 +64,7 @@ def _balanced(data: DataSet) -> PlainLoss:
     return loss
 
 
-def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
+def _checked(reference: str, function: object, data: "DataSet") -> PlainLoss:
     """The user's loss, called once; later failures are reported as errors in the user's code."""
     if not callable(function):
         raise SpecError(f"the loss {reference} must be a function of (outputs, targets), got {function!r}")
@@ -81,7 +84,7 @@ def _checked(reference: str, function: object, data: DataSet) -> PlainLoss:
     return loss
 
 
-def _try_loss(loss: PlainLoss, reference: str, data: DataSet) -> None:
+def _try_loss(loss: PlainLoss, reference: str, data: "DataSet") -> None:
     targets = data.val.labels[:64]
     outputs = torch.zeros(len(targets), data.num_classes, requires_grad=True)
     try:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 from sca_search.config.metrics import ACCURACY, METRIC_TABLE, accuracy
 from sca_search.config.names import METRICS, short_name
 from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
-from sca_search.data import DataSet
 from sca_search.errors import CodeError, DivergenceError, SpecError
+
+if TYPE_CHECKING:
+    from sca_search.data import DataSet
 
 Measure = Callable[[Tensor, Tensor], float]
 """(outputs, targets), one row per example -> a number"""
@@ -69,7 +72,7 @@ class Metric:
 ACCURACY_METRIC = Metric(ACCURACY, accuracy)
 
 
-def metric_of(metric: str | Measure | None, data: DataSet) -> Metric:
+def metric_of(metric: str | Measure | None, data: "DataSet") -> Metric:
     """The metric of that name, or the user's function or a reference to it; default: that of the data's kind."""
     known = METRICS[data.kind]
     name = metric if isinstance(metric, str | None) else getattr(metric, "__name__", type(metric).__name__)
@@ -92,11 +95,11 @@ def metric_of(metric: str | Measure | None, data: DataSet) -> Metric:
     )
 
 
-def _in_units(measure: Measure, data: DataSet, outputs: Tensor, targets: Tensor) -> float:
+def _in_units(measure: Measure, data: "DataSet", outputs: Tensor, targets: Tensor) -> float:
     return measure(data.in_units(outputs), data.in_units(targets))
 
 
-def try_metric(metric: Metric, data: DataSet) -> None:
+def try_metric(metric: Metric, data: "DataSet") -> None:
     """Call a metric once with random outputs before anything is trained; SpecError if it fails."""
     targets = data.val.labels
     noise = torch.randn(len(targets), data.num_classes, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The paper's ten recipes, how they are scale_recipe, and real steps of each on inputs of the right shape."""
+"""The paper's ten recipes, how they are scaled, and real steps of each on inputs of the right shape."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sca_search.config.load import resolve
-from sca_search.config.recipe import describe_scaling, recipe_candidate, scale_recipe
+from sca_search.config.recipe import describe_scaling, recipe_candidate
 from sca_search.config.schedule import Constant, Steps
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
@@ -129,7 +129,7 @@ def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_no_step_of_a_shortened_pull_is_above_a_tenth(name: str) -> None:
     spec = resolve(RECIPES / f"{name}.toml", {"epochs": 2, "train_limit": 2_000})
-    strength = scale_recipe(spec).strength
+    strength = recipe_candidate(spec, 0).strength
     values = [strength.at(epoch / 100, 2) for epoch in range(201)]
     assert max(values) <= 0.1 * (1 + 1e-9)
     assert values == sorted(values)
@@ -137,15 +137,14 @@ def test_no_step_of_a_shortened_pull_is_above_a_tenth(name: str) -> None:
 
 def test_a_pull_that_would_step_above_a_tenth_stays_there() -> None:
     # A 370th: 5e-8 · 370² is 0.0068, and 50 times that would be 0.34.
-    strength = scale_recipe(resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 1})).strength
+    strength = recipe_candidate(resolve(RECIPES / "cifar10-vgg-variate.toml", {"epochs": 1}), 0).strength
     assert (strength.at(0.0, 1), strength.at(1.0, 1)) == (pytest.approx(0.006845), pytest.approx(0.1))
 
 
 def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 20, "train_limit": 20_000})  # a tenth of a third
-    now = scale_recipe(spec)
-    assert now.epoch_fraction == pytest.approx(1 / 10)
-    assert now.step_fraction == pytest.approx(1 / 30)
+    now = recipe_candidate(spec, 0)
+    assert describe_scaling(spec).startswith("recipe shortened to 3.33% of its steps, 20 of 200 epochs")
     assert now.strength.at(0.0, 20) == pytest.approx(3e-5)  # 30 times for the steps, 10 times for the epochs
     assert [epoch for epoch, _ in now.learning_rate_steps] == pytest.approx([10.0, 16.0])
     assert (now.spread, now.rescaling) == (0.6, pytest.approx(29 / 30))
@@ -153,17 +152,17 @@ def test_fewer_images_shorten_the_steps_but_move_no_epoch() -> None:
 
 def test_fewer_images_alone_raise_the_pull_by_the_steps() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"train_limit": 20_000})
-    assert scale_recipe(spec).strength.at(0.0, 200) == pytest.approx(3e-7)
+    assert recipe_candidate(spec, 0).strength.at(0.0, 200) == pytest.approx(3e-7)
 
 
 def test_the_pull_is_never_raised_above_a_tenth() -> None:
     spec = resolve(RECIPES / "cifar10-resnet20.toml", {"epochs": 1, "train_limit": 1_000})  # by 700 · 50 · 700
-    assert scale_recipe(spec).strength.at(0.0, 1) == 0.1
+    assert recipe_candidate(spec, 0).strength.at(0.0, 1) == 0.1
 
 
 def test_a_longer_run_stretches_steps_and_leaves_the_rest() -> None:
     spec = resolve(RECIPES / "mnist-lenet.toml", {"epochs": 400})
-    now = scale_recipe(spec)
+    now = recipe_candidate(spec, 0)
     assert now.strength == Constant(value=1e-7)
     assert [epoch for epoch, _ in now.learning_rate_steps] == [200.0, 320.0]
     assert now.spread is None
@@ -179,7 +178,7 @@ def test_a_longer_run_stretches_steps_and_leaves_the_rest() -> None:
 def test_a_spread_of_the_recipes_own_stands_instead_of_the_rule(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text((RECIPES / "mnist-lenet.toml").read_text() + "spread = 0.3\n")
-    now = scale_recipe(resolve(path, {"epochs": 2}))
+    now = recipe_candidate(resolve(path, {"epochs": 2}), 0)
     assert (now.spread, now.rescaling) == (0.3, 1.0)
     assert "0.3 in every layer" in describe_scaling(resolve(path, {"epochs": 2}))
 
@@ -388,7 +387,7 @@ def test_a_recipes_study_runs_resumes_and_says_what_was_shortened(run, tmp_path:
     trials = (tmp_path / "runs" / "point" / "trials.csv").read_text().splitlines()
     assert len(trials) == 3
     summary = json.loads((tmp_path / "runs" / "point" / "summary.json").read_text())
-    assert summary["goal"] == "none, a recipe is trained as it stands"
+    assert summary["goal"] == "none, a recipe is trained as given"
     planned = trials[0].split(",").index("planned_sparsity")
     assert [line.split(",")[planned] for line in trials[1:]] == ["", ""]
 

@@ -528,7 +528,7 @@ def test_trial_exported_from_the_page_verifies(study: Path, tmp_path: Path) -> N
         until(page, "!document.getElementById('export').disabled", 200)
         said = page.locator("#export-said").inner_text()
     folder = study / "exports" / "trial-001"
-    assert said.startswith(f"Everything agrees: {folder}")
+    assert said.startswith(f"Verified: {folder}")
     assert sca_search("verify", str(folder), cwd=tmp_path).returncode == 0
 
 

@@ -98,7 +98,7 @@ def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_e
     # And a later command does not mistake the folder for a study of this machine alone.
     refused = sca_search(*STUDY, "--out", "a", "--resume", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "its trials are kept elsewhere, since machines share them; give --storage" in refused.stderr
+    assert "its trials are in a shared storage; give --storage" in refused.stderr
 
 
 def test_a_worker_takes_part_by_the_studys_name_alone(database: str, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_folders_of_shared_and_of_other_studies_are_not_mixed_up(tmp_path: Path)
         joined_run(changed, shared)
     alone = resolve(None, {"out": tmp_path, "name": "alone"})
     new_run(alone)
-    with pytest.raises(RunError, match="holds files of no shared study"):
+    with pytest.raises(RunError, match="holds files that are not of a shared study"):
         joined_run(alone, shared)
 
 

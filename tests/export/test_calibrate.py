@@ -366,7 +366,7 @@ def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> Non
 def test_command_prints_the_table_and_keeps_it(run: Run) -> None:
     done = run("calibrate", "--seconds", "0.1", "--save", "latency.json")
     assert done.returncode == 0, done.stderr
-    for text in ("conv2", "fc1", "all else", "Whole network:", "Spread:", "samples were noisy", "C built by gcc"):
+    for text in ("conv2", "fc1", "rest", "Whole network:", "Spread:", "samples were noisy", "C built by gcc"):
         assert text in done.stdout
     table = json.loads(Path("latency.json").read_text())
     assert [variant["sparsity"] for variant in table["variants"]] == list(SPARSITIES)

@@ -40,7 +40,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     network = sca_search.load("out/model.safetensors")
     assert network.about["trial"] == summary["trial"]
     assert network.about["goal"] == "target sparsity 0.5"
-    assert network.about["test_accuracy"] == summary["test_metric"]
+    assert network.about["test_metric"] == summary["test_metric"]
     graph, _ = read_packed(Path("out/model.safetensors"))
     assert {layer.name: layer.zeros for layer in graph.ternary_layers} == {
         name: layer["zeros"] for name, layer in summary["layers"].items()
@@ -51,7 +51,7 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     assert np.allclose(graph.mean, about.mean)
     assert tomllib.loads(Path("out/study.toml").read_text())["data"]["name"] == "digits"
     card = Path("out/MODEL.md").read_text()
-    for words in ("Over 2 seeds", f"Test: {summary['test_accuracy']:.2%} on 450 images", "sca-search export RUN"):
+    for words in ("Over 2 seeds", f"Test: {summary['test_metric']:.2%} on 450 images", "sca-search export RUN"):
         assert words in card
 
     again = run("verify", "out")

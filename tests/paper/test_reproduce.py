@@ -20,11 +20,10 @@ from sca_search.paper.cells import (
     full_epochs,
     recipe_file,
     select_networks,
-    spec_of,
 )
 from sca_search.paper.comparison import rank_correlations, rows_of
 from sca_search.paper.figures import DENSE, TITLES, figures_of
-from sca_search.paper.reproduce import CellTime, Plan, _spec, epochs_that_fit, finished_results, reproduce
+from sca_search.paper.reproduce import CellTime, Plan, epochs_that_fit, finished_results, reproduce, spec_of
 from sca_search.paper.result import CellResult, _diverged, read_result, top_accuracies
 from sca_search.runs.folder import RunFolder
 from sca_search.study.pace import Pace
@@ -59,14 +58,15 @@ def test_figures_are_the_papers() -> None:
 
 def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
     cell = Cell("cifar10", "vgg-s", 1.5, 1e-9)
-    spec = spec_of(cell, Extent(epochs=45), seeds=3, out=tmp_path, data_dir=tmp_path)
+    spec = spec_of(Plan((cell,), tmp_path, Extent(epochs=45), seeds=3, data_dir=tmp_path), cell)
     assert spec.recipe is not None
     assert (spec.recipe.alpha, spec.recipe.strength_lambda, spec.recipe.epochs) == (1.5, 1e-9, 450)
     assert (spec.train.epochs, spec.train.dense_epochs, spec.search.trials) == (45, 0, 3)
     assert (spec.name, spec.data.dir) == ("cifar10-vgg-s-a1.5-l1e-09", tmp_path)
-    whole = spec_of(Cell("mnist", "lenet", has_dense=True), Extent(), seeds=1, out=tmp_path, data_dir=None)
+    plan = Plan((), tmp_path)
+    whole = spec_of(plan, Cell("mnist", "lenet", has_dense=True))
     assert (whole.train.epochs, whole.train.dense_epochs) == (200, 200)
-    ablated = spec_of(Cell("cifar10", "resnet20", tanh=False), Extent(), seeds=1, out=tmp_path, data_dir=None)
+    ablated = spec_of(plan, Cell("cifar10", "resnet20", tanh=False))
     assert ablated.recipe is not None
     assert not ablated.recipe.tanh
     assert full_epochs(Cell("imagenet", "alexnet")) == 130
@@ -327,11 +327,10 @@ def test_invalid_input_is_one_sentence_and_nothing_is_written(run, tmp_path: Pat
 
 def test_unreadable_files_are_left_out_of_data_sets_that_are_files(tmp_path: Path) -> None:
     plan = Plan(cells_of(figures_of("4")), tmp_path, skip_unreadable=True)
-    skipping = {(spec := _spec(plan, cell, plan.extent)).data.name: spec.data.skip_unreadable for cell in plan.cells}
+    skipping = {(spec := spec_of(plan, cell)).data.name: spec.data.skip_unreadable for cell in plan.cells}
     assert skipping == {"cifar100": False, "tiny-imagenet": True}
-    assert not any(
-        _spec(replace(plan, skip_unreadable=False), cell, plan.extent).data.skip_unreadable for cell in plan.cells
-    )
+    plan = replace(plan, skip_unreadable=False)
+    assert not any(spec_of(plan, cell).data.skip_unreadable for cell in plan.cells)
 
 
 def test_a_data_set_that_is_missing_hides_no_finished_cell(run, tmp_path: Path) -> None:

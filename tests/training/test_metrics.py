@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from sca_search.config.names import METRICS, check_name, format_metric, format_spread, metric_scale, short_name
+from sca_search.config.names import METRICS, format_metric, format_spread, metric_scale, short_name
+from sca_search.config.types import check_name
 from sca_search.data import DataSet, from_objects
 from sca_search.errors import CodeError, DivergenceError, SpecError
 from sca_search.training.metrics import ACCURACY_METRIC, Metric, metric_of, try_metric

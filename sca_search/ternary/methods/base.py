@@ -8,17 +8,19 @@ start, optimizer, distillation and frozen phase are the same for all methods.
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sca_search.config.candidate import Candidate
-from sca_search.data import DataSet
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import ZeroCount, latents, ternary_weights, total, zero_counts
+
+if TYPE_CHECKING:
+    from sca_search.data import DataSet
 
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> loss"""
@@ -28,7 +30,7 @@ class MethodTask(Protocol):
     """The part of a training task that methods use."""
 
     @property
-    def data(self) -> DataSet: ...
+    def data(self) -> "DataSet": ...
     @property
     def batch(self) -> int: ...
     @property
