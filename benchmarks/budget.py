@@ -32,9 +32,9 @@ from sca_search.export.latency.model import Calibration, latency_model
 from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
-from sca_search.study.budgets import Budgets, latency_limit
+from sca_search.study.budgets import Budgets, latency_limit, prepare_costs
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task, prepare_costs
+from sca_search.study.setup import make_task
 from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, least_loss_within, weighting_of
 from sca_search.training.sensitivity import GRID
 

@@ -1,4 +1,4 @@
-"""Cost per trial of a long study apart from training: ask, prior fit, tell, and writing files.
+"""Cost per trial of a long study apart from training: ask, tell, and writing files.
 
     python -m benchmarks.long_study
     python -m benchmarks.long_study --postgres
@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState
 
@@ -31,21 +30,18 @@ from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import trial_frame
-from sca_search.study.objective import Objective
 from sca_search.study.optuna_internals import WaitingTrialCache
-from sca_search.study.queue import observations, rows
+from sca_search.study.queue import rows
 from sca_search.study.results import write_tables
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.setup import build_context, make_task
 from sca_search.study.space import Space
 from sca_search.study.storage import local_address
-from sca_search.ternary.prior_file import write_prior
-from sca_search.training.task import Task
 from tests.support.postgres import running_server
 
 # The parts that have a time limit, and the files written after each trial.
-TIMED = ("ask", "values", "prior fit", "tell")
-WRITTEN = ("rows", "tables", "prior file")
+TIMED = ("ask", "values", "tell")
+WRITTEN = ("rows", "tables")
 # Limit in seconds by number of stored trials: 5 % of a trial of one minute, and a stricter one.
 LIMITS = {1_000: 0.05 * 60.0, 10_000: 2.0}
 
@@ -60,8 +56,6 @@ class Bench:
 
     run: RunFolder
     space: Space
-    task: Task
-    objective: Objective
     study: optuna.Study
 
     @property
@@ -70,9 +64,9 @@ class Bench:
 
 
 def made(folder: Path, spec: StudySpec, storage: str | None) -> Bench:
-    run, task = RunFolder(folder), make_task(spec)
-    context = build_context(run, spec, task)
-    return Bench(run, context.space, task, Objective(context), new_study(storage or local_address(run)))
+    run = RunFolder(folder)
+    context = build_context(run, spec, make_task(spec))
+    return Bench(run, context.space, new_study(storage or local_address(run)))
 
 
 def new_study(storage: str) -> optuna.Study:
@@ -114,11 +108,8 @@ def one_trial(bench: Bench) -> Seconds:
         trial = study.ask()
     with watch("values"):
         candidate = space.sample(trial, float(trial.user_attrs["planned_sparsity"]), seed=number)
-    with watch("prior fit"):
-        trial.set_user_attr("asked", bench.objective.requested(study, candidate))
-    attributes = finished(space, 0.1, trial.params, trial.user_attrs["asked"], np.random.default_rng(number))
     with watch("tell"):
-        for name, value in (attributes | {"worker": 1, "epochs": 25}).items():
+        for name, value in (finished(0.1) | {"worker": 1, "epochs": 25}).items():
             trial.set_user_attr(name, value)
         study.tell(trial, (0.98, candidate.sparsity))
     write(bench, watch)
@@ -130,9 +121,6 @@ def write(bench: Bench, watch: Stopwatch) -> None:
         table_rows = rows(bench.study)
     with watch("tables"):
         write_tables(bench.run, bench.spec, trial_frame(table_rows))
-    with watch("prior file"):
-        observed = observations(bench.study)
-        write_prior(bench.run.prior_file, bench.spec.search.form, bench.task.layer_shapes, observed)
 
 
 def measured(bench: Bench, sizes: list[int], samplers: list[str], trials: int) -> Shown:

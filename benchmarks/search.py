@@ -46,7 +46,6 @@ from sca_search.training.evaluate import EVALUATION_BATCH, score
 CONTENDERS: dict[str, Contender] = {
     "ours": ours(),
     "ours, paper's form": ours({"search.form": "paper"}),
-    "ours, paper's form, no correction": ours({"search.form": "paper", "search.correction": False}),
     "ours, no prior": no_prior,
     "ours, uniform allocation": ours({"search.space.split": 0.0}),
     "ours, halving": ours({"search.keep": 0.5}),

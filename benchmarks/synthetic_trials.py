@@ -44,39 +44,20 @@ def synthetic(space: Space, candidate: int) -> FrozenTrial:
     sparsity = planned(space, candidate)
     loss = float(0.1 / (1.0 - sparsity) ** 0.3 * math.exp(random.normal(0.0, 0.3)))
     attributes: dict[str, Any] = {"candidate": candidate, "planned_sparsity": sparsity, "worker": 1, "epochs": 25}
-    attributes["asked"] = {layer.name: shifted(sparsity, random.normal(0.0, 0.2)) for layer in space.layers}
     attributes["rung.5"] = loss * math.exp(abs(random.normal(0.5, 0.2)))
     attributes["rung_metric"] = 0.9
     state = {5: TrialState.PRUNED, 11: TrialState.FAIL, 15: TrialState.PRUNED}.get(candidate % 20, TrialState.COMPLETE)
     values = None
     if state == TrialState.COMPLETE:
         values = [float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01)), sparsity]
-        attributes |= finished(space, loss, params, attributes["asked"], random)
+        attributes |= finished(loss)
     return create_trial(state=state, values=values, params=params, distributions=distributions, user_attrs=attributes)
 
 
-def finished(
-    space: Space, loss: float, params: dict[str, Any], asked: dict[str, float], random: np.random.Generator
-) -> dict[str, Any]:
-    """The attributes of a finished trial: layers achieve less than the requested sparsity, with noise."""
-    strength = float(params.get("strength", 0.0))
-    observed = [
-        {
-            "layer": layer.name,
-            "asked": fraction,
-            "reached": shifted(fraction, random.normal(-0.3, 0.2)),
-            "strength": strength,
-        }
-        for layer, fraction in zip(space.layers, asked.values(), strict=True)
-    ]
+def finished(loss: float) -> dict[str, Any]:
+    """The attributes of a finished trial."""
     figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "moved_share": 0.001}
-    return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360, "observed": observed}
-
-
-def shifted(fraction: float, by: float) -> float:
-    """A fraction shifted in log-odds."""
-    inside = min(max(fraction, 1e-3), 1.0 - 1e-3)
-    return 1.0 / (1.0 + (1.0 - inside) / inside * math.exp(-by))
+    return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360}
 
 
 def waiting(space: Space, candidate: int) -> FrozenTrial:

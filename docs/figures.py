@@ -19,7 +19,6 @@ from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.ternary.parametrize import latent_of_dense
 from sca_search.ternary.prior import alpha_for_sparsity
-from sca_search.ternary.prior_correction import Observation, asked_for
 from sca_search.training.task import Settled, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
@@ -85,26 +84,15 @@ def _histogram(counts: Sequence[int]) -> Points:
 
 
 def achieved_curves(train: Callable[[Candidate], Settled]) -> tuple[Curve, ...]:
-    """Achieved minus planned sparsity in points; corrected: from the observations with small λ."""
-    strong = [observe(train, STRONG, sparsity) for sparsity in SPARSITIES]
-    weak = [observe(train, WEAK, sparsity) for sparsity in SPARSITIES]
-    corrected = [observe(train, WEAK, sparsity, asked_for(weak, sparsity, WEAK)) for sparsity in SPARSITIES]
-    named = {"large λ": strong, "small λ": weak, "small λ, corrected": corrected}
+    """Achieved minus planned sparsity of the first ternary layer in points, before the exact step."""
+
+    def error(strength: float, sparsity: float) -> float:
+        return 100 * (train(papers_candidate(strength, sparsity)).reached[LAYERS[0]] - sparsity)
+
     return tuple(
-        Curve(name, [(s, 100 * (each.reached - s)) for s, each in zip(SPARSITIES, observed, strict=True)], marked=True)
-        for name, observed in named.items()
+        Curve(name, [(sparsity, error(strength, sparsity)) for sparsity in SPARSITIES], marked=True)
+        for name, strength in (("large λ", STRONG), ("small λ", WEAK))
     )
-
-
-def observe(
-    train: Callable[[Candidate], Settled], strength: float, sparsity: float, asked: float | None = None
-) -> Observation:
-    """The achieved sparsity of the first ternary layer, for a planned and optionally another requested sparsity."""
-    candidate = papers_candidate(strength, sparsity)
-    if asked is not None:
-        candidate = candidate.model_copy(update={"asked": dict.fromkeys(LAYERS, asked)})
-    reached = train(candidate).reached[LAYERS[0]]
-    return Observation(LAYERS[0], sparsity if asked is None else asked, reached, strength)
 
 
 def papers_candidate(strength: float, sparsity: float) -> Candidate:

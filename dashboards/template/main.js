@@ -77,7 +77,7 @@ function registerFigures() {
   register("schedules", schedulesFigure);
   register("cost", costFigure);
   register("alpha", alphaFigure, follow);
-  register("asked", askedFigure);
+  register("achieved", achievedFigure);
   register("growth", growthFigure);
   register("importance", importanceFigure);
   register("parallel", parallelFigure, follow);
@@ -90,7 +90,7 @@ function listen() {
   byId("study-picker").addEventListener("change", (event) => showStudy(Number(event.target.value)));
   byId("layer-picker").addEventListener("change", (event) => {
     state.layer = event.target.value;
-    updateAll(["alpha", "asked"]);
+    updateAll(["alpha", "achieved"]);
   });
   byId("filter").addEventListener("input", showTable);
   byId("searched").addEventListener("change", showTable);

@@ -1,4 +1,4 @@
-// The prior: α against sparsity per layer, and requested against achieved sparsity.
+// The prior: α against sparsity per layer, and planned against achieved sparsity.
 function alphaFigure() {
   const { prior } = study();
   const layer = state.layer;
@@ -17,14 +17,6 @@ function alphaFigure() {
     traces.push(
       curve("closed form", percentages, alphas, line(colour.accent), {
         hovertemplate: "closed form: α %{y:.3f} for %{x:.1f} %<extra></extra>",
-      }),
-    );
-  }
-  const corrected = prior.corrected[layer];
-  if (corrected) {
-    traces.push(
-      curve("corrected", percentages, corrected, line(colour.second, "dash"), {
-        hovertemplate: "corrected: α %{y:.3f} for %{x:.1f} %<extra></extra>",
       }),
     );
   }
@@ -58,9 +50,7 @@ function alphaFigure() {
     : "";
   return {
     title: `The sparser ${layer} is to be, the larger its α`,
-    note: `α sets how wide the basin around zero is: α(s) = 2 tanh²(Q), Q the s-quantile of |Θ|.${
-      corrected ? " Corrected: by the sparsity that trials achieved." : ""
-    }${spread}`,
+    note: `α sets how wide the basin around zero is: α(s) = 2 tanh²(Q), Q the s-quantile of |Θ|.${spread}`,
     alt: `α against sparsity for ${layer}: the closed form rises${
       alphas ? ` from ${short(alphas[0])} to ${short(alphas.at(-1))}` : ""
     }; ${counted(ended.length, "trial")}.`,
@@ -73,13 +63,13 @@ function alphaFigure() {
   };
 }
 
-function askedFigure() {
+function achievedFigure() {
   const { prior } = study();
-  const pairs = Object.entries(prior.asked).filter(([, rows]) => rows.length);
+  const pairs = Object.entries(prior.achieved).filter(([, rows]) => rows.length);
   if (!pairs.length) {
     return {
       title: prior.headline,
-      note: "Requested against achieved sparsity, one point per layer and trial.",
+      note: "Planned against achieved sparsity, one point per layer and trial.",
       empty: "No trial has finished yet.",
     };
   }
@@ -91,10 +81,10 @@ function askedFigure() {
     x: rows.map((row) => 100 * row[0]),
     y: rows.map((row) => 100 * row[1]),
     marker,
-    hovertemplate: "requested %{x:.2f} %, achieved %{y:.2f} %<extra></extra>",
+    hovertemplate: "planned %{x:.2f} %, achieved %{y:.2f} %<extra></extra>",
   });
   const others = pairs.filter(([layer]) => layer !== state.layer).flatMap(([, rows]) => rows);
-  const mine = prior.asked[state.layer] ?? [];
+  const mine = prior.achieved[state.layer] ?? [];
   const traces = [
     curve("equal", [0, 100], [0, 100], line(colour.quiet, "dot", 1.25), { hoverinfo: "skip", mode: "lines" }),
     ...(others.length ? [marks("other layers", others, { color: colour.faint, size: 6, opacity: 0.6 })] : []),
@@ -102,13 +92,12 @@ function askedFigure() {
   ];
   return {
     title: prior.headline,
-    note:
-      "Requested sparsity per layer, and the sparsity that rounding alone achieved, before the exact step.",
-    alt: `Scatter plot of requested against achieved sparsity; ${prior.headline}.`,
+    note: "Planned sparsity per layer, and the sparsity that rounding alone achieved, before the exact step.",
+    alt: `Scatter plot of planned against achieved sparsity; ${prior.headline}.`,
     traces,
     layout: layout(320, {
-      uirevision: "asked",
-      xaxis: axis("requested, %", { range: [-2, 102] }),
+      uirevision: "achieved",
+      xaxis: axis("planned, %", { range: [-2, 102] }),
       yaxis: axis("achieved, %", { range: [-2, 102] }),
     }),
   };

@@ -29,8 +29,6 @@ class Candidate(BaseModel):
     rescaling: Fraction = 1.0
     from_dense: bool = True  # start from the dense network, or from a new initialisation
     alpha: AlphaSchedule = FromPrior()
-    # Sparsity per layer that the prior is evaluated at, if the prior correction makes it differ from the planned one.
-    asked: dict[str, Sparsity] = {}
     exact: bool = True  # whether the exact step sets the planned number of zeros, or rounding alone determines it
     # λ in units of the ratio of the two gradients at the start (dimensionless), or λ itself.
     strength: Schedule
@@ -54,9 +52,6 @@ class Candidate(BaseModel):
 
     def sparsity_of(self, layer: str) -> float:
         return self.split.get(layer, self.sparsity)
-
-    def asked_of(self, layer: str) -> float:
-        return self.asked.get(layer, self.sparsity_of(layer))
 
     def alpha_of(self, layer: str) -> AlphaSchedule:
         return self.layer_alpha.get(layer, self.alpha)

@@ -19,8 +19,7 @@ from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.secrets import holds_password, scrub
 
-# Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done. A prior
-# was copied into the run folder when the study started.
+# Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done.
 MAY_CHANGE = (
     "name",
     "out",
@@ -34,7 +33,6 @@ MAY_CHANGE = (
     "search.trial_time",
     "search.trial_memory_gb",
     "search.refits",
-    "search.prior",
 )
 # Ten times as much as the longest reasonable study file.
 _MAX_FILE_BYTES = 100_000

@@ -86,17 +86,8 @@ def _shown_invalid(given: str) -> str:
     return f"{scheme}{separator}{HIDDEN}" if separator and re.fullmatch(r"[a-z][a-z0-9+.]*", scheme) else HIDDEN
 
 
-@dataclass(frozen=True)
-class ArtifactAddress:
-    """A folder, or a bucket and the prefix of the names in it."""
-
-    folder: Path | None = None
-    bucket: str = ""
-    prefix: str = ""
-
-
-def artifact_address(given: str) -> ArtifactAddress:
-    """Parse --artifacts; SpecError if it is neither a folder nor a bucket."""
+def artifact_address(given: str) -> Path | tuple[str, str]:
+    """The folder of --artifacts, or its bucket and the prefix of the names in it; SpecError if it is neither."""
     try:
         parts = urlsplit(given)
     except ValueError:
@@ -105,7 +96,7 @@ def artifact_address(given: str) -> ArtifactAddress:
     if parts.query or parts.fragment:  # nothing reads them, and people write access keys there
         raise SpecError(f"--artifacts must have no ? and no #, write %3F and %23, got {_shown_invalid(given)!r}")
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(path) > 1 and "\0" not in path:
-        return ArtifactAddress(folder=Path(path))
+        return Path(path)
     if parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc):
-        return ArtifactAddress(bucket=parts.netloc, prefix=path.strip("/"))
+        return parts.netloc, path.strip("/")
     raise SpecError(f"--artifacts must be file:///FOLDER or s3://BUCKET/PREFIX, got {scrub(given)!r}")

@@ -199,8 +199,6 @@ class SearchSpec(Table):
         None, "Layers that share searched values: layer (none), stage or all. Default: by the number of layers."
     )
     sampler: Literal["tpe", "gp", "random"] = _key("tpe", "Optuna sampler.")
-    correction: bool = _key(True, "Correct the prior by the sparsities that finished trials achieved.")
-    prior: t.FilePath | None = _flag(None, "prior.json of another run of this network, to correct the prior with.")
     latency_table: t.FilePath | None = _flag(
         None, "Latency table of the target device, from `calibrate --emit`. Default: calibrate this machine."
     )

@@ -1,66 +1,32 @@
-"""The prior: α against sparsity in closed form and corrected by trials, and the sparsity that trials achieved."""
+"""The prior: α against sparsity in closed form, and the sparsity per layer that trials planned and achieved."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from statistics import median
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-
-from sca_search.ternary.prior_correction import Observation, asked_for_all
-
-# Observations per fit and on the page, which is written again with every trial.
-MAX_FITTED = 24
-MAX_SHOWN = 4000
 
 
 def prior_view(
-    prior: Mapping[str, Any], closed_form: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]
+    closed_form: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]], *, is_planned: bool = True
 ) -> dict[str, Any]:
-    """The values of the page. `ended` are records by trial, with α and the achieved sparsity per layer."""
-    observations = _observations(prior)
-    layers = list(prior.get("layers", {})) or list(closed_form.get("alpha", {}))
-    shown = observations[-MAX_SHOWN:]
+    """The values of the page. `records` are those of candidates by trial; some studies do not plan a sparsity."""
+    names = [*closed_form.get("alpha", {}), *(layer for record in records.values() for layer in record["layers"])]
+    layers = list(dict.fromkeys(names))
+    achieved = {layer: _achieved(layer, records) if is_planned else [] for layer in layers}
+    drifts = [abs(reached - planned) for pairs in achieved.values() for planned, reached in pairs]
     return {
         "layers": layers,
         "closed": dict(closed_form) if closed_form else None,
-        "corrected": {layer: found for layer in layers if (found := corrected(closed_form, layer, observations))},
-        "ended": {layer: _ended(layer, ended) for layer in layers},
-        "asked": {layer: [(each.asked, each.reached) for each in shown if each.layer == layer] for layer in layers},
-        "drift": mean_drift(observations),
+        "ended": {layer: _ended(layer, records) for layer in layers},
+        "achieved": achieved,
+        "drift": sum(drifts) / len(drifts) if drifts else None,
     }
 
 
-def corrected(closed_form: Mapping[str, Any], layer: str, observations: Sequence[Observation]) -> list[float] | None:
-    """α of the corrected prior at the sparsities of the closed form; None while there is no correction."""
-    alphas = closed_form.get("alpha", {}).get(layer)
-    mine = tuple(each for each in observations if each.layer == layer)[-MAX_FITTED:]
-    if not alphas or not mine:
-        return None
-    sparsities = tuple(closed_form["sparsity"])
-    asked = _asked(mine, sparsities)
-    if asked == sparsities:
-        return None
-    return [float(alpha) for alpha in np.interp(asked, sparsities, alphas)]
-
-
-@lru_cache(maxsize=256)
-def _asked(observations: tuple[Observation, ...], sparsities: tuple[float, ...]) -> tuple[float, ...]:
-    strength = median(each.strength for each in observations)
-    return tuple(asked_for_all(observations, sparsities, strength))
-
-
-def mean_drift(observations: Sequence[Observation]) -> float | None:
-    """Mean difference of achieved and requested sparsity, before the exact step."""
-    if not observations:
-        return None
-    return sum(abs(each.reached - each.asked) for each in observations) / len(observations)
-
-
-def _observations(prior: Mapping[str, Any]) -> list[Observation]:
+def _achieved(layer: str, records: Mapping[int, Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Planned sparsity, and the one achieved by rounding alone before the exact step."""
     return [
-        Observation(str(each["layer"]), float(each["asked"]), float(each["reached"]), float(each["strength"]))
-        for each in prior.get("observations", ())
+        (record["candidate"]["split"].get(layer, record["candidate"]["sparsity"]), record["reached"][layer])
+        for record in records.values()
+        if layer in record.get("reached", {}) and "candidate" in record
     ]
 
 

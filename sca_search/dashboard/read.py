@@ -43,7 +43,6 @@ class RunFiles:
     dense_metric: float | None
     summary: Mapping[str, Any]
     about: Mapping[str, Any]
-    prior: Mapping[str, Any]
     closed_form: Mapping[str, Any]
     sensitivity: list[Mapping[str, Any]]
     now: Now | None  # what is being trained, if its heartbeat is recent
@@ -73,7 +72,6 @@ def read_run(path: Path, clock: float | None = None) -> RunFiles:
         metric=run.metric,
         summary=read_table(run.summary_file),
         about=read_table(run.about_file),
-        prior=read_table(run.prior_file),
         closed_form=read_table(run.closed_form_file),
         sensitivity=[entry for entry in read_json(run.sensitivity_file, []) if isinstance(entry, dict)],
         now=running_now(path, clock),

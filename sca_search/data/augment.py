@@ -26,9 +26,6 @@ class Draws:
     corners: Tensor  # (N, 2): row and column of the crop in the padded image, from 0 to twice the padding
     flipped: Tensor  # (N,) bool
 
-    def take(self, rows: Tensor) -> "Draws":
-        return Draws(self.corners.index_select(0, rows), self.flipped.index_select(0, rows))
-
 
 def padding_of(side: int) -> int:
     """Pixels added at either end of a side: an eighth of it, rounded up."""
@@ -78,4 +75,5 @@ class CropFlipSplit(BatchSource):
         padding = padding_of(self.image_shape[1]), padding_of(self.image_shape[2])
         draws = draw(len(self), padding, epoch_seed)
         for (images, *rest), rows in zip(batches, chunks, strict=True):
-            yield (crop_flip(images, draws.take(rows), padding, self.fill), *rest)
+            own = Draws(draws.corners.index_select(0, rows), draws.flipped.index_select(0, rows))
+            yield (crop_flip(images, own, padding, self.fill), *rest)

@@ -1,17 +1,20 @@
 """A data set ready for a study: normalised by its training split, with the test split not yet read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sca_search.config.names import Augmentation, Kind
 from sca_search.data.augment import CropFlipSplit
 from sca_search.data.image_reader import ImageReader
 from sca_search.data.input_spec import InputSpec
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.splits import LazySplit, Reader, Split
 from sca_search.errors import DataError
 
 AnySplit = Split | LazySplit
@@ -19,6 +22,14 @@ TrainingSplit = Split | LazySplit | CropFlipSplit
 
 # Images per step over a whole split: small enough that float64 copies stay near 100 MB.
 _STEP = 1024
+
+# Up to this many bytes as float32 the whole set is in memory: reading files in every epoch is
+# slower than the small networks that train on them.
+MEMORY_BYTES = 2 * 1024**3
+
+# Inputs that give the mean and standard deviation of a set that is not in memory: even if all pixels of an image were
+# equal, 4096 images determine the mean to 1/64 of a standard deviation.
+SAMPLE_STATISTICS = 4096
 
 # Below this, relative to the mean, the standard deviation of a channel is float32 rounding and not signal.
 _NO_SPREAD = 1e-7
@@ -29,14 +40,30 @@ class DataRequest:
     """The settings of a data source besides its name."""
 
     seed: int
-    data_dir: Path | None = None
-    image_size: int | None = None
-    train_limit: int | None = None
+    data_dir: Path | None = None  # of local copies; None: the cache, where mnist and cifar are downloaded to
+    image_size: int | None = None  # of a square; None: the images' own size, 64 for folders, 224 for imagenet
+    train_limit: int | None = None  # the highest number of training examples, stratified
     normalise: bool = True  # inputs per channel, and targets of a regression
     columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns of ambiguous types
     augment: Augmentation = "none"  # determines how image files are read
     skip_unreadable: bool = False  # whether unreadable image files are left out
     check_test: bool = True  # whether test examples are checked now; False where they have just been checked
+    memory_bytes: int = MEMORY_BYTES
+
+
+class Part(Protocol):
+    """Entries of a data set with their targets, which are read all at once or, by a reader, when they are needed."""
+
+    @property
+    def entries(self) -> Sequence[Any]: ...
+
+    @property
+    def targets(self) -> NDArray[Any]: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    def in_memory(self, shape: tuple[int, ...], /) -> Split: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +90,7 @@ class DataSet:
         if self.augmentation == "scale-aspect":
             assert isinstance(self.train, LazySplit)
             assert isinstance(self.train.reader, ImageReader)
-            return replace(self.train, augmented=self.train.reader.augmented)
+            return replace(self.train, augmented=self.train.reader)
         return self.train
 
     @property
@@ -155,27 +182,60 @@ def assemble(
     return DataSet(name, train, val, lambda: normalise_split_(read_test(), spec), spec)
 
 
+def assemble_parts(
+    name: str,
+    raw: InputSpec,
+    parts: tuple[Part, Part],
+    read_test: Callable[[], Part],
+    request: DataRequest,
+    *,
+    changes: bool,
+    values: int,
+) -> DataSet:
+    """Training, validation and test of entries, read lazily where all their `values` do not fit into memory.
+
+    `raw` is their spec without statistics. Training is also read lazily if its inputs are others in each epoch.
+    """
+    (train, val), shape, is_large = parts, raw.input_shape, 4 * values > request.memory_bytes
+    if not (is_large or changes):
+        splits = train.in_memory(shape), val.in_memory(shape), lambda: read_test().in_memory(shape)
+        return assemble(name, raw.classes, *splits, kind=raw.kind, normalise=request.normalise)
+    spec, entries, reader = raw, train.entries, train.reader
+    if request.normalise:
+        rows = np.unique(np.linspace(0, len(entries) - 1, SAMPLE_STATISTICS).astype(np.int64))
+        sample = (reader(entries[row]).unsqueeze(0) for row in rows)
+        spec = measured_input(sample, shape, raw.classes, torch.from_numpy(train.targets), raw.kind)
+
+    def lazy(part: Part, reader: Reader, changes: bool) -> LazySplit:
+        labels = torch.from_numpy(part.targets.copy())
+        if spec.is_standardised:
+            normalise_(labels, spec.target_mean, spec.target_std)
+        return LazySplit(part.entries, labels, reader, spec.mean, spec.std, changes=changes)
+
+    def other(part: Part) -> AnySplit:
+        return lazy(part, part.reader, False) if is_large else normalise_split_(part.in_memory(shape), spec)
+
+    return DataSet(name, lazy(train, reader, changes), other(val), lambda: other(read_test()), spec)
+
+
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel, the second axis, over all other axes and all parts.
 
     Each part gives its own mean m and variance v; together, with w as a part's fraction of the pixels,
     M = Σ w·m and V = Σ w·(v + (m - M)²). One pass, without the cancellation of E[x²] - E[x]².
     """
-    buffer = torch.empty(0, dtype=torch.float64)
-    sizes, means, variances = zip(*(_moments(part, buffer) for part in parts), strict=True)
+    # One buffer for all parts: malloc would allocate a new one for each, and not return them to the system.
+    buffer, found = torch.empty(0, dtype=torch.float64), []
+    for part in parts:
+        pixels = buffer.resize_(part.shape).copy_(part)
+        found.append((len(part), *torch.var_mean(pixels, dim=(0, *range(2, part.ndim)), correction=0)))
+    sizes, variances, means = zip(*found, strict=True)
     weight = torch.tensor(sizes, dtype=torch.float64).view(-1, 1) / sum(sizes)
     mean = (weight * torch.stack(means)).sum(0)
     spread = torch.stack(variances) + (torch.stack(means) - mean).square()
     std = (weight * spread).sum(0).sqrt()
     std[std <= _NO_SPREAD * mean.abs()] = 1.0
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _moments(images: Tensor, buffer: Tensor) -> tuple[int, Tensor, Tensor]:
-    # One buffer for all parts: malloc would allocate a new one for each, and not return them to the system.
-    pixels = buffer.resize_(images.shape).copy_(images)
-    variance, mean = torch.var_mean(pixels, dim=(0, *range(2, images.ndim)), correction=0)
-    return len(images), mean, variance
 
 
 def normalise_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

@@ -6,8 +6,8 @@ import socket
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sca_search.errors import DataError, StorageError
@@ -23,17 +23,39 @@ def fetch_files(
 ) -> None:
     """Let `download` fill a temporary folder inside `root`, and move its files to `root` once all are present.
 
-    Archives that `root` already has are copied to it first, so that they are unpacked and not downloaded.
+    Archives that `root` already has are copied to it first, so that they are unpacked and not downloaded. Folders that
+    were created are removed if it fails.
     """
-    with _folder(root, name), tempfile.TemporaryDirectory(prefix=".download-", dir=root) as work:
-        folder = Path(work)
-        try:
-            _copy_present(packed, root, folder)
-            with _timeout(_TIMEOUT_S):
-                download(folder)
-        except _FAILED as error:
-            raise DataError(_nothing_found(root, name, files, error)) from None
-        _install(folder, root)
+    created = [path for path in (root, *root.parents) if not path.exists()]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as work:
+            try:
+                _fill(Path(work), download, {file: root / file for file in packed if (root / file).is_file()})
+            except _FAILED as error:
+                raise DataError(_nothing_found(root, name, files, error)) from None
+            for path in sorted(Path(work).rglob("*")):
+                if path.is_file() and path.suffix != ".gz":  # archives are not needed once unpacked
+                    target = root / path.relative_to(work)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
+    except BaseException as error:
+        for path in created:
+            with suppress(OSError):  # it was not created, or another process has written to it
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise StorageError(f"{root}: no copy of {name} there, and none can be stored ({error})") from None
+        raise
+
+
+def _fill(folder: Path, download: Callable[[Path], object], present: dict[str, Path]) -> None:
+    for file, path in present.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / file)
+    with ExitStack() as restored:
+        restored.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
+        socket.setdefaulttimeout(_TIMEOUT_S)
+        download(folder)
 
 
 def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception) -> str:
@@ -46,45 +68,3 @@ def _nothing_found(root: Path, name: str, files: Sequence[str], error: Exception
         f"{root}: {found} and the download failed ({reason}); "
         f"give a folder that has these files with --data-dir DIR, or one file as npz:PATH"
     )
-
-
-@contextmanager
-def _folder(root: Path, name: str) -> Iterator[None]:
-    """Create a folder for the block; folders that were created are removed if the block fails."""
-    created = [path for path in (root, *root.parents) if not path.exists()]
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException as error:
-        for path in created:
-            with suppress(OSError):  # it was not created, or another process has written to it
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise StorageError(f"{root}: no copy of {name} there, and none can be stored ({error})") from None
-        raise
-
-
-@contextmanager
-def _timeout(seconds: float) -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def _copy_present(files: Sequence[str], source: Path, goal: Path) -> None:
-    for file in files:
-        if (source / file).is_file():
-            (goal / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / file, goal / file)
-
-
-def _install(source: Path, goal: Path) -> None:
-    """Move every file but the archives, which are not needed once unpacked."""
-    for path in sorted(source.rglob("*")):
-        if path.is_file() and path.suffix != ".gz":
-            target = goal / path.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)

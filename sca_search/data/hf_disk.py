@@ -14,7 +14,7 @@ from sca_search.errors import DataError, unknown_name
 
 # The names that each split may have.
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-_INSTALL = "pip install 'sca-search[hf]'"
+_LISTS = ("List", "LargeList", "Sequence", "list")
 
 
 def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
@@ -22,18 +22,22 @@ def load_hf_disk(name: str, path: Path, request: DataRequest) -> DataSet:
     if not path.is_dir():
         raise DataError(f"{path}: the data folder must exist, there is none")
     splits = _splits(path)
-    columns = _columns(path, splits["train"].features, request.columns)
-    if request.image_size is not None and not columns.is_image:
-        raise DataError(f"data set {name!r}: an image size is for images, column {columns.inputs!r} holds none")
-    made = tuple(_Rows(splits[part], columns, request.image_size) if part in splits else None for part in _SPLITS)
-    return data_of_objects(name, made, request, columns.names)
+    features = splits["train"].features
+    inputs, targets = _columns(path, features, request.columns)
+    if request.image_size is not None and _kind(features[inputs]) != "Image":
+        raise DataError(f"data set {name!r}: an image size is for images, column {inputs!r} holds none")
+    made = [_Rows(splits[part], inputs, targets, request.image_size) if part in splits else None for part in _SPLITS]
+    names = tuple(features[targets].names) if _kind(features[targets]) == "ClassLabel" else None
+    return data_of_objects(name, made, request, names)
 
 
 def _splits(path: Path) -> dict[str, Any]:
     try:
         import datasets  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise DataError(f"{path}: to read it, the package datasets must be installed: {_INSTALL}") from error
+        raise DataError(
+            f"{path}: to read it, the package datasets must be installed: pip install 'sca-search[hf]'"
+        ) from error
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
@@ -48,15 +52,7 @@ def _splits(path: Path) -> dict[str, Any]:
     return splits
 
 
-@dataclass(frozen=True)
-class _Columns:
-    inputs: str
-    targets: str
-    is_image: bool
-    names: tuple[str, ...] | None  # of classes, where the column has them
-
-
-def _columns(path: Path, features: Any, named: tuple[str, ...]) -> _Columns:
+def _columns(path: Path, features: Any, named: tuple[str, ...]) -> tuple[str, ...]:
     """Inputs are the only column of images, else of arrays, else of lists; targets the only class label, else the only
     other column of numbers."""
     if named:
@@ -65,13 +61,14 @@ def _columns(path: Path, features: Any, named: tuple[str, ...]) -> _Columns:
         for each in named:
             if each not in features:
                 raise DataError(f"{path}: {unknown_name('column', each, features)}")
-        inputs, targets = named
-    else:
-        inputs = _only(path, "inputs", features, [_of(features, "Image"), _arrays(features), _lists(features)])
-        others = {key: value for key, value in features.items() if key != inputs}
-        numbers = [key for key, value in others.items() if _is_number(value)]
-        targets = _only(path, "targets", features, [_of(others, "ClassLabel"), numbers, _lists(others)])
-    return _Columns(inputs, targets, _kind(features[inputs]) == "Image", _class_names(features[targets]))
+        return named
+    inputs = _only(path, "inputs", features, [_of(features, "Image"), _of(features, "Array"), _of(features, *_LISTS)])
+    others = {key: value for key, value in features.items() if key != inputs}
+    numbers = [
+        key for key in _of(others, "Value") if str(others[key].dtype).startswith(("int", "uint", "float", "bool"))
+    ]
+    targets = _only(path, "targets", features, [_of(others, "ClassLabel"), numbers, _of(others, *_LISTS)])
+    return inputs, targets
 
 
 def _only(path: Path, what: str, features: Any, choices: list[list[str]]) -> str:
@@ -86,25 +83,8 @@ def _kind(feature: Any) -> str:
     return type(feature).__name__
 
 
-def _of(features: Any, kind: str) -> list[str]:
-    return [key for key, value in features.items() if _kind(value) == kind]
-
-
-def _arrays(features: Any) -> list[str]:
-    return [key for key, value in features.items() if _kind(value).startswith("Array")]
-
-
-def _lists(features: Any) -> list[str]:
-    return [key for key, value in features.items() if _kind(value) in {"List", "LargeList", "Sequence", "list"}]
-
-
-def _is_number(feature: Any) -> bool:
-    return _kind(feature) == "Value" and str(feature.dtype).startswith(("int", "uint", "float", "bool"))
-
-
-def _class_names(feature: Any) -> tuple[str, ...] | None:
-    inner = getattr(feature, "feature", feature)  # of a list of class labels
-    return tuple(inner.names) if _kind(inner) == "ClassLabel" and inner is feature else None
+def _of(features: Any, *kinds: str) -> list[str]:
+    return [key for key, value in features.items() if _kind(value).startswith(kinds)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +92,8 @@ class _Rows:
     """The pairs of two columns."""
 
     rows: Any
-    columns: _Columns
+    inputs: str
+    targets: str
     image_size: int | None
 
     def __len__(self) -> int:
@@ -120,15 +101,11 @@ class _Rows:
 
     def __getitem__(self, row: int) -> tuple[Any, Any]:
         item = self.rows[row]
-        value = item[self.columns.inputs]
-        if self.columns.is_image:
-            value = self._image(value)
-        elif isinstance(value, list):
+        value, size = item[self.inputs], self.image_size
+        if isinstance(value, list):
             value = np.asarray(value, dtype=np.float32)
-        return value, item[self.columns.targets]
-
-    def _image(self, image: Image.Image) -> Image.Image:
-        """Greyscale stays greyscale, all other modes become RGB."""
-        plain = image if image.mode == "L" else image.convert("RGB")
-        size = self.image_size
-        return plain if size is None else ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
+        if isinstance(value, Image.Image):
+            # Greyscale stays greyscale, all other modes become RGB.
+            value = value if value.mode == "L" else value.convert("RGB")
+            value = value if size is None else ImageOps.fit(value, (size, size), method=Image.Resampling.BILINEAR)
+        return value, item[self.targets]

@@ -4,26 +4,18 @@ A folder has one subfolder per class. Either PATH/train, PATH/test and optionall
 PATH contains them directly and all three splits are taken from it.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from sca_search.data.dataset import (
-    AnySplit,
-    DataRequest,
-    DataSet,
-    assemble,
-    measured_input,
-    normalise_split_,
-    raw_input,
-)
+from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.image_reader import ImageReader, is_grey, is_readable
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
 
@@ -35,14 +27,6 @@ _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".
 # Files whose headers decide between grey and colour; more would make a large folder slow to open.
 _SAMPLE_MODES = 32
 
-# Up to this many bytes as float32 the whole set is in memory: reading files in every epoch is
-# slower than the small networks that train on them.
-MEMORY_BYTES = 2 * 1024**3
-
-# Images that give the mean and standard deviation of a set too large for memory: even if all pixels of an image were
-# equal, 4096 images determine the mean to 1/64 of a standard deviation.
-SAMPLE_STATISTICS = 4096
-
 
 @dataclass(frozen=True)
 class Files:
@@ -52,17 +36,12 @@ class Files:
     labels: Rows
     left_out: tuple[Path, ...] = ()
 
-    @classmethod
-    def of(cls, found: Sequence[tuple[Path, int]]) -> "Files":
-        return cls(tuple(path for path, _ in found), np.array([label for _, label in found], dtype=np.int64))
-
     def take(self, rows: Rows) -> "Files":
+        """Without the files that were left out, which `carve` keeps in its larger part."""
         return Files(tuple(self.paths[row] for row in rows), self.labels[rows])
 
-    def sample(self, count: int) -> tuple[Path, ...]:
-        """At most `count` files, evenly over all classes."""
-        rows = np.unique(np.linspace(0, len(self.paths) - 1, count).astype(np.int64))
-        return self.take(rows).paths
+    def carve(self, rows: Rows, others: Rows) -> tuple["Files", "Files"]:
+        return self.take(rows), replace(self.take(others), left_out=self.left_out)
 
 
 @dataclass(frozen=True)
@@ -73,27 +52,27 @@ class Parts:
     val: Files
     test: Files
     classes: tuple[str, ...]
-    left_out: tuple[Path, ...] = ()  # of the files that training and validation come from
-    test_left_out: tuple[Path, ...] = ()
 
     @classmethod
-    def with_carved_val(
-        cls, path: Path, train: Files, test: Files, classes: tuple[str, ...], request: DataRequest
+    def of(
+        cls, path: Path, train: Files, val: Files | None, test: Files, classes: tuple[str, ...], request: DataRequest
     ) -> "Parts":
-        """Three splits from two."""
-        val, rest = carve_val(train.labels, request.seed)
-        require_every_class(str(path), train.labels[rest], classes)
-        return cls(train.take(rest), train.take(val), test, classes, train.left_out, test.left_out)
+        """Without a validation split, it is taken from training."""
+        if val is None:
+            val, train = train.carve(*carve_val(train.labels, request.seed))
+        require_every_class(str(path), train.labels, classes)
+        return cls(train, val, test, classes)
 
 
-def load_folder(name: str, path: Path, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
-    """The data set in `path`, in memory where it fits into `memory_bytes`."""
+def load_folder(name: str, path: Path, request: DataRequest) -> DataSet:
+    """The data set in `path`, in memory where it fits."""
     if not path.is_dir():
         raise DataError(f"{path}: the data folder must exist, there is none")
-    parts = _divided(path, request) if _is_divided(path) else _carved(path, request)
-    channels = 1 if all(map(is_grey, parts.train.sample(_SAMPLE_MODES))) else 3
+    parts = _parts(path, request)
+    rows = np.unique(np.linspace(0, len(parts.train.paths) - 1, _SAMPLE_MODES).astype(np.int64))
+    channels = 1 if all(map(is_grey, parts.train.take(rows).paths)) else 3
     reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels, centre_for(request))
-    return data_of_files(name, parts, reader, request, memory_bytes)
+    return data_of_files(name, parts, reader, request)
 
 
 def centre_for(request: DataRequest) -> float:
@@ -101,32 +80,20 @@ def centre_for(request: DataRequest) -> float:
     return CENTRE if request.augment == "scale-aspect" else 1.0
 
 
-def _is_divided(path: Path) -> bool:
-    """Whether PATH/train is a split; a class may also be called "train", but then it contains no folders."""
-    train = path / "train"
-    if not train.is_dir() or not subfolders(train):
-        return False
-    if not (path / "test").is_dir():
+def _parts(path: Path, request: DataRequest) -> Parts:
+    train_folder = path / "train"
+    # A class may also be called "train", but then it contains no folders.
+    if not train_folder.is_dir() or not subfolders(train_folder):
+        classes = class_names(path)
+        files, val = list_files(path, classes, request), None
+        test, train = files.carve(*carve_test(files.labels))
+    elif not (path / "test").is_dir():
         raise DataError(f"{path}: a folder with train must have test beside it, there is none")
-    return True
-
-
-def _divided(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path / "train")
-    train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
-    if (path / "val").is_dir():
-        val = list_files(path / "val", classes, request)
-        return Parts(train, val, test, classes, train.left_out + val.left_out, test.left_out)
-    return Parts.with_carved_val(path, train, test, classes, request)
-
-
-def _carved(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path)
-    files = list_files(path, classes, request)
-    test, others = carve_test(files.labels)
-    val, train = carve_val(files.labels[others], request.seed)
-    require_every_class(str(path), files.labels[others[train]], classes)
-    return Parts(files.take(others[train]), files.take(others[val]), files.take(test), classes, files.left_out)
+    else:
+        classes = class_names(train_folder)
+        train, test = (list_files(path / part, classes, request) for part in ("train", "test"))
+        val = list_files(path / "val", classes, request) if (path / "val").is_dir() else None
+    return Parts.of(path, train, val, test, classes, request)
 
 
 def class_names(path: Path) -> tuple[str, ...]:
@@ -148,7 +115,7 @@ def list_files(path: Path, classes: tuple[str, ...], request: DataRequest) -> Fi
         what = "got {!r} besides" if differing[0] in found else "{!r} is missing"
         raise DataError(f"{path}: class folders must be those of training, {what.format(differing[0])}")
     files = [(file, number[folder.name]) for folder in folders for file in _images_in(folder)]
-    return without_unreadable(path, Files.of(files), classes, request)
+    return readable_files(path, files, classes, request)
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -166,11 +133,14 @@ def subfolders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def without_unreadable(where: Path, files: Files, classes: Sequence[str], request: DataRequest) -> Files:
+def readable_files(
+    where: Path, found: Sequence[tuple[Path, int]], classes: Sequence[str], request: DataRequest
+) -> Files:
     """All files, or with `skip_unreadable` those that can be read: checking takes as long as reading them.
 
     They are left out before any split is taken, so that splits depend on the files alone.
     """
+    files = Files(tuple(path for path, _ in found), np.array([label for _, label in found], dtype=np.int64))
     if not request.skip_unreadable:
         return files
     with ThreadPoolExecutor() as threads:  # Pillow releases the GIL while it decodes
@@ -184,58 +154,43 @@ def without_unreadable(where: Path, files: Files, classes: Sequence[str], reques
     return Files(rest.paths, rest.labels, files.take(np.flatnonzero(~readable)).paths)
 
 
-def data_of_files(
-    name: str, parts: Parts, reader: ImageReader, request: DataRequest, memory_bytes: int = MEMORY_BYTES
-) -> DataSet:
+@dataclass(frozen=True)
+class _ReadFiles:
+    """Files with what reads them."""
+
+    files: Files
+    reader: ImageReader
+
+    @property
+    def entries(self) -> tuple[Path, ...]:
+        return self.files.paths
+
+    @property
+    def targets(self) -> Rows:
+        return self.files.labels
+
+    def in_memory(self, shape: tuple[int, ...], /) -> Split:
+        images = torch.empty(len(self.entries), *shape)
+        for row, path in enumerate(self.entries):
+            images[row] = self.reader(path)
+        return Split(images, torch.from_numpy(self.targets))
+
+
+def data_of_files(name: str, parts: Parts, reader: ImageReader, request: DataRequest) -> DataSet:
     """The data set; the training split is read from its files in every epoch where augmentation crops them."""
     if request.check_test:
-        _check(reader, parts.test)
+        # A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
+        # reported after all training. One of ImageNet's size takes 1 ms: its 50,000 take a minute of a study of days.
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(reader.check, parts.test.paths))
     train = parts.train.take(limit_rows(parts.train.labels, request.train_limit, request.seed))
-    images = sum(map(len, (train.paths, parts.val.paths, parts.test.paths)))
-    is_large = images * int(np.prod(reader.image_shape)) * 4 > memory_bytes
-
-    in_memory = partial(_read, reader)
-    if not is_large and request.augment != "scale-aspect":
-        splits = in_memory(train), in_memory(parts.val), lambda: in_memory(parts.test)
-        data = assemble(name, parts.classes, *splits, normalise=request.normalise)
-    else:
-        spec = raw_input(reader.image_shape, parts.classes, "classes")
-        if request.normalise:
-            sample = (reader(path).unsqueeze(0) for path in train.sample(SAMPLE_STATISTICS))
-            labels = torch.from_numpy(train.labels)
-            spec = measured_input(sample, reader.image_shape, parts.classes, labels, "classes")
-
-        def lazy(files: Files) -> LazySplit:
-            return LazySplit(files.paths, torch.from_numpy(files.labels), reader, spec.mean, spec.std)
-
-        def other(files: Files) -> AnySplit:
-            return lazy(files) if is_large else normalise_split_(in_memory(files), spec)
-
-        data = DataSet(name, lazy(train), other(parts.val), lambda: other(parts.test), spec)
-    return replace(data, notes=_notes(parts.left_out + parts.test_left_out), training_is_whole=not parts.left_out)
-
-
-def _check(reader: ImageReader, files: Files) -> None:
-    """DataError for unreadable test images.
-
-    A broken training image is reported when its set is read, or in the first epoch; a broken test image would be
-    reported after all training. One of ImageNet's size takes 1 ms: its 50,000 take a minute of a study of days.
-    """
-    with ThreadPoolExecutor() as threads:
-        for _ in threads.map(reader.check, files.paths):
-            pass
-
-
-def _read(reader: ImageReader, files: Files) -> Split:
-    images = torch.empty(len(files.paths), *reader.image_shape)
-    for row, path in enumerate(files.paths):
-        images[row] = reader(path)
-    return Split(images, torch.from_numpy(files.labels))
-
-
-def _notes(left_out: tuple[Path, ...]) -> tuple[str, ...]:
-    if not left_out:
-        return ()
-    if len(left_out) == 1:
-        return (f"1 unreadable image is left out, {left_out[0]}",)
-    return (f"{len(left_out)} unreadable images are left out, the first {left_out[0]}",)
+    first, second, last = (_ReadFiles(files, reader) for files in (train, parts.val, parts.test))
+    images = sum(len(part.entries) for part in (first, second, last))
+    raw = raw_input(reader.image_shape, parts.classes, "classes")
+    cropped, values = request.augment == "scale-aspect", images * math.prod(reader.image_shape)
+    data = assemble_parts(name, raw, (first, second), lambda: last, request, changes=cropped, values=values)
+    trained = parts.train.left_out + parts.val.left_out
+    left_out = trained + parts.test.left_out
+    count = len(left_out)
+    what = "1 unreadable image is left out," if count == 1 else f"{count} unreadable images are left out, the first"
+    return replace(data, notes=(f"{what} {left_out[0]}",) if left_out else (), training_is_whole=not trained)

@@ -1,6 +1,8 @@
 """One image file as a square tensor: its centre, or a random crop for training."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,35 +38,18 @@ class ImageReader:
     def image_shape(self) -> tuple[int, int, int]:
         return self.channels, self.size, self.size
 
-    @property
-    def _mode(self) -> str:
-        return "L" if self.channels == 1 else "RGB"
-
-    def __call__(self, path: Path, /) -> Tensor:
-        """The image as float32 CHW in 0..1."""
-        return self._read(path, None)
-
     def check(self, path: Path, /) -> None:
         """DataError as reading would raise it, but faster: a JPEG is decoded at an eighth of its size."""
-        try:
-            with Image.open(path) as image:
-                _load_small(image)
-                _convert(image.crop((0, 0, 1, 1)), self._mode, path)
-        except _UNREADABLE as error:
-            raise _unreadable(path, error) from None
+        with _opened(path) as image:
+            _load_small(image)
+            _convert(image.crop((0, 0, 1, 1)), self.channels, path)
 
-    def augmented(self, path: Path, generator: np.random.Generator, /) -> Tensor:
-        """A random crop of the image, flipped with probability 1/2."""
-        return self._read(path, generator)
-
-    def _read(self, path: Path, generator: np.random.Generator | None) -> Tensor:
-        try:
-            with Image.open(path) as image:
-                coloured = _convert(image, self._mode, path)
+    def __call__(self, path: Path, generator: np.random.Generator | None = None, /) -> Tensor:
+        """The image as float32 CHW in 0..1; with a generator, a random crop of it, flipped with probability 1/2."""
+        with _opened(path) as image:
+            coloured = _convert(image, self.channels, path)
             box = random_box(coloured.size, generator) if generator else centre_box(coloured.size, self.centre)
             square = coloured.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        except _UNREADABLE as error:
-            raise _unreadable(path, error) from None
         pixels = (np.asarray(square, dtype=np.float32) / 255).reshape(self.size, self.size, self.channels)
         if generator and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
@@ -92,31 +77,24 @@ def random_box(size: tuple[int, int], generator: np.random.Generator) -> Box:
         if 0 < wide <= width and 0 < high <= height:
             left, top = (int(generator.integers(0, slack + 1)) for slack in (width - wide, height - high))
             return left, top, left + wide, top + high
-    return _largest_box(width, height)
-
-
-def _largest_box(width: int, height: int) -> Box:
-    """The largest central crop with an allowed aspect."""
-    wide, high = min(width, height * ASPECT[1]), min(height, width / ASPECT[0])
-    left, top = (width - wide) / 2, (height - high) / 2
-    return left, top, left + wide, top + high
+    # the largest central crop with an allowed aspect
+    breadth, rise = min(width, height * ASPECT[1]), min(height, width / ASPECT[0])
+    x, y = (width - breadth) / 2, (height - rise) / 2
+    return x, y, x + breadth, y + rise
 
 
 def is_grey(path: Path) -> bool:
     """Whether a file is greyscale by its header."""
-    try:
-        with Image.open(path) as image:
-            return image.mode in {"L", "1"}
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as image:
+        return image.mode in {"L", "1"}
 
 
 def is_readable(path: Path) -> bool:
     """Whether a file can be read to its end."""
     try:
-        with Image.open(path) as image:
+        with _opened(path) as image:
             _load_small(image)
-    except _UNREADABLE:
+    except DataError:
         return False
     return True
 
@@ -127,17 +105,21 @@ def _load_small(image: Image.Image) -> None:
     image.load()
 
 
-def _convert(image: Image.Image, mode: str, path: Path) -> Image.Image:
+def _convert(image: Image.Image, channels: int, path: Path) -> Image.Image:
     if image.mode[0] in "IF":
         # Pillow would clip these to 255 and return a white image.
         raise DataError(f"{path}: images must have 8 bits per channel, this one has mode {image.mode!r}")
     if "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns when it converts a palette with transparency to RGB directly
-    return image.convert(mode)
+    return image.convert("L" if channels == 1 else "RGB")
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
-    return DataError(
-        f"{path}: every image must be readable, this one is not ({reason}); --skip-unreadable leaves such files out"
-    )
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path) as image:
+            yield image
+    except _UNREADABLE as error:
+        reason = " ".join(str(error).split())
+        rule = f"{path}: every image must be readable, this one is not ({reason})"
+        raise DataError(f"{rule}; --skip-unreadable leaves such files out") from None

@@ -8,31 +8,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sca_search.data import image_folder
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.image_folder import (
-    CENTRE,
-    MEMORY_BYTES,
-    Files,
-    Parts,
-    centre_for,
-    class_names,
-    data_of_files,
-    list_files,
-    subfolders,
-    without_unreadable,
-)
+from sca_search.data.image_folder import CENTRE, Parts, class_names, list_files
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
-
-_COLOURS = 3  # the few grey images are read as RGB
 
 
 @dataclass(frozen=True)
 class ImageNet:
     """Where a data set is searched for below the data folder, and which files it must have."""
 
-    name: str
     folders: tuple[str, ...]  # the first that exists is used; else the data folder itself
     needed: tuple[str, ...]
     source: str
@@ -40,17 +27,15 @@ class ImageNet:
     images: tuple[int, int]  # of the complete data set, in train and in val
 
 
-_IMAGENETS = (
-    ImageNet(
-        "tiny-imagenet",
+IMAGENETS = {
+    "tiny-imagenet": ImageNet(
         ("tiny-imagenet-200", "tiny-imagenet"),
         ("wnids.txt", "train", "val/val_annotations.txt", "val/images"),
         "unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         64,
         (100_000, 10_000),
     ),
-    ImageNet(
-        "imagenet",
+    "imagenet": ImageNet(
         ("imagenet", "ImageNet", "ILSVRC2012", "imagenet-1k"),
         ("train", "val"),
         "unpack the training and validation images of ILSVRC2012 from https://image-net.org/download (free, after "
@@ -58,66 +43,63 @@ _IMAGENETS = (
         224,
         (1_281_167, 50_000),
     ),
-)
-IMAGENETS = {kind.name: kind for kind in _IMAGENETS}
+}
 
 
-def load_imagenet(name: str, request: DataRequest, *, memory_bytes: int = MEMORY_BYTES) -> DataSet:
+def load_imagenet(name: str, request: DataRequest) -> DataSet:
     """The data set from the requested data folder, or from the cache."""
     kind = IMAGENETS[name]
-    path = _found(kind, request.data_dir or cache_folder())
-    is_tiny = kind.name == "tiny-imagenet"
-    parts = _tiny_parts(path, request) if is_tiny else _parts(path, request)
-    centre = centre_for(request) if is_tiny else CENTRE
-    reader = ImageReader(request.image_size or kind.size, _COLOURS, centre)
-    data = data_of_files(kind.name, parts, reader, request, memory_bytes)
-    return replace(data, notes=(*_part_of_it(kind, path, parts), *data.notes))
+    path = _found(name, kind, request.data_dir or cache_folder())
+    is_tiny = name == "tiny-imagenet"
+    parts = _parts(path, is_tiny, request)
+    centre = image_folder.centre_for(request) if is_tiny else CENTRE
+    reader = ImageReader(request.image_size or kind.size, 3, centre)  # the few grey images are read as RGB
+    data = image_folder.data_of_files(name, parts, reader, request)
+    train, val = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
+    if train + val + len(parts.train.left_out) + len(parts.test.left_out) >= sum(kind.images):
+        return data
+    # The copy is incomplete, which may be intended.
+    found = "{}: {:,} of {}'s {:,} images in train, {:,} of {:,} in val"
+    note = found.format(path, train, name, kind.images[0], val, kind.images[1])
+    return replace(data, notes=(note, *data.notes))
 
 
-def _part_of_it(kind: ImageNet, path: Path, parts: Parts) -> list[str]:
-    """A note where the copy is incomplete, which may be intended."""
-    found = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
-    if sum(found) + len(parts.left_out) + len(parts.test_left_out) >= sum(kind.images):
-        return []
-    (train, val), (all_train, all_val) = found, kind.images
-    return [f"{path}: {train:,} of {kind.name}'s {all_train:,} images in train, {val:,} of {all_val:,} in val"]
-
-
-def _found(kind: ImageNet, root: Path) -> Path:
+def _found(name: str, kind: ImageNet, root: Path) -> Path:
     """The folder of the data set; DataError where a part of it is missing."""
     named = [root / folder for folder in kind.folders if (root / folder).is_dir()]
     path = named[0] if named else root
     missing = [part for part in kind.needed if not (path / part).exists()]
     if not named and len(missing) > 1:  # this folder is not the data set
         raise DataError(
-            f"{root}: no copy of {kind.name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
+            f"{root}: no copy of {name} there (looked for {', '.join(kind.folders)}), and it is not downloaded; "
             f"{kind.source} and give its folder, or the one around it, with --data-dir DIR"
         )
     if missing:
-        raise DataError(f"{path}: the copy of {kind.name} must be complete, {missing[0]} is missing; {kind.source}")
+        raise DataError(f"{path}: the copy of {name} must be complete, {missing[0]} is missing; {kind.source}")
     return path
 
 
-def _parts(path: Path, request: DataRequest) -> Parts:
-    classes = class_names(path / "train")
-    train, test = (list_files(path / part, classes, request) for part in ("train", "val"))
-    parts = Parts.with_carved_val(path, train, test, classes, request)
-    return replace(parts, classes=_in_words(path / "LOC_synset_mapping.txt", classes))
+def _parts(path: Path, is_tiny: bool, request: DataRequest) -> Parts:
+    classes = _tiny_classes(path) if is_tiny else class_names(path / "train")
+    train = list_files(path / "train", classes, request)
+    if is_tiny:
+        _check_complete(path, classes, {*train.paths, *train.left_out})
+        test = image_folder.readable_files(path / "val", _annotated(path, classes), classes, request)
+    else:
+        test = list_files(path / "val", classes, request)
+    parts = Parts.of(path, train, None, test, classes, request)
+    return replace(parts, classes=_in_words(path / ("words.txt" if is_tiny else "LOC_synset_mapping.txt"), classes))
 
 
-def _tiny_parts(path: Path, request: DataRequest) -> Parts:
+def _tiny_classes(path: Path) -> tuple[str, ...]:
     classes = tuple(sorted(set(_lines(path / "wnids.txt"))))
     if len(classes) < 2:
         raise DataError(f"{path / 'wnids.txt'}: must name at least 2 classes, got {len(classes)}")
-    found = {folder.name for folder in subfolders(path / "train")}
+    found = {folder.name for folder in image_folder.subfolders(path / "train")}
     missing = [name for name in classes if name not in found]
     if missing:
         raise DataError(f"{path}: the copy of tiny-imagenet must be complete, train/{missing[0]} is missing")
-    train = list_files(path / "train", classes, request)
-    _check_complete(path, classes, {*train.paths, *train.left_out})
-    test = without_unreadable(path / "val", _annotated(path, classes), classes, request)
-    parts = Parts.with_carved_val(path, train, test, classes, request)
-    return replace(parts, classes=_in_words(path / "words.txt", classes))
+    return classes
 
 
 def _check_complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> None:
@@ -133,7 +115,7 @@ def _check_complete(path: Path, classes: tuple[str, ...], found: set[Path]) -> N
                 )
 
 
-def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
+def _annotated(path: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     """The validation images, from lines of file, class and a bounding box, which is not needed."""
     table, images = path / "val" / "val_annotations.txt", path / "val" / "images"
     number = {name: index for index, name in enumerate(classes)}
@@ -152,7 +134,7 @@ def _annotated(path: Path, classes: tuple[str, ...]) -> Files:
     unnamed = sorted(name for name in present - {file.name for file, _ in found} if name.endswith(".JPEG"))
     if unnamed:
         raise DataError(f"{table}: must name every image of {images}, {unnamed[0]} is missing: is the file truncated?")
-    return Files.of(found)
+    return found
 
 
 def _in_words(table: Path, ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,22 +15,19 @@ import lzma
 import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sca_search.config.names import Kind
-from sca_search.data.dataset import DataRequest, DataSet, assemble
-from sca_search.data.splits import Split
-from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
-from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
+from sca_search.data.arrays import Arrays, data_of_arrays
+from sca_search.data.dataset import DataRequest, DataSet
+from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, require_kind, targets_of
 from sca_search.errors import DataError
 
 # zipfile raises RuntimeError where a password is needed.
@@ -38,13 +35,8 @@ _BROKEN = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZip
 _NAMES = "output_names"
 # Values of an array that are checked together: their float32 copies take 4 MB.
 _PIECE = 1024**2
-# Images per step: the float copies of a step must not add up to a second copy of the set.
-_STEP = 1024
 
-
-class _Header(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+_Header = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,65 +49,39 @@ class _File:
     targets: str
     kind: Kind
 
-    def read_inputs(self, part: str) -> NDArray[Any]:
+    def read(self, part: str) -> Arrays:
         key = f"{part}_{self.inputs}"
-        return _finite(self.path, key, _read(self.path, key))
+        inputs, is_first = _finite(self.path, key, _read(self.path, key)), self.inputs == "inputs"
+        return Arrays(str(self.path), inputs, self.read_targets(part), self.kind, is_first)
 
     def read_targets(self, part: str) -> Values:
         key = f"{part}_{self.targets}"
         return targets_of(f"{self.path}: {key}", _read(self.path, key), self.kind)
 
-    def read_split(self, part: str, image_size: int | None) -> Split:
-        return split_from_arrays(
-            self.read_inputs(part), self.read_targets(part), image_size=image_size, channels_first=self.channels_first
-        )
-
-    @property
-    def channels_first(self) -> bool:
-        return self.inputs == "inputs"
-
 
 def load_npz(name: str, path: Path, request: DataRequest, classes: Sequence[str] | None = None) -> DataSet:
     """The data set in `path`; `classes` are the names of the classes where they are known."""
     file = _checked(path)
-    if request.image_size is not None and file.channels_first:
+    if request.image_size is not None and file.inputs == "inputs":
         raise DataError(f"data set {name!r}: an image size is for arrays named images, these are named inputs")
-    targets = file.read_targets("train")
-    count = count_outputs(f"{path}: train_{file.targets}", targets, file.kind)
+    count = count_outputs(f"{path}: train_{file.targets}", file.read_targets("train"), file.kind)
     for part in file.parts[1:]:
         check_targets(f"{path}: {part}_{file.targets}", file.read_targets(part), file.kind, count)
     if request.check_test:
         _check_values(path, f"test_{file.inputs}")
     names = _output_names(path, file.kind, count, classes)
-    train, val = _read_train_and_val(file, names, request)
-
-    def read_test() -> Split:
-        return file.read_split("test", request.image_size)
-
-    return assemble(name, names, train, val, read_test, kind=file.kind, normalise=request.normalise)
+    val = file.read("val") if "val" in file.parts else None
+    return data_of_arrays(name, names, file.read("train"), val, lambda: file.read("test"), request)
 
 
 def _output_names(path: Path, kind: Kind, count: int, known: Sequence[str] | None) -> tuple[str, ...]:
     header = _read_headers(path).get(_NAMES)
     if header is not None:
-        if header.shape != (count,) or header.dtype.kind != "U":
-            raise DataError(f"{path}: {_NAMES} must be {count} strings, got {header.dtype} of shape {header.shape}")
+        shape, dtype = header
+        if shape != (count,) or dtype.kind != "U":
+            raise DataError(f"{path}: {_NAMES} must be {count} strings, got {dtype} of shape {shape}")
         return tuple(map(str, _read(path, _NAMES)))
     return tuple(known) if known and len(known) == count else numbered(kind, count)
-
-
-def _read_train_and_val(file: _File, classes: tuple[str, ...], request: DataRequest) -> tuple[Split, Split]:
-    inputs, targets = file.read_inputs("train"), file.read_targets("train")
-    size, mixture = request.image_size, strata(targets, file.kind)
-    if "val" in file.parts:
-        train, val = np.arange(len(targets)), file.read_split("val", size)
-    else:
-        val_rows, train = carve_val(mixture, request.seed)
-        if file.kind == "classes":
-            require_every_class(str(file.path), targets[train], classes)
-        val = split_from_arrays(inputs, targets, val_rows, image_size=size, channels_first=file.channels_first)
-    train = train[limit_rows(mixture[train], request.train_limit, request.seed)]
-    return split_from_arrays(inputs, targets, train, image_size=size, channels_first=file.channels_first), val
 
 
 def _checked(path: Path) -> _File:
@@ -131,36 +97,29 @@ def _checked(path: Path) -> _File:
             f"{path}: the arrays {', '.join(needed)} are required, {', '.join(missing)} missing; "
             f"it has {', '.join(sorted(headers)) or 'none'}"
         )
-    train_key = f"train_{targets}"
-    kind = kind_of(f"{path}: {train_key}", *headers[train_key])
+    kind = kind_of(f"{path}: train_{targets}", *headers[f"train_{targets}"])
     for part in parts:
-        _check_inputs(path, f"{part}_{inputs}", headers, headers[f"train_{inputs}"].shape[1:])
-        _check_targets(path, f"{part}_{targets}", headers, headers[f"{part}_{inputs}"].shape[0], kind)
+        _check_inputs(f"{path}: {part}_{inputs}", headers[f"{part}_{inputs}"], headers[f"train_{inputs}"][0][1:])
+        require_kind(f"{path}: {part}_{targets}", *headers[f"{part}_{targets}"], kind)
+        count, found = (headers[f"{part}_{what}"][0][0] for what in (inputs, targets))
+        if found != count:
+            raise DataError(f"{path}: {part}_{targets} must have one row for each of {count} examples, got {found}")
     return _File(path, parts, inputs, targets, kind)
 
 
-def _check_inputs(path: Path, key: str, headers: dict[str, _Header], expected: tuple[int, ...]) -> None:
-    shape, dtype = headers[key]
-    if dtype != np.uint8 and dtype.kind != "f":
-        raise DataError(f"{path}: {key} must be uint8 or float, got {dtype}")
-    if key.endswith("_images") and len(shape) not in {3, 4}:
-        raise DataError(f"{path}: {key} must have shape (N, H, W) or (N, H, W, C), got {shape}")
-    if len(shape) < 2:
-        raise DataError(f"{path}: {key} must have shape (N, C) or (N, C, …), channels first, got {shape}")
-    if 0 in shape:
-        raise DataError(f"{path}: {key} must not be empty, got shape {shape}")
-    if shape[1:] != expected:
-        what = "images" if key.endswith("_images") else "inputs"
-        raise DataError(f"{path}: {key} must have {what} of shape {expected} as in training, got {shape[1:]}")
-
-
-def _check_targets(path: Path, key: str, headers: dict[str, _Header], count: int, kind: Kind) -> None:
-    shape, dtype = headers[key]
-    found = kind_of(f"{path}: {key}", shape, dtype)
-    if found != kind:
-        raise DataError(f"{path}: {key} must be of the same kind as in training, {kind}, got {found}")
-    if shape[0] != count:
-        raise DataError(f"{path}: {key} must have one row for each of {count} examples, got {shape[0]}")
+def _check_inputs(where: str, header: _Header, expected: tuple[int, ...]) -> None:
+    shape, dtype = header
+    what = "images" if where.endswith("_images") else "inputs"
+    rules = {
+        f"be uint8 or float, got {dtype}": dtype == np.uint8 or dtype.kind == "f",
+        f"have shape (N, H, W) or (N, H, W, C), got {shape}": what == "inputs" or len(shape) in {3, 4},
+        f"have shape (N, C) or (N, C, …), channels first, got {shape}": len(shape) >= 2,
+        f"not be empty, got shape {shape}": 0 not in shape,
+        f"have {what} of shape {expected} as in training, got {shape[1:]}": shape[1:] == expected,
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise DataError(f"{where} must {rule}")
 
 
 def _read_headers(path: Path) -> dict[str, _Header]:
@@ -168,43 +127,35 @@ def _read_headers(path: Path) -> dict[str, _Header]:
         raise DataError(f"{path}: the data file must exist, there is none")
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: the data file must be a .npz archive as numpy.savez writes it, it is not")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name.removesuffix(".npy"): _checked_header(archive, name) for name in names}
-    except _BROKEN as error:
-        raise DataError(f"{path}: every array must be readable, got: {error}") from None
+    with _reading(path, "every array"), zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        return {name.removesuffix(".npy"): _checked_header(archive, name) for name in names}
 
 
 def _checked_header(archive: zipfile.ZipFile, name: str) -> _Header:
     """An array's header; ValueError unless the file has as many bytes as it claims, which numpy would allocate."""
     with archive.open(name) as member:
-        header = _read_header(member)
+        shape, dtype = _read_header(member)
         present = archive.getinfo(name).file_size - member.tell()
-    claimed = math.prod(header.shape) * header.dtype.itemsize
-    if claimed != present and not header.dtype.hasobject:  # objects are pickled, in any number of bytes
-        raise ValueError(
-            f"{name} has the shape {header.shape} of {header.dtype}, which is {claimed:,} bytes, but holds {present:,}"
-        )
-    return header
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed != present and not dtype.hasobject:  # objects are pickled, in any number of bytes
+        raise ValueError(f"{name} has the shape {shape} of {dtype}, which is {claimed:,} bytes, but holds {present:,}")
+    return shape, dtype
 
 
 def _read_header(member: IO[bytes]) -> _Header:
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(member)
-    return _Header(shape, dtype)
+    return shape, dtype
 
 
 def _check_values(path: Path, key: str) -> None:
     """Check inputs as reading them would, including the checksum, without keeping them."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
-            dtype = _read_header(member).dtype
-            while piece := member.read(_PIECE * dtype.itemsize):
-                _finite(path, key, np.frombuffer(piece, dtype))
-    except _BROKEN as error:
-        raise _unreadable(path, key, error) from None
+    with _reading(path, key), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        _, dtype = _read_header(member)
+        while piece := member.read(_PIECE * dtype.itemsize):
+            _finite(path, key, np.frombuffer(piece, dtype))
 
 
 def _finite(path: Path, key: str, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -219,64 +170,17 @@ def _finite(path: Path, key: str, inputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read(path: Path, key: str) -> NDArray[Any]:
+    # Without pickle: an untrusted file must not be able to run code.
+    with _reading(path, key), np.load(path, allow_pickle=False) as archive:
+        array: NDArray[Any] = archive[key]
+        return array
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
     try:
-        # Without pickle: an untrusted file must not be able to run code.
-        with np.load(path, allow_pickle=False) as archive:
-            array: NDArray[Any] = archive[key]
+        yield
     except MemoryError:
-        raise DataError(f"{path}: {key} must fit into memory, it does not") from None
+        raise DataError(f"{path}: {what} must fit into memory, it does not") from None
     except _BROKEN as error:
-        raise _unreadable(path, key, error) from None
-    return array
-
-
-def _unreadable(path: Path, key: str, error: Exception) -> DataError:
-    return DataError(f"{path}: {key} must be readable, got: {error}")
-
-
-def split_from_arrays(
-    images: NDArray[Any],
-    labels: NDArray[Any],
-    rows: Rows | None = None,
-    *,
-    image_size: int | None = None,
-    channels_first: bool = False,
-) -> Split:
-    """The selected rows (all by default) of uint8 inputs, scaled to 0..1, or float inputs, and of targets.
-
-    Images are (N, H, W) or (N, H, W, C); with `channels_first`, inputs of any rank keep their layout.
-    """
-    if rows is None:
-        rows = np.arange(len(labels))
-
-    def tensor(some: Rows) -> Tensor:
-        values = _to_float(images[some])
-        return values if channels_first else _to_images(values, image_size)
-
-    filled = torch.empty(len(rows), *tensor(rows[:1]).shape[1:])
-    for start in range(0, len(rows), _STEP):
-        part = slice(start, start + _STEP)
-        filled[part] = tensor(rows[part])
-    return Split(filled, torch.from_numpy(labels[rows]))
-
-
-def fit_size(images: Tensor, size: int) -> Tensor:
-    """Resize so that the shorter side is `size`, then crop the centre square."""
-    height, width = images.shape[2:]
-    scale = size / min(height, width)
-    resized = (max(size, round(height * scale)), max(size, round(width * scale)))
-    images = F.interpolate(images, resized, mode="bilinear", align_corners=False, antialias=True)
-    top, left = (resized[0] - size) // 2, (resized[1] - size) // 2
-    return images[:, :, top : top + size, left : left + size]
-
-
-def _to_float(values: NDArray[Any]) -> Tensor:
-    tensor = torch.from_numpy(values.astype(np.float32))
-    return tensor / 255 if values.dtype == np.uint8 else tensor
-
-
-def _to_images(tensor: Tensor, image_size: int | None) -> Tensor:
-    tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
-    if image_size is None or tuple(tensor.shape[2:]) == (image_size, image_size):
-        return tensor
-    return fit_size(tensor, image_size)
+        raise DataError(f"{path}: {what} must be readable, got: {error}") from None

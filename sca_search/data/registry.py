@@ -11,6 +11,7 @@ A new source is one module with a loader, and one entry in config.names.DATA.
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from sca_search.config.names import DATA
 from sca_search.config.references import is_reference
@@ -23,7 +24,6 @@ from sca_search.system.memory import oom_as_limit_error
 
 IMAGE_FILES = tuple(IMAGENETS)
 
-_PREFIXES = tuple(name.rstrip(":") for name in DATA if name.endswith(":"))
 _FUNCTIONS = ("module:function", "file.py:function")
 DATA_NAMES = (*(f"{name}PATH" if name.endswith(":") else name for name in DATA), *_FUNCTIONS)
 
@@ -36,76 +36,42 @@ def check_data_name(name: str) -> None:
             raise DataError(unknown_name("data set", name, DATA_NAMES))
     elif f"{prefix}:" not in DATA:
         if not is_reference(name):
-            raise DataError(unknown_name("kind of data set", prefix, [*_PREFIXES, *_FUNCTIONS]))
+            prefixes = [known.rstrip(":") for known in DATA if known.endswith(":")]
+            raise DataError(unknown_name("kind of data set", prefix, [*prefixes, *_FUNCTIONS]))
     elif not path:
         raise DataError(f"data set {name!r}: a path must follow the colon, got none")
 
 
 def load_study_data(data: DataSpec, seed: int, *, check_test: bool = True) -> DataSet:
     """The data set of a study."""
-    request = DataRequest(
-        seed,
-        data.dir,
-        data.image_size,
-        data.train_limit,
-        data.normalise,
-        data.columns,
-        data.augment,
-        data.skip_unreadable,
-        check_test,
-    )
-    return _loaded(data.name, request).augmented_by(data.augment)
+    settings = data.model_dump(exclude={"name", "dir"})
+    found = load_data(data.name, seed=seed, data_dir=data.dir, check_test=check_test, **settings)
+    return found.augmented_by(data.augment)
 
 
-def load_data(
-    name: str,
-    *,
-    data_dir: Path | None = None,
-    seed: int,
-    image_size: int | None = None,
-    train_limit: int | None = None,
-    normalise: bool = True,
-) -> DataSet:
-    """The data set of that name (see DATA_NAMES).
-
-    `data_dir` contains the local copies (default: the cache, where mnist and cifar are downloaded to). `image_size`
-    resizes every image to a square; default: the images' own size, 64 for folders, 224 for imagenet. `train_limit`
-    limits the number of training images, stratified. Without `normalise`, inputs and targets are unchanged.
-    """
-    return _loaded(name, DataRequest(seed, data_dir, image_size, train_limit, normalise))
-
-
-def _loaded(name: str, request: DataRequest) -> DataSet:
+def load_data(name: str, **settings: Any) -> DataSet:
+    """The data set of that name (see DATA_NAMES), with the settings of a DataRequest."""
+    request = DataRequest(**settings)
     check_data_name(name)
+    prefix, colon, path = name.partition(":")
     for option, value in (("image size", request.image_size), ("train limit", request.train_limit)):
         if value is not None and value < 1:
             raise DataError(f"data set {name!r}: {option} must be at least 1, got {value}")
-    try:
-        with oom_as_limit_error():
-            return _load(name, request)
-    except LimitError as error:
-        raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
-    except OSError as error:
-        raise DataError(f"data set {name!r}: must be readable, got: {error}") from None
-
-
-def _load(name: str, request: DataRequest) -> DataSet:
-    prefix, colon, path = name.partition(":")
     if request.columns and prefix != "hf-disk":
         raise DataError(f"data set {name!r}: only hf-disk:PATH has named columns, got {', '.join(request.columns)}")
     if request.skip_unreadable and name not in IMAGE_FILES and prefix != "folder":
         raise DataError(
             f"data set {name!r}: unreadable files can be skipped in {', '.join(IMAGE_FILES)} and folder:PATH only"
         )
-    if not colon:
-        return _loader(name)(name, request)
-    if prefix in _PREFIXES:
-        return _loader(f"{prefix}:")(name, Path(path).expanduser(), request)
-    return load_function(name, request)
-
-
-def _loader(key: str) -> Callable[..., DataSet]:
-    """(name, request) -> data set for a name, (name, path, request) -> data set for a prefix."""
-    module, _, function = DATA[key].partition(".")
-    loader: Callable[..., DataSet] = getattr(import_module(f"sca_search.data.{module}"), function)
-    return loader
+    try:
+        with oom_as_limit_error():
+            if colon and f"{prefix}:" not in DATA:
+                return load_function(name, request)
+            module, _, function = DATA[prefix + colon].partition(".")
+            loader: Callable[..., DataSet] = getattr(import_module(f"sca_search.data.{module}"), function)
+            # the loader of a prefix also takes the path
+            return loader(name, Path(path).expanduser(), request) if colon else loader(name, request)
+    except LimitError as error:
+        raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
+    except OSError as error:
+        raise DataError(f"data set {name!r}: must be readable, got: {error}") from None

@@ -3,12 +3,13 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, default_collate
 
 from sca_search.errors import CodeError, DataError
 
@@ -64,16 +65,11 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # A generator, so that an epoch counts from its first batch: Lightning creates one more iterator
         # than it has epochs, and reads nothing from the first.
-        epoch = self._epoch
+        epoch_seed = None if self._seed is None else (self._seed, self._epoch)
         self._epoch += 1
-        epoch_seed = None if self._seed is None else (self._seed, epoch)
-        yield from self._source.fetch(torch.split(self._order(epoch), self._size)[: len(self)], epoch_seed)
-
-    def _order(self, epoch: int) -> Tensor:
         count = len(self._source)
-        if self._seed is None:
-            return torch.arange(count)
-        return torch.from_numpy(np.random.default_rng([self._seed, epoch]).permutation(count))
+        order = np.arange(count) if epoch_seed is None else np.random.default_rng(epoch_seed).permutation(count)
+        yield from self._source.fetch(torch.split(torch.from_numpy(order), self._size)[: len(self)], epoch_seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +105,12 @@ class TeacherSplit(BatchSource):
 
     def fetch(self, chunks: Sequence[Tensor], epoch_seed: EpochSeed | None = None, /) -> Iterator[Batch]:
         for batch, rows in zip(self.split.fetch(chunks, epoch_seed), chunks, strict=True):
-            yield (*batch, self._teacher_logits(batch[0], rows))
-
-    def _teacher_logits(self, inputs: Tensor, rows: Tensor) -> Tensor:
-        if isinstance(self.teacher, Tensor):
-            return self.teacher.index_select(0, rows)
-        with torch.no_grad():
-            return self.teacher(inputs)
+            if isinstance(self.teacher, Tensor):
+                yield (*batch, self.teacher.index_select(0, rows))
+            else:
+                with torch.no_grad():
+                    logits = self.teacher(batch[0])
+                yield (*batch, logits)
 
 
 class Reader(Protocol):
@@ -137,7 +132,7 @@ class LazySplit(BatchSource):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     workers: int | None = None  # loader processes; None: as many as there are spare cores
-    changes: bool = False  # whether reading an input again gives another one, because the user's data set augments
+    changes: bool = False  # whether inputs are others in each epoch: the user's data set augments, or files are cropped
     augmented: AugmentingReader | None = None  # reads with our augmentation, in training only
 
     def __len__(self) -> int:
@@ -152,46 +147,34 @@ class LazySplit(BatchSource):
         # A separate generator: the loader draws a seed for its workers, and a draw from the global generator would
         # change every later random number of the training. It is seeded by the order of the rows, which differs in
         # every epoch: readers that augment must not repeat themselves.
-        loader = DataLoader(
-            _Entries(self, epoch_seed),
+        # Of all threads that this process may use, one trains; more than four readers bring nothing.
+        spare = min(4, torch.get_num_threads() - 1)
+        loader: DataLoader[Any] = DataLoader(
+            range(len(self)),  # type: ignore[arg-type]  # rows, which become a batch where they are collated
             batch_sampler=[rows.tolist() for rows in chunks],
-            num_workers=_spare_cores() if self.workers is None else self.workers,
+            collate_fn=partial(self._read, epoch_seed),
+            num_workers=spare if self.workers is None else self.workers,
             generator=torch.Generator().manual_seed(zlib.crc32(chunks[0].numpy().tobytes()) if len(chunks) else 0),
         )
         try:
             for batch in loader:  # lists of two, from torch's default collation
                 yield batch[0], batch[1]
         except (DataError, CodeError) as error:
-            raise type(error)(_without_traceback(error)) from None
+            # The message alone: an error from a loader process contains its traceback as text.
+            last = str(error).strip().splitlines()[-1]
+            raise type(error)(last.rpartition(f"{type(error).__name__}: ")[2]) from None
 
-
-def _without_traceback(error: Exception) -> str:
-    """The message alone: an error from a loader process contains its traceback as text."""
-    last = str(error).strip().splitlines()[-1]
-    return last.rpartition(f"{type(error).__name__}: ")[2]
-
-
-class _Entries(Dataset[Batch]):
-    """A lazy split as a map-style data set for torch's loader."""
-
-    def __init__(self, split: LazySplit, epoch_seed: EpochSeed | None) -> None:
-        self._split = split
-        self._epoch_seed = epoch_seed
-        ones = [1] * (len(split.image_shape) - 1)
-        self._mean = torch.tensor(split.mean).view(-1, *ones)
-        self._std = torch.tensor(split.std).view(-1, *ones)
-
-    def __getitem__(self, row: int) -> Batch:
-        return (self._read(row) - self._mean) / self._std, self._split.labels[row]
-
-    def _read(self, row: int) -> Tensor:
-        split = self._split
-        if split.augmented is None or self._epoch_seed is None:
-            return split.reader(split.paths[row])
-        # One generator per row: the result does not depend on which process reads it, or on what was read before.
-        return split.augmented(split.paths[row], np.random.default_rng([*self._epoch_seed, row, _AUGMENT_STREAM]))
-
-
-def _spare_cores() -> int:
-    """All threads that this process may use except the one that trains; more than four readers bring nothing."""
-    return min(4, torch.get_num_threads() - 1)
+    def _read(self, epoch_seed: EpochSeed | None, rows: list[int]) -> Any:
+        """The batch of some rows, normalised, by torch's default collation."""
+        ones = [1] * (len(self.image_shape) - 1)
+        mean, std = (torch.tensor(values).view(-1, *ones) for values in (self.mean, self.std))
+        items = []
+        for row in rows:
+            if self.augmented is None or epoch_seed is None:
+                inputs = self.reader(self.paths[row])
+            else:
+                # One generator per row: the result does not depend on which process reads it, or on what was read
+                # before.
+                inputs = self.augmented(self.paths[row], np.random.default_rng([*epoch_seed, row, _AUGMENT_STREAM]))
+            items.append(((inputs - mean) / std, self.labels[row]))
+        return default_collate(items)

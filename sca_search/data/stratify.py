@@ -56,13 +56,13 @@ def carve(labels: Rows, count: int, entropy: int | Sequence[int]) -> tuple[Rows,
 def carve_val(labels: Rows, seed: int, *, count: int | None = None) -> tuple[Rows, Rows]:
     """Validation rows and training rows."""
     if count is None:
-        count = min(_VAL_MOST, _fraction_of(len(labels), _VAL_FRACTION))
+        count = min(_VAL_MOST, max(1, round(len(labels) * _VAL_FRACTION)))
     return carve(labels, count, (seed, _VAL_STREAM))
 
 
 def carve_test(labels: Rows) -> tuple[Rows, Rows]:
     """Test rows, the same for every seed, and the others."""
-    return carve(labels, _fraction_of(len(labels), TEST_FRACTION), TEST_SEED)
+    return carve(labels, max(1, round(len(labels) * TEST_FRACTION)), TEST_SEED)
 
 
 def limit_rows(labels: Rows, limit: int | None, seed: int) -> Rows:
@@ -70,11 +70,6 @@ def limit_rows(labels: Rows, limit: int | None, seed: int) -> Rows:
     if limit is None or limit >= len(labels):
         return np.arange(len(labels))
     return carve(labels, limit, (seed, _LIMIT_STREAM))[0]
-
-
-def _fraction_of(count: int, fraction: float) -> int:
-    """In whole rows, at least one."""
-    return max(1, round(count * fraction))
 
 
 def require_every_class(where: str, labels: Rows, classes: Sequence[str]) -> None:

@@ -32,11 +32,16 @@ def kind_of(where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Kind:
     )
 
 
-def targets_of(where: str, raw: NDArray[Any], kind: Kind) -> Values:
-    """Targets as training uses them; DataError for another kind than that of training, or for invalid values."""
-    found = kind_of(where, raw.shape, raw.dtype)
+def require_kind(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], kind: Kind) -> None:
+    """DataError for targets of another kind than that of training."""
+    found = kind_of(where, shape, dtype)
     if found != kind:
         raise DataError(f"{where} must be of the same kind as in training, {kind}, got {found}")
+
+
+def targets_of(where: str, raw: NDArray[Any], kind: Kind) -> Values:
+    """Targets as training uses them; DataError for another kind than that of training, or for invalid values."""
+    require_kind(where, raw.shape, raw.dtype, kind)
     if kind == "classes":
         return raw.reshape(-1).astype(np.int64)
     if kind == "multi-label":

@@ -7,8 +7,8 @@ again (because it augments them), are read item by item in every epoch.
 import inspect
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,22 +19,13 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sca_search.config.names import Kind
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
-from sca_search.data.dataset import AnySplit, DataRequest, DataSet, measured_input, normalise_split_, raw_input
-from sca_search.data.image_folder import MEMORY_BYTES, SAMPLE_STATISTICS
-from sca_search.data.input_spec import InputSpec
-from sca_search.data.splits import LazySplit, Split
+from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
+from sca_search.data.splits import Split
 from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
 from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
 from sca_search.system.torchvision import patch_torchvision
-
-_MUST_BE = (
-    "a LightningDataModule, or a tuple (train, validation or None, test or None) of torch data sets with items "
-    "(input, target)"
-)
-_SPLITS = ("training", "validation", "test")
-_ARGUMENTS = ("seed", "data_dir")
 
 
 def load_function(name: str, request: DataRequest) -> DataSet:
@@ -52,50 +43,34 @@ def _called(name: str, function: object, request: DataRequest) -> object:
         return function  # the data itself, created when its module was imported
     values = {"seed": request.seed, "data_dir": request.data_dir}
     try:
-        return function(**{key: values[key] for key in _accepted(name, function)})
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a few built-in functions have no signature
+        parameters = []
+    for each in parameters:
+        is_required = each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        if is_required and each.name not in values:
+            raise DataError(
+                f"data set {name!r}: the function must be callable without arguments, or with seed or data_dir, "
+                f"it requires {each.name!r}"
+            )
+    try:
+        return function(**{each.name: values[each.name] for each in parameters if each.name in values})
     except DataError:
         raise
     except USER_ERRORS as error:
         raise DataError(f"data set {name!r}: the function failed with {describe_error(error)}") from error
 
 
-def _accepted(name: str, function: Callable[..., Any]) -> list[str]:
-    """The arguments that a function accepts; DataError where it requires others."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a few built-in functions have no signature
-        return []
-    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for each in parameters:
-        if each.default is each.empty and each.kind not in open_ended and each.name not in _ARGUMENTS:
-            raise DataError(
-                f"data set {name!r}: the function must be callable without arguments, or with seed or data_dir, "
-                f"it requires {each.name!r}"
-            )
-    return [each.name for each in parameters if each.name in _ARGUMENTS]
+def from_objects(name: str, data: object, *, output_names: tuple[str, ...] | None = None, **settings: Any) -> DataSet:
+    """The data set of an object, with the settings of a DataRequest.
 
-
-def from_objects(
-    name: str,
-    data: object,
-    *,
-    seed: int,
-    train_limit: int | None = None,
-    normalise: bool = True,
-    output_names: tuple[str, ...] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
-) -> DataSet:
-    """The data set of an object; without validation or test examples, they are taken from training."""
-    request = DataRequest(seed, train_limit=train_limit, normalise=normalise)
-    return data_of_objects(name, data, request, output_names, memory_bytes)
+    Without validation or test examples, they are taken from training.
+    """
+    return data_of_objects(name, data, DataRequest(**settings), output_names)
 
 
 def data_of_objects(
-    name: str,
-    data: object,
-    request: DataRequest,
-    output_names: tuple[str, ...] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
+    name: str, data: object, request: DataRequest, output_names: tuple[str, ...] | None = None
 ) -> DataSet:
     """As `from_objects`, with all settings of a request."""
     if isinstance(data, DataSet):
@@ -104,7 +79,7 @@ def data_of_objects(
         train, *others = _items_of(name, data)
         assert train is not None
         try:
-            return _Assembly(name, request, memory_bytes, output_names).dataset(train, *others)
+            return _Assembly(name, request, output_names).dataset(train, *others)
         except CodeError as error:  # here it ends the study before it begins
             raise DataError(str(error)) from error
 
@@ -112,16 +87,13 @@ def data_of_objects(
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators that the user's code may use, equally in every process, and restore ours afterwards."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), ExitStack() as restored:
+        restored.callback(random.setstate, random.getstate())
+        restored.callback(np.random.set_state, np.random.get_state())
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
+        yield
 
 
 def _items_of(name: str, data: object) -> list[Items | None]:
@@ -132,16 +104,17 @@ def _items_of(name: str, data: object) -> list[Items | None]:
     elif isinstance(data, tuple | list) and 1 <= len(data) <= 3:
         sources = [*data, None, None][:3]
     else:
-        raise DataError(f"data set {name!r} must be {_MUST_BE}, got {_described(data)}")
-    return [_items(name, split, source) for split, source in zip(_SPLITS, sources, strict=True)]
+        raise DataError(
+            f"data set {name!r} must be a LightningDataModule, or a tuple (train, validation or None, test or None) of "
+            f"torch data sets with items (input, target), got {_described(data)}"
+        )
+    if sources[0] is None:
+        raise DataError(f"data set {name!r}, training: there must be a training split, got None")
+    places = [f"data set {name!r}, {split}" for split in ("training", "validation", "test")]
+    return [source if source is None else _items(where, source) for where, source in zip(places, sources, strict=True)]
 
 
-def _items(name: str, split: str, source: Any) -> Items | None:
-    where = f"data set {name!r}, {split}"
-    if source is None:
-        if split == "training":
-            raise DataError(f"{where}: there must be a training split, got None")
-        return None
+def _items(where: str, source: Any) -> Items:
     if not _has_items(source) or isinstance(source, str | dict | Tensor):
         raise DataError(
             f"{where}: must be a data set with a length and items (input, target), got {_described(source)}"
@@ -213,22 +186,21 @@ class _Part:
     def strata(self) -> Rows:
         return strata(self.targets, self.kind)
 
+    @property
+    def entries(self) -> list[int]:
+        return list(self.rows.tolist())
+
+    @property
+    def reader(self) -> ItemReader:
+        return ItemReader(self.items, self.items.input_shape)
+
     def take(self, rows: Rows) -> "_Part":
         return _Part(self.items, self.rows[rows], self.targets[rows], self.kind)
 
-    def read(self, shape: tuple[int, ...]) -> Split:
-        """Its inputs, of this shape each, and targets in memory."""
+    def in_memory(self, shape: tuple[int, ...], /) -> Split:
         inputs = torch.empty(len(self.rows), *shape)
-        self.items.read(self.rows.tolist(), inputs)
+        self.items.read(self.entries, inputs)
         return Split(inputs, torch.from_numpy(self.targets.copy()))
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """Why splits may be read lazily: all are too large together, or training inputs change."""
-
-    is_large: bool
-    changes: bool
 
 
 @dataclass(frozen=True)
@@ -237,30 +209,33 @@ class _Assembly:
 
     name: str
     request: DataRequest
-    memory_bytes: int
     output_names: tuple[str, ...] | None
 
     def dataset(self, train: Items, val: Items | None, test: Items | None) -> DataSet:
         changes = train.changes()
         values = sum(len(items) for items in (train, val, test) if items) * math.prod(train.input_shape)
-        is_large = 4 * values > self.memory_bytes
+        is_large = 4 * values > self.request.memory_bytes
         whole = self._whole(train, in_memory=not (is_large or changes))
         count = count_outputs(f"{train.where}: targets", whole.targets, whole.kind)
         parts, notes = self._divided(whole, val, test, count, is_large)
-        names = self._names(whole.kind, count)
+        names = numbered(whole.kind, count) if self.output_names is None else self.output_names
+        if len(names) < count:
+            raise DataError(f"data set {self.name!r}: must have {count} names of outputs, got {len(names)}")
         if whole.kind == "classes":
-            require_every_class(f"data set {self.name!r}", parts[0].targets, names)
+            require_every_class(f"data set {self.name!r}", parts[0].targets, names[:count])
         if changes:
             notes.append("training inputs change when they are read again (augmented): they are read in every epoch")
-        data = self._assembled(parts, test, names, _Reading(is_large, changes))
-        return replace(data, notes=tuple(notes))
 
-    def _names(self, kind: Kind, count: int) -> tuple[str, ...]:
-        if self.output_names is None:
-            return numbered(kind, count)
-        if len(self.output_names) < count:
-            raise DataError(f"data set {self.name!r}: must have {count} names of outputs, got {len(self.output_names)}")
-        return self.output_names[:count]
+        def read_test() -> _Part:
+            if test is None:
+                return parts[2]
+            with seeded(self.request.seed):
+                return self._whole_like(parts[0], test, count, in_memory=not is_large)
+
+        raw = raw_input(parts[0].items.input_shape, names[:count], whole.kind)
+        kept = parts[0], parts[1]
+        data = assemble_parts(self.name, raw, kept, read_test, self.request, changes=changes, values=values)
+        return replace(data, notes=tuple(notes))
 
     def _whole(self, items: Items, kind: Kind | None = None, *, in_memory: bool) -> _Part:
         """A whole split, read once; with `in_memory` its inputs stay in memory."""
@@ -305,39 +280,3 @@ class _Assembly:
             notes.append(f"there is no validation split: {len(rows)} training examples are set apart as one")
         limited = limit_rows(rest.strata, self.request.train_limit, self.request.seed)
         return [rest.take(limited), part, *carved_test], notes
-
-    def _assembled(self, parts: list[_Part], test: Items | None, names: tuple[str, ...], reading: _Reading) -> DataSet:
-        train = parts[0]
-        shape = train.items.input_shape
-        in_memory = None if reading.is_large or reading.changes else train.read(shape)
-        spec = self._input_spec(train, in_memory, names)
-
-        def split(part: _Part) -> AnySplit:
-            if part is train and in_memory is not None:
-                return normalise_split_(in_memory, spec)
-            if not reading.is_large and part is not train:
-                return normalise_split_(part.read(shape), spec)
-            targets = torch.from_numpy(part.targets.copy())
-            labels = normalise_split_(Split(torch.zeros(1, shape[0]), targets), spec).labels
-            reader, changes = ItemReader(part.items, shape), reading.changes and part is train
-            return LazySplit(part.rows.tolist(), labels, reader, spec.mean, spec.std, changes=changes)
-
-        def read_test() -> AnySplit:
-            if test is None:
-                return split(parts[2])
-            with seeded(self.request.seed):
-                return split(self._whole_like(train, test, len(names), in_memory=not reading.is_large))
-
-        return DataSet(self.name, split(train), split(parts[1]), read_test, spec)
-
-    def _input_spec(self, train: _Part, in_memory: Split | None, names: tuple[str, ...]) -> InputSpec:
-        """With the statistics of all of training, or of a sample where it is not in memory."""
-        shape = train.items.input_shape
-        if not self.request.normalise:
-            return raw_input(shape, names, train.kind)
-        if in_memory is not None:
-            inputs: Any = torch.split(in_memory.images, 1024)
-        else:
-            rows = train.rows[np.unique(np.linspace(0, len(train.rows) - 1, SAMPLE_STATISTICS).astype(np.int64))]
-            inputs = (train.items.pair(int(row))[0][None] for row in rows)
-        return measured_input(inputs, shape, names, torch.from_numpy(train.targets), train.kind)

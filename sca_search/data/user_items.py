@@ -29,17 +29,17 @@ class Items:
 
     def pair(self, row: int) -> tuple[Tensor, NDArray[Any]]:
         """An input as float32, channels first, and its target."""
-        item = self._item(row)
+        try:
+            item = self.source[row]
+        except USER_ERRORS as error:
+            raise CodeError(f"{self.where}: reading item {row} failed with {describe_error(error)}") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             got = f"{_kind(item)} of length {len(item)}" if isinstance(item, tuple | list) else _kind(item)
             raise DataError(f"{self.where}: every item must be a pair (input, target), got a {got}")
-        return self._input(item[0]), self._target(item[1])
-
-    def _item(self, row: int) -> Any:
-        try:
-            return self.source[row]
-        except USER_ERRORS as error:
-            raise CodeError(f"{self.where}: reading item {row} failed with {describe_error(error)}") from error
+        tensor, target = self._input(item[0]), _array(item[1])
+        if target.dtype.kind not in "fiub":
+            raise DataError(f"{self.where}: targets must be numbers, got a {_kind(item[1])}")
+        return tensor, target
 
     def _input(self, value: Any) -> Tensor:
         values = _array(value)
@@ -56,12 +56,6 @@ class Items:
         if not bool(torch.isfinite(tensor).all()):
             raise DataError(f"{self.where}: inputs must be finite numbers, got NaN or infinity")
         return tensor
-
-    def _target(self, value: Any) -> NDArray[Any]:
-        target = _array(value)
-        if target.dtype.kind not in "fiub":
-            raise DataError(f"{self.where}: targets must be numbers, got a {_kind(value)}")
-        return target
 
     @property
     def input_shape(self) -> tuple[int, ...]:

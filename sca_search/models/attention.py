@@ -26,18 +26,16 @@ class Attention(nn.Module):
         self.num_heads = source.num_heads
         self.dropout = source.dropout
         self.batch_first = source.batch_first
+        packed, out = source.in_proj_weight, source.out_proj
         weights = (
-            (source.q_proj_weight, source.k_proj_weight, source.v_proj_weight)
-            if source.in_proj_weight is None
-            else source.in_proj_weight.chunk(3)
+            (source.q_proj_weight, source.k_proj_weight, source.v_proj_weight) if packed is None else packed.chunk(3)
         )
         biases = (None, None, None) if source.in_proj_bias is None else source.in_proj_bias.chunk(3)
-        packed = source.in_proj_weight if source.in_proj_weight is not None else source.q_proj_weight
+        trained = (source.q_proj_weight if packed is None else packed).requires_grad
         self.q_proj, self.k_proj, self.v_proj = (
-            _linear(weight, bias, trained=packed.requires_grad) for weight, bias in zip(weights, biases, strict=True)
+            _linear(weight, bias, trained=trained) for weight, bias in zip(weights, biases, strict=True)
         )
-        out_bias = source.out_proj.bias
-        self.out_proj = _linear(source.out_proj.weight, out_bias, trained=source.out_proj.weight.requires_grad)
+        self.out_proj = _linear(out.weight, out.bias, trained=out.weight.requires_grad)
         self.train(source.training)
 
     def forward(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -114,22 +112,16 @@ def open_attention(network: nn.Module) -> nn.Module:
     Not those that add a key (add_bias_kv, add_zero_attn), nor classes derived from torch's, whose code may differ: they
     are unchanged and stay dense.
     """
-    if _opens(network):
-        assert isinstance(network, nn.MultiheadAttention)
-        return Attention(network)
-    made: dict[nn.Module, Attention] = {}  # an attention that two modules share stays shared
+    made: dict[nn.Module, nn.Module] = {  # an attention that two modules share stays shared
+        module: Attention(module)
+        for module in network.modules()
+        if type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn
+    }
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
-            if _opens(child):
-                assert isinstance(child, nn.MultiheadAttention)
-                made[child] = made.get(child) or Attention(child)
+            if child in made:
                 setattr(parent, name, made[child])
-    for module in network.modules():
-        if made and isinstance(module, nn.TransformerEncoder):
+        if made and isinstance(parent, nn.TransformerEncoder):
             # Nested tensors belong to the fast path, and are chosen when the encoder is created.
-            module.use_nested_tensor = False
-    return network
-
-
-def _opens(module: nn.Module) -> bool:
-    return type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn
+            parent.use_nested_tensor = False
+    return made.get(network, network)

@@ -3,8 +3,8 @@
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,48 +88,28 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
             producer[id(output), output._version] = module
             runs[module] += 1
 
-    # Before all other hooks: an error in one of the network's hooks belongs to its module.
-    hooks = [module.register_forward_pre_hook(begin, prepend=True) for module in names]
-    hooks += [module.register_forward_hook(note) for module in names]
-    try:
-        with torch.no_grad(), _in_evaluation(model):
-            output = model(torch.zeros(2, *input_shape))
-    except USER_ERRORS as error:
-        place = _place(active, names)
-        sentence = f"the network cannot process an input of shape {tuple(input_shape)}{place}: {describe_error(error)}"
-        raise ModelError(sentence) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), ExitStack() as restored:
+        for module in names:
+            restored.callback(setattr, module, "training", module.training)
+            # Before all other hooks: an error in one of the network's hooks belongs to its module.
+            restored.enter_context(module.register_forward_pre_hook(begin, prepend=True))
+            restored.enter_context(module.register_forward_hook(note))
+        try:
+            output = model.eval()(torch.zeros(2, *input_shape))
+        except USER_ERRORS as error:
+            sentence = f"the network cannot process an input of shape {tuple(input_shape)}{_place(active, names)}"
+            raise ModelError(f"{sentence}: {describe_error(error)}") from error
     if outputs is not None:
         require_rows(output, outputs)
     idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in runs]
-    bound = _bound_layers(model, runs)
-    return [_describe(module, names[module], bound, module in normalised) for module in runs] + [
-        _describe(module, names[module], bound, scale_is_free=False, executed=False) for module in idle
-    ]
+    return _described(model, [*runs, *idle], runs, normalised)
 
 
 def defined_layers(model: nn.Module) -> list[WeightLayer]:
     """The weight layers in the order of their definition, for a network without an example input: whether a
     normalisation follows a layer is unknown then."""
-    bound = _bound_layers(model, Counter())
-    return [
-        _describe(module, name, bound, scale_is_free=False)
-        for name, module in model.named_modules()
-        if isinstance(module, WEIGHT_LAYERS)
-    ]
-
-
-@contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    layers = [module for module in model.modules() if isinstance(module, WEIGHT_LAYERS)]
+    return _described(model, layers, Counter(layers), set())
 
 
 def _place(active: list[tuple[nn.Module, Any]], names: dict[nn.Module, str]) -> str:
@@ -153,34 +133,34 @@ def require_rows(output: Any, outputs: int, when: str = "") -> None:
         raise ModelError(f"{rule}; got the shape {tuple(output.shape)}{when}")
 
 
-def _bound_layers(model: nn.Module, runs: Counter[nn.Module]) -> dict[nn.Module, str]:
-    """The layers that must stay dense, each with the reason."""
+def _described(
+    model: nn.Module, layers: Sequence[nn.Module], runs: Counter[nn.Module], normalised: set[nn.Module]
+) -> list[WeightLayer]:
+    names = {module: name for name, module in model.named_modules()}
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
-    reasons: dict[nn.Module, str] = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, WEIGHT_LAYERS):
-            continue
-        weight = module._parameters.get("weight")
-        others = [other for other in owners.get(id(weight), []) if other not in {f"{name}.weight", "weight"}]
-        if parametrize.is_parametrized(module, "weight") or weight is None:
-            reasons[module] = "its weight is computed from other parameters"
-        elif others:
-            reasons[module] = f"its weight is shared with {others[0]}"
-        elif not weight.requires_grad:
-            reasons[module] = "its weight is frozen"
-        elif runs[module] > 1:
-            reasons[module] = f"is called {runs[module]} times per pass"
-    return reasons
+    found = []
+    for module in layers:
+        assert isinstance(module.weight, Tensor)
+        own = {f"{names[module]}.weight", "weight"}
+        shared = [owner for owner in owners.get(id(module._parameters.get("weight")), []) if owner not in own]
+        groups = int(module.groups) if isinstance(module, _TRANSPOSED) else 0
+        bound, shape = _bound(module, shared, runs[module]), tuple(module.weight.shape)
+        found.append(WeightLayer(names[module], shape, module in normalised, module in runs, groups, bound))
+    return found
 
 
-def _describe(
-    module: nn.Module, name: str, bound: dict[nn.Module, str], scale_is_free: bool, executed: bool = True
-) -> WeightLayer:
-    assert isinstance(module.weight, Tensor)
-    groups = int(module.groups) if isinstance(module, _TRANSPOSED) else 0
-    return WeightLayer(name, tuple(module.weight.shape), scale_is_free, executed, groups, bound.get(module, ""))
+def _bound(module: nn.Module, shared: Sequence[str], runs: int) -> str:
+    """Why a layer must stay dense, if it must; its weight is `shared` with these parameters."""
+    weight = module._parameters.get("weight")
+    if parametrize.is_parametrized(module, "weight") or weight is None:
+        return "its weight is computed from other parameters"
+    if shared:
+        return f"its weight is shared with {shared[0]}"
+    if not weight.requires_grad:
+        return "its weight is frozen"
+    return f"is called {runs} times per pass" if runs > 1 else ""
 
 
 def choose_layers(
@@ -197,8 +177,13 @@ def choose_layers(
     if not only:
         conventional |= dict.fromkeys(running[-1:], "last") if keep_last else {}
         conventional |= dict.fromkeys(running[:1], "first") if keep_first else {}
-    _check_patterns_match([*skip, *only], [layer.name for layer in layers])
-    _check_patterns_possible(only, layers)
+    for pattern in [*skip, *only]:
+        named = [layer for layer in layers if fnmatch.fnmatchcase(layer.name, pattern)]
+        if not named:
+            known = ", ".join(layer.name for layer in layers)
+            raise ModelError(f"the layer pattern {pattern!r} matches no weight layer: there are {known}")
+        if pattern in only and all(layer.obstacle for layer in named):
+            raise ModelError(f"the layer {named[0].name!r} cannot become ternary: {named[0].obstacle}")
     choices = [_choose(layer, conventional, skip, only) for layer in layers]
     if not any(choice.ternary for choice in choices):
         reasons = "; ".join(f"{choice.layer.name}: {choice.why}" for choice in choices) or "it has no weight layer"
@@ -206,32 +191,17 @@ def choose_layers(
     return choices
 
 
-def _check_patterns_match(patterns: Sequence[str], names: Sequence[str]) -> None:
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            raise ModelError(f"the layer pattern {pattern!r} matches no weight layer: there are {', '.join(names)}")
-
-
-def _check_patterns_possible(only: Sequence[str], layers: Sequence[WeightLayer]) -> None:
-    """ModelError for a pattern of which every layer must stay dense."""
-    for pattern in only:
-        named = [layer for layer in layers if fnmatch.fnmatchcase(layer.name, pattern)]
-        if named and all(layer.obstacle for layer in named):
-            raise ModelError(f"the layer {named[0].name!r} cannot become ternary: {named[0].obstacle}")
-
-
 def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str], only: Sequence[str]) -> LayerChoice:
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns)
-
-    if layer.obstacle:
-        return LayerChoice(layer, False, layer.obstacle)
-    if matches(skip):
-        return LayerChoice(layer, False, "skipped by name")
-    if only and not matches(only):
-        return LayerChoice(layer, False, "not among the layers named")
-    if layer.name in conventional:
-        return LayerChoice(layer, False, f"{conventional[layer.name]} weight layer")
+    skipped, named = (any(fnmatch.fnmatchcase(layer.name, each) for each in patterns) for patterns in (skip, only))
+    reasons = {
+        layer.obstacle: bool(layer.obstacle),
+        "skipped by name": skipped,
+        "not among the layers named": bool(only) and not named,
+        f"{conventional.get(layer.name)} weight layer": layer.name in conventional,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return LayerChoice(layer, False, reason)
     if layer.scale_is_free:
         return LayerChoice(layer, True, "normalisation follows: Θ rescaled")
     return LayerChoice(layer, True, "no normalisation follows: a learned output scale")

@@ -39,7 +39,13 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
     `input_shape` is without the batch, of any rank; `outputs` is the number of outputs per input.
     """
     network = make()
-    _check_parameters(network)
+    for name, parameter in network.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"the network's {name} is lazy: a layer must have its sizes when it is created, not at its first input"
+            )
+    if not any(True for _ in network.parameters()):
+        raise ModelError("the network has no parameters to train")
     network = open_attention(network)
     choices = choose_layers(
         weight_layers(network, input_shape, outputs),
@@ -51,15 +57,13 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
     _require_rows_in_training(network, input_shape, outputs)
     scaled = [choice.layer.name for choice in choices if choice.ternary and not choice.layer.scale_is_free]
 
-    def make_model() -> nn.Module:
-        return put_output_scales(open_attention(make()), scaled)
-
-    def make_start(weights: Path) -> nn.Module:
+    def make_model(weights: Path | None = None) -> nn.Module:
         network = make()
-        load_weights(network, weights)
+        if weights is not None:
+            load_weights(network, weights)
         return put_output_scales(open_attention(network), scaled)
 
-    start = None if spec.weights is None else partial(make_start, spec.weights)
+    start = None if spec.weights is None else partial(make_model, spec.weights)
     return PreparedNetwork(make_model, start, tuple(choices))
 
 
@@ -75,16 +79,6 @@ def rebuilt(make: Maker, state: Mapping[str, Tensor]) -> nn.Module:
         raise RuntimeError(str(error)) from error
     network.load_state_dict(dict(state))
     return network.eval()
-
-
-def _check_parameters(network: nn.Module) -> None:
-    for name, parameter in network.named_parameters():
-        if is_lazy(parameter):
-            raise ModelError(
-                f"the network's {name} is lazy: a layer must have its sizes when it is created, not at its first input"
-            )
-    if not any(True for _ in network.parameters()):
-        raise ModelError("the network has no parameters to train")
 
 
 def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], outputs: int) -> None:

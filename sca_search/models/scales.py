@@ -45,8 +45,7 @@ def _scale_input(
 
 def scaled_layers(names: Iterable[str]) -> list[str]:
     """The layers with an output scale, from the names in a state."""
-    ends = [name for name in names if name.split(".")[-1] == OUTPUT_SCALE]
-    return [name.removesuffix(OUTPUT_SCALE).removesuffix(".") for name in ends]
+    return [name.rpartition(".")[0] for name in names if name.split(".")[-1] == OUTPUT_SCALE]
 
 
 @torch.no_grad()
@@ -95,24 +94,21 @@ def put_trits(model: nn.Module, weights: Mapping[str, ScaledTrits]) -> nn.Module
     """Set the final weights of plain layers and freeze them, in place."""
     for name, of_layer in weights.items():
         if of_layer.negative is not None:
-            pair, trits = _split(model, name), of_layer.trits
-            _put(pair.positive, ScaledTrits(trits.clamp(min=0.0), of_layer.positive))
-            _put(pair.negative, ScaledTrits(trits.clamp(max=0.0), of_layer.negative))
+            pair = _split(model, name)
+            _put(pair.positive, of_layer.trits.clamp(min=0.0), of_layer.positive)
+            _put(pair.negative, of_layer.trits.clamp(max=0.0), of_layer.negative)
         else:
-            _put(model.get_submodule(name), of_layer)
+            _put(model.get_submodule(name), of_layer.trits, of_layer.positive)
     return model
 
 
-def _put(layer: nn.Module, weights: ScaledTrits) -> None:
-    weight = cast(nn.Parameter, layer.weight)
-    weight.copy_(weights.trits)
-    weight.requires_grad_(False)
-    if weights.positive is None:
+def _put(layer: nn.Module, trits: Tensor, magnitude: Tensor | None) -> None:
+    cast(nn.Parameter, layer.weight).copy_(trits).requires_grad_(False)
+    if magnitude is None:
         return
-    _add_level_scale(layer)
     # A layer whose weights are all 0 has a scale of 0, by which its bias cannot be divided.
-    scale = torch.where(weights.positive == 0.0, 1.0, weights.positive)
-    cast(Tensor, layer.level_scale).copy_(scale.expand(_outputs(layer)))
+    scale = torch.where(magnitude == 0.0, 1.0, magnitude)
+    _add_level_scale(layer).copy_(scale)
     if layer.bias is not None:
         cast(nn.Parameter, layer.bias).div_(scale)
 
@@ -128,13 +124,11 @@ def _split(model: nn.Module, name: str) -> SplitTernary:
     return pair
 
 
-def _add_level_scale(layer: nn.Module) -> None:
-    layer.register_buffer(_LEVEL_SCALE, torch.ones(_outputs(layer)))
+def _add_level_scale(layer: nn.Module) -> Tensor:
+    outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+    layer.register_buffer(_LEVEL_SCALE, torch.ones(cast(int, outputs)))
     layer.register_forward_hook(_scale_output)
-
-
-def _outputs(layer: nn.Module) -> int:
-    return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
+    return cast(Tensor, layer.level_scale)
 
 
 def _scale_output(layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
@@ -145,9 +139,11 @@ def _scale_output(layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
 def shaped_like_state(model: nn.Module, state: Iterable[str]) -> nn.Module:
     """Give a new network the split layers and level scales that the names of a state imply, in place."""
     names = set(state)
-    for name in _pairs(names):
-        if not isinstance(model.get_submodule(name), SplitTernary):
-            _split(model, name)
+    end = f".{_POSITIVE}.weight"
+    for base in sorted(name.removesuffix(end) for name in names if name.endswith(end)):
+        is_pair = {f"{base}.{_NEGATIVE}.weight", f"{base}.{_POSITIVE}.{_LEVEL_SCALE}"} <= names
+        if is_pair and not isinstance(model.get_submodule(base), SplitTernary):
+            _split(model, base)
     for name in sorted(names):
         base, _, last = name.rpartition(".")
         if last == _LEVEL_SCALE:
@@ -155,21 +151,14 @@ def shaped_like_state(model: nn.Module, state: Iterable[str]) -> nn.Module:
     return model
 
 
-def _pairs(names: set[str]) -> list[str]:
-    end = f".{_POSITIVE}.weight"
-    bases = [name.removesuffix(end) for name in names if name.endswith(end)]
-    return sorted(
-        base for base in bases if {f"{base}.{_NEGATIVE}.weight", f"{base}.{_POSITIVE}.{_LEVEL_SCALE}"} <= names
-    )
-
-
 def baked_layers(model: nn.Module, layers: Iterable[str]) -> tuple[str, ...]:
     """The layers of a baked network that contain trits: the two of a split layer instead of the layer."""
-    found: list[str] = []
-    for name in layers:
-        is_split = isinstance(model.get_submodule(name), SplitTernary)
-        found += [f"{name}.{_POSITIVE}", f"{name}.{_NEGATIVE}"] if is_split else [name]
-    return tuple(found)
+    split = (f".{_POSITIVE}", f".{_NEGATIVE}")
+    return tuple(
+        f"{name}{end}"
+        for name in layers
+        for end in (split if isinstance(model.get_submodule(name), SplitTernary) else ("",))
+    )
 
 
 def merged_trits(trits: Mapping[str, Tensor]) -> dict[str, Tensor]:

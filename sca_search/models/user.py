@@ -9,7 +9,7 @@ from torch import nn
 
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.errors import ModelError
-from sca_search.models.blocks import Shape
+from sca_search.models.builtin import Shape
 from sca_search.system.torchvision import patch_torchvision
 
 Maker = Callable[[], nn.Module]
@@ -53,7 +53,11 @@ def _arguments(
         raise ModelError(f"model {name}: its parameters cannot be determined: {describe_error(error)}") from error
     by_name = [p for p in signature.parameters.values() if p.name in offered and p.kind is not p.POSITIONAL_ONLY]
     keywords = {p.name: offered[p.name] for p in by_name}
-    required = [p for p in signature.parameters.values() if _is_required(p) and p.name not in keywords]
+    required = [
+        p
+        for p in signature.parameters.values()
+        if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD} and p.name not in keywords
+    ]
     rest = [value for key, value in offered.items() if key not in keywords]
     if len(required) > len(rest) or any(p.kind is p.KEYWORD_ONLY for p in required):
         raise ModelError(
@@ -64,11 +68,6 @@ def _arguments(
     named = {p.name: value for p, value in zip(required, rest, strict=False) if p.kind is not p.POSITIONAL_ONLY}
     unnamed = [value for p, value in zip(required, rest, strict=False) if p.kind is p.POSITIONAL_ONLY]
     return unnamed, keywords | named
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    rest = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and parameter.kind not in rest
 
 
 def _kind(value: object) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -22,9 +21,23 @@ def load_weights(network: nn.Module, path: Path) -> None:
     """Load a file into a network, in place; ModelError lists what does not match."""
     expected = network.state_dict()
     # Counters of BatchNorm, which old states lack and no result depends on.
-    counters = {name: value for name, value in expected.items() if name.endswith(".num_batches_tracked")}
-    state = counters | {name: value for name, value in read_weights(path).items() if name != TEACHER_LOGITS}
-    _require_match(path, state, expected)
+    state = {name: value for name, value in expected.items() if name.endswith(".num_batches_tracked")}
+    state |= {name: value for name, value in read_weights(path).items() if name != TEACHER_LOGITS}
+    faults = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [name for name in state if name not in expected],
+        "of another shape": [
+            f"{name} {tuple(state[name].shape)} instead of {tuple(value.shape)}"
+            for name, value in expected.items()
+            if name in state and state[name].shape != value.shape
+        ],
+    }
+    found = []
+    for what, names in faults.items():
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        found += [f"{what}: {', '.join(names[:_SHOWN])}{more}"] if names else []
+    if found:
+        raise ModelError(f"--weights {path}: must match the network; {'; '.join(found)}")
     network.load_state_dict(state)
 
 
@@ -32,21 +45,20 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name."""
     if not path.is_file():
         raise ModelError(f"--weights {path}: there is no such file")
-    try:
-        state: Any = load_file(path) if path.suffix == ".safetensors" else _load_torch(path)
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ModelError(f"--weights {path}: must be a safetensors file or a state dict saved by torch") from error
+    state = _loaded(path)
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        got = f"a value of type {type(state).__name__}"
+        if isinstance(state, Mapping):
+            got = f"a dict with {', '.join(map(str, list(state)[:_SHOWN]))}" if state else "an empty dict"
         raise ModelError(
             f"--weights {path}: must contain a state dict, names to tensors, as torch.save(model.state_dict(), FILE) "
-            f"writes it; got {_described(state)}"
+            f"writes it; got {got}"
         )
-    invalid = next((name for name, value in state.items() if not _is_stored(value)), None)
-    if invalid is not None:
-        raise ModelError(f"--weights {path}: all weights must be plain dense tensors, {invalid} is not")
-    broken = next((name for name, value in state.items() if not bool(torch.isfinite(value).all())), None)
-    if broken is not None:
-        raise ModelError(f"--weights {path}: all weights must be finite, {broken} is not")
+    for name, value in state.items():
+        if not _is_stored(value):
+            raise ModelError(f"--weights {path}: all weights must be plain dense tensors, {name} is not")
+        if not bool(torch.isfinite(value).all()):
+            raise ModelError(f"--weights {path}: all weights must be finite, {name} is not")
     return state
 
 
@@ -56,11 +68,12 @@ def _is_stored(value: Tensor) -> bool:
     return is_plain and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
-def _load_torch(path: Path) -> Any:
+def _loaded(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the pickle protocol
-            return torch.load(path, map_location="cpu", weights_only=True)
+            is_safe = path.suffix == ".safetensors"
+            return load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
             f"--weights {path}: contains more than tensors, which could run code when loaded, or is damaged; "
@@ -68,30 +81,3 @@ def _load_torch(path: Path) -> Any:
         ) from error
     except Exception as error:  # the errors of a damaged pickle have no common base class
         raise ModelError(f"--weights {path}: must be a safetensors file or a state dict saved by torch") from error
-
-
-def _described(state: Any) -> str:
-    if isinstance(state, Mapping):
-        return f"a dict with {', '.join(map(str, list(state)[:_SHOWN]))}" if state else "an empty dict"
-    return f"a value of type {type(state).__name__}"
-
-
-def _require_match(path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    shapes = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}"
-        for name in expected
-        if name in state and state[name].shape != expected[name].shape
-    ]
-    faults = {
-        "missing": [name for name in expected if name not in state],
-        "unexpected": [name for name in state if name not in expected],
-        "of another shape": shapes,
-    }
-    found = [f"{what}: {_listed(names)}" for what, names in faults.items() if names]
-    if found:
-        raise ModelError(f"--weights {path}: must match the network; {'; '.join(found)}")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,13 +1,14 @@
 """Networks of torchvision and timm by name, newly initialised: nothing is downloaded."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from sca_search.config.references import describe_error
 from sca_search.errors import ModelError, nearest_name
-from sca_search.models.blocks import Shape, require_maps
+from sca_search.models.builtin import Shape, require_maps
 from sca_search.models.user import Maker
 from sca_search.system.torchvision import patch_torchvision
 
@@ -24,15 +25,24 @@ def torchvision_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     settings = _settings(models.get_model_builder(name), name, input_shape)
 
     def make() -> nn.Module:
-        try:
-            network: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **settings)
-        except Exception as error:  # such as an image size that is not a multiple of the patch size
-            raise ModelError(f"model torchvision:{name}: cannot be made: {describe_error(error)}") from error
+        network = _made(
+            f"torchvision:{name}", models.get_model, name, weights=None, num_classes=num_classes, **settings
+        )
         if input_shape[0] != 3:
-            _replace_first_convolution(network, input_shape[0])
+            first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+            first.in_channels = input_shape[0]
+            first.weight = nn.Parameter(first.weight.new_empty(first.out_channels, input_shape[0], *first.kernel_size))
+            first.reset_parameters()
         return network
 
     return make
+
+
+def _made(name: str, build: Callable[..., nn.Module], *args: str, **settings: Any) -> nn.Module:
+    try:
+        return build(*args, **settings)
+    except Exception as error:  # such as an image size that is not a multiple of the patch size
+        raise ModelError(f"model {name}: cannot be made: {describe_error(error)}") from error
 
 
 def _settings(builder: Any, name: str, input_shape: Shape) -> dict[str, Any]:
@@ -48,23 +58,6 @@ def _settings(builder: Any, name: str, input_shape: Shape) -> dict[str, Any]:
     return {}
 
 
-def _replace_first_convolution(network: nn.Module, channels: int) -> None:
-    """With the same settings, except for the number of input channels."""
-    name, old = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        old.dilation,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-        padding_mode=old.padding_mode,
-    )
-    parent, _, own = name.rpartition(".")
-    setattr(network.get_submodule(parent), own, new)
-
-
 def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     """Any of timm's networks, where timm is installed."""
     patch_torchvision()  # timm imports it
@@ -76,14 +69,5 @@ def timm_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
     if name not in known and name.partition(".")[0] not in known:
         raise ModelError(f"timm has no network {name!r}{nearest_name(name, known)}")
     require_maps(f"timm:{name}", input_shape)
-
-    def make() -> nn.Module:
-        try:
-            network: nn.Module = timm.create_model(
-                name, pretrained=False, num_classes=num_classes, in_chans=input_shape[0]
-            )
-        except Exception as error:  # whatever a network's settings raise
-            raise ModelError(f"model timm:{name}: cannot be made: {describe_error(error)}") from error
-        return network
-
-    return make
+    settings = {"pretrained": False, "num_classes": num_classes, "in_chans": input_shape[0]}
+    return lambda: _made(f"timm:{name}", timm.create_model, name, **settings)

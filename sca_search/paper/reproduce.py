@@ -17,8 +17,7 @@ from sca_search.runs.provenance import note_command
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import RESERVE, Pace, Say, StudySize, measure_pace
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task
-from sca_search.study.workers import threads_of
+from sca_search.study.setup import make_task, threads_of
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.task import CachedSource
 

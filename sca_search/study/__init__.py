@@ -7,16 +7,10 @@ import importlib
 from typing import Any
 
 _MODULES = {
-    "Event": "events",
-    "Finished": "session",
-    "StudyContext": "setup",
-    "StudyDisplay": "progress",
-    "StudyListener": "events",
-    "build_context": "setup",
-    "join_study": "session",
-    "make_task": "setup",
-    "run_search": "session",
-    "run_study": "session",
+    "events": ("Event", "StudyListener"),
+    "progress": ("StudyDisplay",),
+    "session": ("Finished", "join_study", "run_search", "run_study"),
+    "setup": ("StudyContext", "build_context", "make_task"),
 }
 
 __all__ = [
@@ -34,6 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

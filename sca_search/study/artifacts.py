@@ -1,17 +1,25 @@
-"""The artifact store of a shared study: a folder or a bucket for files of machines without a common run folder.
+"""What the machines of a shared study exchange: files, and tasks that one of them does.
 
-The name of a file in the store has a random part, and is recorded only after the upload. So no machine reads an
-incomplete file or overwrites a file that another one reads.
+Machines without a common run folder have an artifact store, a folder or a bucket. The name of a file in it has a random
+part, and is recorded only after the upload. So no machine reads an incomplete file or overwrites a file that another
+one reads.
+
+One machine trains the dense warm start and each refit. It holds an advisory lock of the database while it works; the
+others wait for the lock. The result is recorded with the study, together with the names of its files in the artifact
+store. The lock is released if the process ends, if its machine is lost, or if the database restarts. In the last case
+two machines may do the same task: the first recorded result counts, and all machines use its files.
 """
 
 import contextlib
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 
@@ -19,13 +27,20 @@ from sca_search.config.storage_url import artifact_address
 from sca_search.errors import RunError, SpecError, StorageError
 from sca_search.runs.candidates import read_table
 from sca_search.runs.folder import RunFolder
+from sca_search.study.events import Emit, Note, ignore
+from sca_search.study.optuna_internals import queue_locked
+from sca_search.study.queue import create_study
+from sca_search.study.storage import PostgresStorage, open_storage
 from sca_search.system.files import atomic_path, write_json_atomic
+from sca_search.training.fit import StopRequestedError
 
 FILES = "files"
 """User attribute of a trial: its files in the store."""
 Uploaded = dict[str, str]
 """Names in the store, keyed by the path in the run folder."""
 
+_RESULT = "result of "
+_POLL_SECONDS = 0.5
 _RECORD = "artifacts.json"  # which files of the store a folder contains
 _PRESENT: set[tuple[Path, str]] = set()  # files that this process has found or downloaded
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -42,10 +57,10 @@ class ArtifactStore:
 
     def upload(self, paths: Iterable[Path]) -> Uploaded:
         """Upload files, and return their names in the store."""
-        uploaded = {str(path.relative_to(self._run.path)): self._upload(path) for path in paths}
-        for relative, name in uploaded.items():
-            _record(self._run.path / relative, name)
-        return uploaded
+        uploaded = {path: self._upload(path) for path in paths}
+        for path, name in uploaded.items():
+            _record(path, name)
+        return {str(path.relative_to(self._run.path)): name for path, name in uploaded.items()}
 
     def _upload(self, path: Path) -> str:
         name = f"{self._prefix}{self._run.study_name}--{secrets.token_hex(8)}--{path.name}"
@@ -117,13 +132,57 @@ def _store_errors(message: str) -> Iterator[None]:
 
 def _open_store(url: str) -> tuple[Any, str]:
     address = artifact_address(url)
-    if address.folder is not None:
-        try:
-            address.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"--artifacts: {address.folder} cannot be created: {error.strerror}") from error
-        return FileSystemArtifactStore(address.folder), ""
     try:
-        return Boto3ArtifactStore(address.bucket), f"{address.prefix}/" if address.prefix else ""
+        if isinstance(address, Path):
+            address.mkdir(parents=True, exist_ok=True)
+            return FileSystemArtifactStore(address), ""
+        bucket, prefix = address
+        return Boto3ArtifactStore(bucket), f"{prefix}/" if prefix else ""
+    except OSError as error:
+        raise StorageError(f"--artifacts: {address} cannot be created: {error.strerror}") from error
     except ImportError as error:
         raise SpecError("--artifacts s3:// needs the S3 client: pip install 'sca-search[s3]'") from error
+
+
+def do_once(
+    run: RunFolder,
+    name: str,
+    do: Callable[[], None],
+    files: Callable[[], Iterable[Path]],
+    stop_requested: Callable[[], bool] = lambda: False,
+    emit: Emit = ignore,
+) -> bool:
+    """Do a task, or wait until another machine has done it. Its files are then in the run folder.
+
+    Returns whether they are the files that `do` wrote.
+    """
+    store, key, is_own, waits = artifact_store(run), _RESULT + name, False, False
+    storage = open_storage(run, stop_requested)
+    assert isinstance(storage, PostgresStorage)
+    with contextlib.closing(storage):
+        study = create_study(run, storage)
+        while (result := study.user_attrs.get(key)) is None:
+            if stop_requested():
+                raise StopRequestedError
+            with storage.try_locked(name) as is_held:
+                if is_held and key not in study.user_attrs:
+                    do()
+                    uploaded = store.upload(path for path in files() if path.exists()) if store else {}
+                    is_own = _is_first(study, key, uploaded)
+                    continue
+            if not (is_held or waits):
+                emit(Note(f"waiting for another machine to finish: {name}"))
+                waits = True
+            time.sleep(_POLL_SECONDS)
+    if store is not None:
+        store.download(result)
+    return is_own
+
+
+def _is_first(study: optuna.Study, key: str, uploaded: Uploaded) -> bool:
+    """Record a result, unless another machine did: the lock of a task may have been lost."""
+    with queue_locked(study):
+        is_first = key not in study.user_attrs
+        if is_first:
+            study.set_user_attr(key, uploaded)
+    return is_first

@@ -5,20 +5,21 @@ differ, later trials are planned with the measured ratio: a limit is divided by 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
 from sca_search.config.costs import COST_METRICS, FILE_SIZE, LATENCY, TERNARY_SIZE, CostMetric
-from sca_search.config.study import GoalSpec
+from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph, TestVectors
 from sca_search.export.graph.trace import record_name
-from sca_search.export.latency.calibrate import graph_of, measure_ms
-from sca_search.export.latency.model import LatencyModel
+from sca_search.export.latency.calibrate import Say, calibration_graph, calibration_of, graph_of, measure_ms
+from sca_search.export.latency.model import Calibration, LatencyModel, latency_model
+from sca_search.export.latency.table import read_calibration
 from sca_search.export.packed.format import packed_bytes, payload_bytes
 from sca_search.export.verify import choose_vectors
 from sca_search.runs.goal import PREFERRED, limits_of, planned_amount, planned_between
@@ -46,33 +47,22 @@ class Budgets:
         densities = {name: 1.0 - sparsity for name, sparsity in split.items()}
         return {PREDICTED + column: model.amount(densities) for column, model in self.models.items()}
 
-    def refuse_impossible(self, goal: GoalSpec) -> None:
-        """Raise for budgets that no allocation can meet, before anything is trained."""
-        check_limits(self.layers, self._requested(goal))
-
-    def met_without_zeros(self, goal: GoalSpec) -> list[str]:
-        """Names of the budgets that a network without zeros meets."""
-        return [limit.what for limit in limits_met_without_zeros(self.layers, self._requested(goal))]
+    def met_without_zeros(self, goal: GoalSpec) -> tuple[str, ...]:
+        """Names of the budgets that a network without zeros meets. Raises for budgets that no allocation can meet."""
+        requested = [replace(self.models[column], most=most) for column, most in limits_of(goal).items()]
+        check_limits(self.layers, requested)
+        return tuple(limit.what for limit in limits_met_without_zeros(self.layers, requested))
 
     def limits(self, goal: GoalSpec, trials: pd.DataFrame) -> tuple[Limit, ...]:
         """Limits of the next trial, given all trials so far: the budgets, and the planned sparsity or cost."""
-        return (*self._budget_limits(goal, trials), *self._planned_limits(goal, trials))
-
-    def _requested(self, goal: GoalSpec) -> list[Limit]:
-        return [replace(self.models[column], most=most) for column, most in limits_of(goal).items()]
-
-    def _budget_limits(self, goal: GoalSpec, trials: pd.DataFrame) -> list[Limit]:
-        """Budgets less their margin, corrected by the measured ratio, but never below the minimum possible cost."""
-        return [
-            replace(
-                self.models[column],
-                most=max(
-                    most * (1.0 - _METRICS[column].margin) / _measured_ratio(trials, column),
-                    self.models[column].amount(_floors(self.layers)),
-                ),
-            )
-            for column, most in limits_of(goal).items()
-        ]
+        floors = _floors(self.layers)
+        budgets = []
+        for column, most in limits_of(goal).items():
+            # Less the margin, corrected by the measured ratio, but never below the minimum possible cost.
+            corrected = most * (1.0 - _METRICS[column].margin) / _measured_ratio(trials, column)
+            model = self.models[column]
+            budgets.append(replace(model, most=max(corrected, model.amount(floors))))
+        return (*budgets, *self._planned_limits(goal, trials))
 
     def _planned_limits(self, goal: GoalSpec, trials: pd.DataFrame) -> list[Limit]:
         if goal.target_sparsity is not None:
@@ -83,10 +73,10 @@ class Budgets:
         if column == "sparsity":
             return [sparsity_limit(self.layers, planned_between(trials, goal.min_accuracy))]
         model = self.models[column]
-        ends = (model.amount(_floors(self.layers)), model.amount(dict.fromkeys(_floors(self.layers), 1.0)))
-        ratio = _measured_ratio(trials, column)
-        planned = planned_amount(trials, goal.min_accuracy, column, (ends[0] * ratio, ends[1] * ratio)) / ratio
-        return [replace(model, most=max(planned, ends[0]))]
+        floors, ratio = _floors(self.layers), _measured_ratio(trials, column)
+        least, most = model.amount(floors), model.amount(dict.fromkeys(floors, 1.0))
+        planned = planned_amount(trials, goal.min_accuracy, column, (least * ratio, most * ratio)) / ratio
+        return [replace(model, most=max(planned, least))]
 
 
 def _floors(layers: Sequence[LayerShape]) -> dict[str, float]:
@@ -139,96 +129,11 @@ def latency_limit(latency: LatencyModel, weights: Mapping[str, int]) -> Limit:
 
 
 @dataclass(frozen=True)
-class CostInputs:
-    """A network as its costs are predicted and measured from it."""
-
-    graph: Graph
-    layers: tuple[LayerShape, ...]
-    latency: LatencyModel | None = None  # only where the goal involves latency
-    is_timed: bool = True  # False: predicted by the calibration of another device
-
-    @cached_property
-    def ternary_bytes(self) -> int:
-        return sum(payload_bytes(self.graph).values())
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One cost of a trained network, with the spread of its samples and its part per layer where known."""
-
-    value: float
-    spread: float | None = None
-    layers: Mapping[str, float] = field(default_factory=dict)
-
-
-def _predict_latency(inputs: CostInputs) -> Limit | None:
-    weights = {layer.name: layer.weights for layer in inputs.layers}
-    return None if inputs.latency is None else latency_limit(inputs.latency, weights)
-
-
-def _measure_latency(inputs: CostInputs) -> Measurement | None:
-    latency = inputs.latency
-    if latency is None:
-        return None
-    nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in inputs.graph.ternary_layers}
-    names = {layer.name: record_name(layer.name) for layer in inputs.layers}
-    layer_ms = {name: latency.layers[record].at(nonzeros[record]) / 1000 for name, record in names.items()}
-    if not inputs.is_timed:
-        return Measurement(latency.predict_us(nonzeros) / 1000, layers=layer_ms)
-    timed = measure_ms(inputs.graph)
-    return Measurement(timed.latency_ms, timed.spread * timed.latency_ms, layer_ms)
-
-
-def _predict_ternary_size(inputs: CostInputs) -> Limit:
-    return size_limit(inputs.layers, TERNARY_SIZE, 0.0)
-
-
-def _measure_ternary_size(inputs: CostInputs) -> Measurement:
-    return Measurement(inputs.ternary_bytes)
-
-
-def _predict_file_size(inputs: CostInputs) -> Limit:
-    return size_limit(inputs.layers, FILE_SIZE, rest_bytes(inputs.graph))
-
-
-def _measure_file_size(inputs: CostInputs) -> Measurement:
-    return Measurement(inputs.ternary_bytes + rest_bytes(inputs.graph))
-
-
-# How each cost metric is predicted and measured; None where the goal does not involve it.
-_PREDICT: dict[str, Callable[[CostInputs], Limit | None]] = {
-    LATENCY.key: _predict_latency,
-    TERNARY_SIZE.key: _predict_ternary_size,
-    FILE_SIZE.key: _predict_file_size,
-}
-_MEASURE: dict[str, Callable[[CostInputs], Measurement | None]] = {
-    LATENCY.key: _measure_latency,
-    TERNARY_SIZE.key: _measure_ternary_size,
-    FILE_SIZE.key: _measure_file_size,
-}
-
-
-@dataclass(frozen=True)
 class Costs:
     """Costs of a trained network by CSV column, and those of its ternary layers by name and column."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     layers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
-def measure_costs(inputs: CostInputs) -> Costs:
-    """Measure every cost metric that the inputs allow."""
-    figures: dict[str, float] = {}
-    layers: dict[str, dict[str, float]] = {layer.name: {} for layer in inputs.layers}
-    for metric in COST_METRICS:
-        if (found := _MEASURE[metric.key](inputs)) is None:
-            continue
-        figures[metric.key] = found.value
-        if found.spread is not None:
-            figures[metric.spread_key] = found.spread
-        for name, value in found.layers.items():
-            layers[name][metric.key] = value
-    return Costs(figures, layers)
 
 
 @dataclass(frozen=True)
@@ -239,18 +144,27 @@ class CostMeter:
     is_timed: bool = True
 
     def __call__(self, model: nn.Module, task: Task) -> Costs:
-        return measure_costs(CostInputs(graph_of(task, model), task.layer_shapes, self.latency, self.is_timed))
+        graph = graph_of(task, model)
+        latency = Costs() if self.latency is None else self._latency(graph, self.latency, task.ternary_layers)
+        ternary_bytes = sum(payload_bytes(graph).values())
+        sizes = {TERNARY_SIZE.key: ternary_bytes, FILE_SIZE.key: ternary_bytes + rest_bytes(graph)}
+        return Costs({**latency.figures, **sizes}, latency.layers)
+
+    def _latency(self, graph: Graph, latency: LatencyModel, layers: Sequence[str]) -> Costs:
+        nonzeros = {layer.name: layer.weight.size - layer.zeros for layer in graph.ternary_layers}
+        names = {layer: record_name(layer) for layer in layers}
+        us = {layer: latency.layers[name].at(nonzeros[name]) for layer, name in names.items()}
+        layer_ms = {layer: {LATENCY.key: each / 1000} for layer, each in us.items()}
+        if not self.is_timed:
+            return Costs({LATENCY.key: latency.predict_us(nonzeros) / 1000}, layer_ms)
+        timed = measure_ms(graph)
+        return Costs({LATENCY.key: timed.latency_ms, LATENCY.spread_key: timed.spread * timed.latency_ms}, layer_ms)
 
 
 def columns_of(goal: GoalSpec) -> frozenset[str]:
     """CSV columns of the costs that must be measured for this goal."""
     preferred = {PREFERRED[goal.prefer]} if goal.min_accuracy is not None else set()
     return frozenset({*limits_of(goal), *preferred} - {"sparsity"})
-
-
-def needs_calibration(goal: GoalSpec) -> bool:
-    """Whether the costs of this goal are predicted by a calibration of the device."""
-    return any(_METRICS[column].is_calibrated for column in columns_of(goal))
 
 
 def rest_bytes(graph: Graph) -> int:
@@ -261,7 +175,34 @@ def rest_bytes(graph: Graph) -> int:
 
 
 def budgets_of(task: Task, graph: Graph, latency: LatencyModel | None) -> Budgets:
-    """Build the cost predictions of this network."""
-    inputs = CostInputs(graph, task.layer_shapes, latency)
-    found = {metric.key: _PREDICT[metric.key](inputs) for metric in COST_METRICS}
-    return Budgets(inputs.layers, {key: model for key, model in found.items() if model is not None})
+    """The cost predictions of this network; latency is predicted with a model only."""
+    layers = task.layer_shapes
+    weights = {layer.name: layer.weights for layer in layers}
+    predicted = {} if latency is None else {LATENCY.key: latency_limit(latency, weights)}
+    sizes = {TERNARY_SIZE: 0.0, FILE_SIZE: rest_bytes(graph)}
+    return Budgets(layers, predicted | {metric.key: size_limit(layers, metric, rest) for metric, rest in sizes.items()})
+
+
+@dataclass(frozen=True)
+class CostSetup:
+    """Predicted and measured costs of a study with budgets; nothing for other studies."""
+
+    calibration: Calibration | None = None
+    budgets: Budgets | None = None
+    meter: CostMeter | None = None
+    met_without_zeros: tuple[str, ...] = ()  # budgets that a network without zeros meets
+
+
+def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = lambda _line: None) -> CostSetup:
+    """Calibrate if the goal involves latency and no table is known, and reject budgets that cannot be met."""
+    columns = columns_of(spec.goal)
+    if not columns:
+        return CostSetup()
+    graph, calibration, meter = calibration_graph(task), None, CostMeter()
+    if any(_METRICS[column].is_calibrated for column in columns):
+        table = known if known and known.exists() else spec.search.latency_table
+        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
+        # A table of another device predicts latency; it cannot be timed here.
+        meter = CostMeter(latency_model(calibration), is_timed=spec.search.latency_table is None)
+    budgets = budgets_of(task, graph, meter.latency)
+    return CostSetup(calibration, budgets, meter, budgets.met_without_zeros(spec.goal))

@@ -5,6 +5,7 @@ follows from their training. The best trial of each study on validation is evalu
 study is a file and is not run again.
 """
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,7 @@ from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import Say
 from sca_search.study.session import run_study
-from sca_search.study.setup import make_task, warm_start
-from sca_search.study.workers import threads_of
+from sca_search.study.setup import make_task, threads_of, warm_start
 from sca_search.system.files import write_json_atomic
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.training.evaluate import EVALUATION_BATCH
@@ -110,34 +110,17 @@ def run_comparison(
     results: list[MethodResult] = []
     cells = [(method, seed) for seed in range(comparison.seeds) for method in comparison.methods]
     for number, (method, seed) in enumerate(cells, start=1):
-        spec = comparison.spec_of(method, seed)
-        known = _read_finished(comparison, method, seed)
-        if known is None:
+        spec, path = comparison.spec_of(method, seed), comparison.folder / f"{method}-{seed}.json"
+        _reject_other(spec)
+        if not path.exists():
             say(f"{number} of {len(cells)}: {method}, seed {seed}")
-            task = make_task(spec, source)
-            run = _run_of(comparison, spec, task, seed, say, stop)
-            if run is None:
+            try:
+                result = _trained(comparison, spec, make_task(spec, source), seed, say, listeners, stop)
+            except StopRequestedError:
                 return results, True
-            note_command(run, comparison.command, threads_of(spec, task))
-            finished = run_study(run, spec, task, listeners, stop)
-            if finished.stopped or stop.is_set():
-                return results, True
-            known = _measured(run, spec, task, method, seed)
-            write_json_atomic(_result_file(comparison, method, seed), asdict(known))
-        results.append(known)
+            write_json_atomic(path, asdict(result))
+        results.append(read_result(path))
     return results, False
-
-
-def _result_file(comparison: Comparison, method: str, seed: int) -> Path:
-    return comparison.folder / f"{method}-{seed}.json"
-
-
-def _read_finished(comparison: Comparison, method: str, seed: int) -> MethodResult | None:
-    path = _result_file(comparison, method, seed)
-    if not path.exists():
-        return None
-    _reject_other(comparison.spec_of(method, seed))
-    return read_result(path)
 
 
 def read_result(path: Path) -> MethodResult:
@@ -148,37 +131,46 @@ def read_result(path: Path) -> MethodResult:
         raise RunError(f"{path}: is not the result of a method; remove it to train it again") from error
 
 
+def _run_of(spec: StudySpec) -> RunFolder:
+    return RunFolder(spec.out / str(spec.name))
+
+
 def _reject_other(spec: StudySpec) -> None:
     """The folder of another comparison must not be mixed with this one."""
-    run = RunFolder(spec.out / str(spec.name))
+    run = _run_of(spec)
     if run.spec_file.is_file() and (changed := differences(spec, run.spec())):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --out")
 
 
-def _run_of(
-    comparison: Comparison, spec: StudySpec, task: Task, seed: int, say: Say, stop: StopToken
-) -> RunFolder | None:
-    """The study's folder with the seed's common warm start in it; None where its training was stopped."""
-    _reject_other(spec)
-    run = RunFolder(spec.out / str(spec.name))
-    common = RunFolder(comparison.folder / f"dense-{seed}")
+def _trained(
+    comparison: Comparison,
+    spec: StudySpec,
+    task: Task,
+    seed: int,
+    say: Say,
+    listeners: Sequence[StudyListener],
+    stop: StopToken,
+) -> MethodResult:
+    """The result of one study, which starts from the seed's common warm start. Raises StopRequestedError."""
+    run, common = _run_of(spec), RunFolder(comparison.folder / f"dense-{seed}")
     if not common.dense_scores_file.exists():
         say(f"the dense network of seed {seed}")
         common.path.mkdir(parents=True, exist_ok=True)
-        try:
-            warm_start(common, spec, task, stop=stop)
-        except StopRequestedError:
-            return None
+        warm_start(common, spec, task, stop=stop)
     if not run.spec_file.is_file():
         run = new_run(spec)
     if not run.dense_scores_file.exists():
         shutil.copyfile(common.dense_file, run.dense_file)
         shutil.copyfile(common.dense_scores_file, run.dense_scores_file)
-    return run
+    note_command(run, comparison.command, threads_of(spec, task))
+    finished = run_study(run, spec, task, listeners, stop)
+    if finished.stopped or stop.is_set():
+        raise StopRequestedError
+    return _measured(run, spec, task, seed)
 
 
-def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: int) -> MethodResult:
-    frame = read_csv(run.trials_file)
+def _measured(run: RunFolder, spec: StudySpec, task: Task, seed: int) -> MethodResult:
+    frame, method = read_csv(run.trials_file), spec.search.method
     target = spec.goal.target_sparsity
     trial = most_accurate(frame, 0.0) if target is None else choose(frame, target)
     result = MethodResult(
@@ -193,25 +185,20 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, method: str, seed: in
     row = frame[frame["trial"] == trial].iloc[0]
     model = task.model_with(load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")[0])
     tested = task.score(model, task.data.read_test().batches(EVALUATION_BATCH))
-    packed, whole = _bytes(task, method, model)
+    payload = whole = None
+    with contextlib.suppress(ExportError):
+        graph = exported_graph(task, method, model)
+        ternary = sum(payload_bytes(graph).values())
+        payload, whole = ternary, ternary + rest_bytes(graph)
     return replace(
         result,
         trial=trial,
         metric=float(row["metric"]),
         test_metric=tested.accuracy,
         sparsity=float(row["sparsity"]),
-        ternary_bytes=packed,
+        ternary_bytes=payload,
         file_bytes=whole,
     )
-
-
-def _bytes(task: Task, method: str, model: Any) -> tuple[int | None, int | None]:
-    try:
-        graph = exported_graph(task, method, model)
-    except ExportError:
-        return None, None
-    payload = sum(payload_bytes(graph).values())
-    return payload, payload + rest_bytes(graph)
 
 
 def exported_graph(task: Task, method: str, model: Any) -> Graph:
@@ -226,7 +213,7 @@ def times_ms(comparison: Comparison, results: Iterable[MethodResult], say: Say) 
     for result in (each for each in results if each.seed == 0 and each.file_bytes is not None):
         spec = comparison.spec_of(result.method, 0)
         task = make_task(spec, source)
-        run = RunFolder(spec.out / str(spec.name))
+        run = _run_of(spec)
         frame = read_csv(run.trials_file)
         number = int(frame.loc[frame["trial"] == result.trial, "candidate"].iloc[0])
         model = task.model_with(load_plain(run.candidate(number) / "model.safetensors")[0])

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from sca_search.training.task import Epoch
 
 
+class Event:
+    """Something that happened in a study."""
+
+
 @dataclass(frozen=True)
-class StudyStarted:
+class StudyStarted(Event):
     """The run folder exists; nothing is trained yet."""
 
     run: RunFolder
@@ -24,14 +28,14 @@ class StudyStarted:
 
 
 @dataclass(frozen=True)
-class DenseEpoch:
+class DenseEpoch(Event):
     """An epoch of the dense warm start."""
 
     epoch: "Epoch"
 
 
 @dataclass(frozen=True)
-class SensitivityStep:
+class SensitivityStep(Event):
     """The sensitivity of one layer was measured."""
 
     layer: int  # from 1
@@ -39,7 +43,7 @@ class SensitivityStep:
 
 
 @dataclass(frozen=True)
-class TrialsQueued:
+class TrialsQueued(Event):
     """The numbers of trials that wait and that finished before."""
 
     waiting: int
@@ -47,7 +51,7 @@ class TrialsQueued:
 
 
 @dataclass(frozen=True)
-class TrialStarted:
+class TrialStarted(Event):
     """A trial was sampled; its planned sparsity is NaN where the method does not plan one."""
 
     trial: int
@@ -55,7 +59,7 @@ class TrialStarted:
 
 
 @dataclass(frozen=True)
-class TrialEpoch:
+class TrialEpoch(Event):
     """An epoch of a trial."""
 
     trial: int
@@ -63,7 +67,7 @@ class TrialEpoch:
 
 
 @dataclass(frozen=True)
-class TrialEnded:
+class TrialEnded(Event):
     """A trial completed, failed or was paused; no row where its candidate is queued again already."""
 
     trial: int
@@ -71,7 +75,7 @@ class TrialEnded:
 
 
 @dataclass(frozen=True)
-class RefitEpoch:
+class RefitEpoch(Event):
     """An epoch of a refit."""
 
     refit: int
@@ -79,29 +83,17 @@ class RefitEpoch:
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Event):
     """Something that the user should know."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class StudyEnded:
+class StudyEnded(Event):
     """All files are written, or the study was stopped."""
 
 
-Event = (
-    StudyStarted
-    | DenseEpoch
-    | SensitivityStep
-    | TrialsQueued
-    | TrialStarted
-    | TrialEpoch
-    | TrialEnded
-    | RefitEpoch
-    | Note
-    | StudyEnded
-)
 Emit = Callable[[Event], None]
 
 

@@ -47,11 +47,7 @@ def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
 
 def comparable(one: RungScore, other: RungScore) -> bool:
     """Whether two candidates are close enough in sparsity to compare their losses."""
-    return _alike(one.sparsity, other.sparsity)
-
-
-def _alike(sparsity: float, other: float) -> bool:
-    return 1.0 / COMPARABLE <= _ratio(sparsity, other) <= COMPARABLE
+    return 1.0 / COMPARABLE <= _ratio(one.sparsity, other.sparsity) <= COMPARABLE
 
 
 def _ratio(sparsity: float, other: float) -> float:
@@ -81,11 +77,8 @@ def _place(trial: Mapping[str, Any]) -> str:
         return ""
     if trial.get("loss") is not None:
         return "loss"
-    return max((name for name in trial if name.startswith(RUNG)), key=_epoch_of, default="")
-
-
-def _epoch_of(rung: str) -> int:
-    return int(rung.removeprefix(RUNG))
+    rungs = (name for name in trial if name.startswith(RUNG))
+    return max(rungs, key=lambda rung: int(rung.removeprefix(RUNG)), default="")
 
 
 class _Means:
@@ -112,13 +105,18 @@ class _Means:
         if not math.isfinite(log):
             return log
         if sparsity not in self._known:
-            self._known[sparsity] = self._around(sparsity)
+            first, last = self._around(sparsity)
+            self._known[sparsity] = float(self._sums[last] - self._sums[first]) / (last - first)
         return log - self._known[sparsity]
 
-    def _around(self, sparsity: float) -> float:
+    def count_around(self, sparsity: float) -> int:
+        """The number of comparable trials."""
+        first, last = self._around(sparsity)
+        return last - first
+
+    def _around(self, sparsity: float) -> tuple[int, int]:
         first = bisect_left(self._sparsities, 1.0 / COMPARABLE, key=lambda other: _ratio(sparsity, other))
-        last = bisect_right(self._sparsities, COMPARABLE, key=lambda other: _ratio(sparsity, other))
-        return float(self._sums[last] - self._sums[first]) / (last - first)
+        return first, bisect_right(self._sparsities, COMPARABLE, key=lambda other: _ratio(sparsity, other))
 
 
 def _log_loss(row: Mapping[str, Any], place: str) -> float:
@@ -134,22 +132,10 @@ def rung_correlation(finished: Sequence[Mapping[str, Any]], epoch: int) -> tuple
     from scipy.stats import spearmanr  # noqa: PLC0415 - 20 MB, and dashboards import this module
 
     rung = f"{RUNG}{epoch}"
-    rows = [row for row in finished if row.get(rung) is not None and row.get("loss") is not None]
-    pairs = []
-    for row in rows:
-        peers = [peer for peer in rows if _comparable(row, peer)]
-        if len(peers) >= LEAST_COMPARED:
-            pairs.append((_above_mean(row, peers, rung), _above_mean(row, peers, "loss")))
-    at_rung, at_end = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if len(pairs) < LEAST_COMPARED + 1 or len(set(at_rung)) == 1 or len(set(at_end)) == 1:
+    rows = [row for row in finished if all(row.get(name) is not None for name in (rung, "loss", "planned_sparsity"))]
+    at = {name: _Means(rows, name) for name in (rung, "loss")}
+    compared = [row for row in rows if at[rung].count_around(row["planned_sparsity"]) >= LEAST_COMPARED]
+    at_rung, at_end = ([at[name].relative(row) for row in compared] for name in (rung, "loss"))
+    if len(compared) < LEAST_COMPARED + 1 or len(set(at_rung)) == 1 or len(set(at_end)) == 1:
         return None
-    return float(spearmanr(at_rung, at_end).statistic), len(pairs)
-
-
-def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    mine, others = one.get("planned_sparsity"), other.get("planned_sparsity")
-    return mine is not None and others is not None and _alike(mine, others)
-
-
-def _above_mean(row: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], name: str) -> float:
-    return _log_loss(row, name) - math.fsum(_log_loss(peer, name) for peer in peers) / len(peers)
+    return float(spearmanr(at_rung, at_end).statistic), len(compared)

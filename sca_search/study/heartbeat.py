@@ -71,8 +71,8 @@ class StaleTrialDetector:
     study: optuna.Study
     patience: float  # seconds
     clock: Callable[[], float] = time.monotonic
-    _counts: dict[int, object] = field(default_factory=dict)
-    _unchanged: dict[int, float] = field(default_factory=dict)
+    # The last counter of each trial, and for how many seconds it has stood still.
+    _seen: dict[int, tuple[object, float]] = field(default_factory=dict)
     _last_check: float | None = None
 
     def stale(self) -> list[FrozenTrial]:
@@ -80,14 +80,12 @@ class StaleTrialDetector:
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         now = self.clock()
         last = now if self._last_check is None else self._last_check
-        elapsed = min(now - last, self.patience / MISSED_HEARTBEATS)
+        elapsed = max(0.0, min(now - last, self.patience / MISSED_HEARTBEATS))
         self._last_check = now
-        unchanged = {trial.number: self._unchanged_for(trial, elapsed) for trial in running}
-        self._counts = {trial.number: trial.system_attrs.get(HEARTBEAT) for trial in running}
-        self._unchanged = unchanged
-        return [trial for trial in running if unchanged[trial.number] >= self.patience]
-
-    def _unchanged_for(self, trial: FrozenTrial, elapsed: float) -> float:
-        number = trial.number
-        is_same = number in self._counts and self._counts[number] == trial.system_attrs.get(HEARTBEAT)
-        return self._unchanged.get(number, 0.0) + max(0.0, elapsed) if is_same else 0.0
+        seen = {}
+        for trial in running:
+            count = trial.system_attrs.get(HEARTBEAT)
+            before, unchanged = self._seen.get(trial.number, (object(), 0.0))  # none is equal to a new object
+            seen[trial.number] = (count, unchanged + elapsed if count == before else 0.0)
+        self._seen = seen
+        return [trial for trial in running if seen[trial.number][1] >= self.patience]

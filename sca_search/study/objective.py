@@ -9,56 +9,41 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from sca_search.config.candidate import Candidate
-from sca_search.config.costs import TERNARY_SIZE
-from sca_search.config.names import SCA
 from sca_search.config.recipe import recipe_candidate
 from sca_search.config.study import StudySpec
-from sca_search.errors import CheckpointError, CodeError, DivergenceError, LimitError, StorageError
+from sca_search.errors import CheckpointError, StorageError
 from sca_search.runs.goal import planned_between
 from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
+from sca_search.study import queue
 from sca_search.study.artifacts import FILES, artifact_store, files_in
-from sca_search.study.budgets import Costs
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
-from sca_search.study.queue import (
-    has_waiting,
-    is_running,
-    is_superseded,
-    observations,
-    promote,
-    requeue,
-    requeue_lost,
-    rows,
-    rung_scores,
-)
-from sca_search.study.results import facts, keep
+from sca_search.study.results import FAILURES, keep
 from sca_search.study.sampler import derived_seed
-from sca_search.study.setup import StudyContext, discard_checkpoint
 from sca_search.study.storage import storage_errors
 from sca_search.system.secrets import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
-from sca_search.ternary.prior_correction import Observation, asked_for, by_layer
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import Epoch, PausedError, Rungs, Settled
 from sca_search.training.train import train_candidate
 
+if TYPE_CHECKING:
+    from sca_search.study.setup import StudyContext
+
 # The name of a trial's checkpoint in the artifact store.
 CHECKPOINT = "checkpoint"
 _POLL_SECONDS = 0.5
-# Errors that end a training but not its study.
-FAILURES = (CodeError, DivergenceError, LimitError)
 
 
 class TakenOverError(Exception):
@@ -69,7 +54,7 @@ class TakenOverError(Exception):
 class Objective:
     """Trains a trial's candidate and writes its results."""
 
-    context: StudyContext
+    context: "StudyContext"
     emit: Emit = ignore
     stop: StopToken = NEVER
     worker: int = 1  # number of the process, for the table of trials
@@ -81,7 +66,7 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> tuple[float, float]:
         number = trial.user_attrs["candidate"]
-        if is_superseded(trial.study, trial):
+        if queue.is_superseded(trial.study, trial):
             raise TakenOverError
         with (
             sending_heartbeats(trial, self.spec.search.heartbeat, self.on_beat) as is_lost,
@@ -100,7 +85,8 @@ class Objective:
                 try:
                     settled = train()
                 except CheckpointError as error:
-                    discard_checkpoint(self.context.run.checkpoint(number), error, self.emit)
+                    self.emit(Note(f"{error}; training starts from the beginning"))
+                    self.context.run.checkpoint(number).unlink(missing_ok=True)
                     settled = train()
             if is_lost():
                 raise TakenOverError
@@ -133,16 +119,15 @@ class Objective:
     ) -> tuple[float, float]:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
-        costs = context.cost_meter(settled.model, context.task) if context.cost_meter else Costs()
-        counted = keep(context.run, number, candidate, settled, context.task, costs)
+        figures = keep(context, number, candidate, settled)
+        sparsity = figures.pop("sparsity")
         if (store := artifact_store(context.run)) is not None:
-            trial.set_user_attr(FILES, store.upload(self._files(number)))
-        for name, value in (facts(settled) | {TERNARY_SIZE.key: counted.ternary_bytes} | dict(costs.figures)).items():
+            checkpoint = context.run.checkpoint(number)
+            files = [path for path in files_in(context.run.candidate(number)) if path != checkpoint]
+            trial.set_user_attr(FILES, store.upload(files))
+        for name, value in (figures | {"images": len(context.task.data.val)}).items():
             trial.set_user_attr(name, value)
-        trial.set_user_attr("images", len(context.task.data.val))
-        if self._uses_prior:
-            trial.set_user_attr("observed", observed(candidate, settled))
-        return settled.score.accuracy, counted.sparsity
+        return settled.score.accuracy, sparsity
 
     def drop_checkpoint(self, trial: FrozenTrial) -> None:
         """Of a trial that is stored as complete; before that, another worker may have to resume from it."""
@@ -151,24 +136,14 @@ class Objective:
             store.delete(name)
         run.checkpoint(trial.user_attrs["candidate"]).unlink(missing_ok=True)
 
-    def _files(self, number: int) -> list[Path]:
-        """The files of a finished candidate."""
-        run = self.context.run
-        return [path for path in files_in(run.candidate(number)) if path != run.checkpoint(number)]
-
     def _fetch_checkpoint(self, trial: optuna.Trial, number: int) -> None:
         """Download the checkpoint that another machine wrote."""
         store, name = artifact_store(self.context.run), trial.user_attrs.get(CHECKPOINT)
-        if store is not None and isinstance(name, str):
-            try:
+        try:
+            if store is not None and isinstance(name, str):
                 store.download_as(name, self.context.run.checkpoint(number))
-            except StorageError as error:
-                self.emit(Note(f"{error}; training starts from the beginning"))
-
-    @property
-    def _uses_prior(self) -> bool:
-        """A recipe does not, nor does any other method."""
-        return self.spec.recipe is None and self.spec.search.method == SCA
+        except StorageError as error:
+            self.emit(Note(f"{error}; training starts from the beginning"))
 
     def _sampled(self, trial: optuna.Trial, seed: int) -> Candidate:
         """The trial's values as a candidate. Its sparsity was planned when it was queued, or is planned now from the
@@ -177,7 +152,7 @@ class Objective:
         if "planned_sparsity" in attributes:
             candidate = space.sample(trial, float(attributes["planned_sparsity"]), seed)
             return candidate.model_copy(update={"split": attributes["split"]}) if "split" in attributes else candidate
-        finished = trial_frame(rows(trial.study))
+        finished = trial_frame(queue.rows(trial.study))
         if limits := space.limits(finished):
             candidate = space.sample(trial, 0.0, seed, limits)
             # Limits change with the finished trials; the allocation of a candidate that is resumed does not.
@@ -190,36 +165,17 @@ class Objective:
         return candidate
 
     def _candidate(self, trial: optuna.Trial, number: int) -> Candidate:
-        """The trial's candidate; the sparsity requested of the prior is corrected by what earlier trials achieved."""
-        layers, seed = self.context.task.layer_shapes, derived_seed(self.spec.seed, number)
+        seed = derived_seed(self.spec.seed, number)
         if self.spec.recipe is not None:
             return recipe_candidate(self.spec, seed)
         if not self.spec.plans_sparsity:
             return self.context.space.sample(trial, 0.0, seed)
         candidate = self._sampled(trial, seed)
-        plan = {layer.name: candidate.sparsity_of(layer.name) for layer in layers}
         if (budgets := self.context.space.budgets) is not None:
+            plan = {layer.name: candidate.sparsity_of(layer.name) for layer in self.context.task.layer_shapes}
             for name, value in budgets.predicted(plan).items():
                 trial.set_user_attr(name, value)
-        if not self._uses_prior:
-            return candidate
-        if "asked" not in trial.user_attrs:  # a candidate that is resumed keeps its values
-            trial.set_user_attr("asked", self.requested(trial.study, candidate))
-        requested = trial.user_attrs["asked"]
-        return candidate if requested == plan else candidate.model_copy(update={"asked": requested})
-
-    def requested(self, study: optuna.Study, candidate: Candidate) -> dict[str, float]:
-        """The sparsity to request of the prior, per layer."""
-        known = [*self.context.prior, *observations(study)] if self.spec.search.correction else []
-        observed_in = by_layer(known)
-        return {
-            layer.name: asked_for(
-                observed_in.get(layer.name, []),
-                candidate.sparsity_of(layer.name),
-                candidate.strength_of(layer.name, candidate.epochs),
-            )
-            for layer in self.context.task.layer_shapes
-        }
+        return candidate
 
     def _rungs(self, trial: optuna.Trial, number: int, sparsity: float) -> Rungs:
         run, search = self.context.run, self.spec.search
@@ -228,7 +184,7 @@ class Objective:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
             trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
-            return goes_on(own, rung_scores(trial.study, epoch), search.keep)
+            return goes_on(own, queue.rung_scores(trial.study, epoch), search.keep)
 
         def on_checkpoint() -> None:
             trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)
@@ -243,14 +199,6 @@ class Objective:
         return Rungs(epochs, passes, run.checkpoint(number), search.checkpoint_every, on_checkpoint)
 
 
-def observed(candidate: Candidate, settled: Settled) -> list[dict[str, Any]]:
-    """The sparsity per layer that was requested and that rounding alone achieved, for the prior's correction."""
-    return [
-        vars(Observation(layer, candidate.asked_of(layer), achieved, candidate.strength_of(layer, candidate.epochs)))
-        for layer, achieved in settled.reached.items()
-    ]
-
-
 @contextlib.contextmanager
 def _requeued_if_interrupted(trial: optuna.Trial, is_lost: Callable[[], bool]) -> Iterator[None]:
     """Requeue the candidate of a trial that ends for a reason other than a failure of its own."""
@@ -262,7 +210,7 @@ def _requeued_if_interrupted(trial: optuna.Trial, is_lost: Callable[[], bool]) -
         if is_lost():
             raise TakenOverError from error
         with contextlib.suppress(Exception):  # the reason of the interruption may also prevent this
-            requeue(trial.study, trial)
+            queue.requeue(trial.study, trial)
         raise
 
 
@@ -282,14 +230,15 @@ def work(
     def on_end(_study: optuna.Study, trial: FrozenTrial) -> None:
         if trial.state == TrialState.COMPLETE:
             objective.drop_checkpoint(trial)
-        promote(study, objective.spec)
+        queue.promote(study, objective.spec)
         objective.emit(trial_ended(study, trial.number))
 
     while True:
         with storage_errors(objective.context.run), contextlib.suppress(QueueEmptyError, TakenOverError):
             objective.on_beat()
-            waits = has_waiting(study)
-            if not (waits or (not is_alone and is_running(study))) or not may_begin():
+            waits = queue.has_waiting(study)
+            # A trial that runs elsewhere may have to be requeued.
+            if not (waits or (not is_alone and queue.in_state(study, TrialState.RUNNING))) or not may_begin():
                 return
             if objective.stop.is_set():  # between two trials: the rest is not run
                 raise StopRequestedError
@@ -300,14 +249,14 @@ def work(
         time.sleep(min(_POLL_SECONDS, search.heartbeat / 2))
 
 
-def trial_ended(study: optuna.Study, number: int) -> Event:
-    """The event with the trial's row. A trial whose candidate is queued again has none."""
-    return TrialEnded(number, next((row for row in rows(study) if row["trial"] == number), None))
-
-
 def _requeue_stale(study: optuna.Study, detector: StaleTrialDetector) -> None:
     for trial in detector.stale():
-        requeue_lost(study, trial)
+        queue.requeue_lost(study, trial)
+
+
+def trial_ended(study: optuna.Study, number: int) -> Event:
+    """The event with the trial's row. A trial whose candidate is queued again has none."""
+    return TrialEnded(number, next((row for row in queue.rows(study) if row["trial"] == number), None))
 
 
 @contextlib.contextmanager
@@ -315,35 +264,27 @@ def _optuna_errors() -> Iterator[None]:
     """TakenOverError where another worker ended the trial; the cause where Optuna's own error hides it."""
     try:
         yield
-    except (UnboundLocalError, AssertionError) as error:
-        # Optuna's own errors where the end of a trial cannot be stored.
-        hidden = error.__context__
-        if isinstance(hidden, StorageInternalError):
-            raise hidden from hidden.__cause__
-        if hidden is not None and _has_ended(hidden):
+    except (UnboundLocalError, AssertionError, UpdateFinishedTrialError, ValueError) as error:
+        # The first two are raised by Optuna itself where the end of a trial cannot be stored.
+        cause = error.__context__ if isinstance(error, UnboundLocalError | AssertionError) else error
+        if isinstance(cause, StorageInternalError):
+            raise cause from cause.__cause__
+        is_told = isinstance(cause, ValueError) and str(cause).startswith("Cannot tell a")
+        if is_told or isinstance(cause, UpdateFinishedTrialError):  # another worker considered ours dead
             raise TakenOverError from error
         raise
-    except (UpdateFinishedTrialError, ValueError) as error:
-        if not _has_ended(error):
-            raise
-        raise TakenOverError from error
 
 
-def _has_ended(error: BaseException) -> bool:
-    """Optuna's two errors for a trial that has ended: another worker considered ours dead."""
-    return isinstance(error, UpdateFinishedTrialError) or (
-        isinstance(error, ValueError) and str(error).startswith("Cannot tell a")
-    )
-
-
+@dataclass
 class Clock:
     """Decides whether another trial, and the refits after it, still fit into the time budget. A study listener."""
 
-    def __init__(self, budget: float | None, refits: int) -> None:
-        self._budget = budget
-        self._refits = refits
-        self._began = time.monotonic()
-        self._longest = 0.0
+    budget: float | None
+    refits: int
+    _began: float = field(default_factory=time.monotonic)
+    _longest: float = 0.0
+
+    def __post_init__(self) -> None:
         self._last = self._began
 
     def on_event(self, event: Event) -> None:
@@ -353,8 +294,5 @@ class Clock:
 
     def trial_fits(self) -> bool:
         now = time.monotonic()
-        self._longest = max(self._longest, now - self._last)
-        self._last = now
-        if self._budget is None:
-            return True
-        return now - self._began + self._longest * (1 + self._refits) <= self._budget
+        self._longest, self._last = max(self._longest, now - self._last), now
+        return self.budget is None or now - self._began + self._longest * (1 + self.refits) <= self.budget

@@ -77,7 +77,7 @@ class QueueStorage(WaitingTrialCache):
                 self.close()
             raise
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
+    def locked(self) -> contextlib.AbstractContextManager[object]:
         """Only one process at a time changes the queue."""
         raise NotImplementedError
 
@@ -182,7 +182,7 @@ def storage_of(study: optuna.Study) -> BaseStorage:
     return study._storage
 
 
-def queue_locked(study: optuna.Study) -> contextlib.AbstractContextManager[None]:
+def queue_locked(study: optuna.Study) -> contextlib.AbstractContextManager[object]:
     """Only one process at a time changes the queue; a study in memory has no other process."""
     backend = getattr(study._storage, "_backend", None)
     return backend.locked() if isinstance(backend, QueueStorage) else contextlib.nullcontext()

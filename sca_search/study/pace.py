@@ -17,9 +17,9 @@ from sca_search.config.study import StudySpec
 from sca_search.data import AnySplit, LazySplit, Split
 from sca_search.errors import SpecError
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.setup import make_task, prepare_costs
+from sca_search.study.budgets import prepare_costs
+from sca_search.study.setup import make_task, threads_of
 from sca_search.study.space import Space
-from sca_search.study.workers import threads_of
 from sca_search.system.signals import StopToken
 from sca_search.training.task import Epoch, Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense
@@ -141,11 +141,12 @@ def _time_dense(task: Task, spec: StudySpec, stop: StopToken) -> tuple[float, Wa
 
 def _candidate(spec: StudySpec, task: Task) -> Candidate:
     """The first candidate of the study, for a few epochs."""
-    space = Space(spec, task.layer_shapes)
-    sparsity = space.possible(typical_sparsity(spec.goal))
-    candidate = (
-        recipe_candidate(spec, spec.seed) if spec.recipe else space.candidate(space.first_guess(), sparsity, spec.seed)
-    )
+    if spec.recipe:
+        candidate = recipe_candidate(spec, spec.seed)
+    else:
+        space = Space(spec, task.layer_shapes)
+        sparsity = space.possible(typical_sparsity(spec.goal))
+        candidate = space.candidate(space.first_guess(), sparsity, spec.seed)
     return candidate.model_copy(update={"epochs": _EPOCHS, "frozen_epochs": _FROZEN})
 
 
@@ -174,7 +175,9 @@ def fit_study(seconds: float, pace: Pace, fixed: Mapping[str, int]) -> StudySize
     for min_trials, refits, min_epochs in _LEVELS:
         for epochs in (fixed["epochs"],) if "epochs" in fixed else range(MAX_EPOCHS, min_epochs - 1, -1):
             one = _with_one_trial(epochs, fixed, refits)
-            trials = fixed.get("trials") or _max_trials(seconds, one, pace)
+            # The most trials that fit, with workers in parallel.
+            rounds = math.floor((seconds - pace.seconds(replace(one, trials=0))) / pace.trial(one))
+            trials = fixed.get("trials") or max(0, rounds * pace.workers)
             size = replace(one, trials=max(1, trials))
             if trials >= (fixed.get("trials") or min_trials) and pace.seconds(size) <= seconds:
                 return size
@@ -189,8 +192,3 @@ def _with_one_trial(epochs: int, fixed: Mapping[str, int], refits: int) -> Study
     dense = fixed.get("dense_epochs", max(_MIN_DENSE, round(_DENSE_RATIO * epochs)))
     frozen = max(_MIN_FROZEN, round(_FROZEN_RATIO * epochs))
     return StudySize(dense, epochs, frozen, 1, fixed.get("refits", refits))
-
-
-def _max_trials(seconds: float, one: StudySize, pace: Pace) -> int:
-    """The most trials that fit, with workers in parallel."""
-    return max(0, math.floor((seconds - pace.seconds(replace(one, trials=0))) / pace.trial(one)) * pace.workers)

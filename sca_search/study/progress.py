@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,7 @@ from sca_search.config.names import ACCURACY, format_metric
 from sca_search.config.study import GoalSpec
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
-from sca_search.study.events import (
-    DenseEpoch,
-    Event,
-    Note,
-    RefitEpoch,
-    SensitivityStep,
-    StudyEnded,
-    StudyStarted,
-    TrialEnded,
-    TrialEpoch,
-    TrialsQueued,
-    TrialStarted,
-)
+from sca_search.study import events as e
 
 if TYPE_CHECKING:  # these modules import torch
     from sca_search.training.task import Epoch
@@ -41,7 +30,7 @@ _SHOWN_SPARSITIES = (0.0, 0.5, 0.9, 0.98, 0.99)
 _SHOWN_LAYERS = 8
 
 
-class StudyDisplay:
+class StudyDisplay(AbstractContextManager["StudyDisplay"]):
     """Shows the progress of a study: one line per running trial, the best one so far, the time left.
 
     On a terminal the lines are redrawn until the study ends, or until the context is left; one display can follow
@@ -52,9 +41,6 @@ class StudyDisplay:
         self.console = console
         self._live: Live | None = None
 
-    def __enter__(self) -> "StudyDisplay":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._stop()
 
@@ -63,26 +49,29 @@ class StudyDisplay:
             self._live.stop()
             self._live = None
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: e.Event) -> None:
         match event:
-            case StudyStarted():
+            case e.StudyStarted():
                 self._on_start(event)
-            case SensitivityStep(layer, layers):
-                self._on_sensitivity(layer, layers)
-            case TrialsQueued(waiting, finished):
-                self._on_queue(waiting, finished)
-            case TrialStarted(trial, sparsity):
+            case e.SensitivityStep(layer, layers):
+                line = f"measuring layer sensitivity, {layers} layers" * (layer == 1)
+                self._on_phase(f"layer sensitivity: layer {layer} of {layers}", line)
+            case e.TrialsQueued(waiting, finished):
+                self._finished, self._total = finished, finished + waiting
+                self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_per_trial
+                self._on_phase("trials", f"{waiting} trial{'s' * (waiting != 1)} to run, {finished} finished before")
+            case e.TrialStarted(trial, sparsity):
                 self._running[f"trial {trial}"] = (sparsity, None)
-            case DenseEpoch() | TrialEpoch() | RefitEpoch():
+            case e.DenseEpoch() | e.TrialEpoch() | e.RefitEpoch():
                 self._on_epoch(event)
-            case TrialEnded(trial, row):
+            case e.TrialEnded(trial, row):
                 self._on_end(trial, row)
-            case Note(text):
+            case e.Note(text):
                 self._print(Text(text, style="yellow", overflow="fold"))
-            case StudyEnded():
+            case e.StudyEnded():
                 self._stop()
 
-    def _on_start(self, event: StudyStarted) -> None:
+    def _on_start(self, event: e.StudyStarted) -> None:
         self.spec, self.metric = event.spec, event.metric
         for note in event.notes:
             self.console.print(note, highlight=False, soft_wrap=True, markup=False)
@@ -93,50 +82,38 @@ class StudyDisplay:
         self._epochs_done = 0
         self._rows: list[Mapping[str, Any]] = []
         self._best: Mapping[str, Any] | None = None
+        self._epochs_per_trial = self.spec.train.epochs + self.spec.train.frozen_epochs
         self._epochs_left = self.spec.train.dense_epochs + self.spec.search.trials * self._epochs_per_trial
         if self.console.is_terminal:
             self._live = Live(get_renderable=self._draw, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
 
-    @property
-    def _epochs_per_trial(self) -> int:
-        return self.spec.train.epochs + self.spec.train.frozen_epochs
-
     def _print(self, line: Text) -> None:
         """Above the redrawn lines, if there are any."""
         (self.console if self._live is None else self._live.console).print(line)
 
-    def _on_sensitivity(self, layer: int, layers: int) -> None:
-        self._phase = f"layer sensitivity: layer {layer} of {layers}"
+    def _on_phase(self, phase: str, line: str) -> None:
+        self._phase = phase
         self._running.pop("dense", None)
-        if layer == 1 and not self.console.is_terminal:
-            self.console.print(f"measuring layer sensitivity, {layers} layers")
+        if line and not self.console.is_terminal:
+            self.console.print(line)
 
-    def _on_queue(self, waiting: int, finished: int) -> None:
-        self._phase = "trials"
-        self._running.pop("dense", None)
-        self._finished, self._total = finished, finished + waiting
-        self._epochs_left = (waiting + self.spec.search.refits) * self._epochs_per_trial
-        if not self.console.is_terminal:
-            self.console.print(f"{waiting} trial{'s' * (waiting != 1)} to run, {finished} finished before")
-
-    def _on_epoch(self, event: DenseEpoch | TrialEpoch | RefitEpoch) -> None:
+    def _on_epoch(self, event: e.DenseEpoch | e.TrialEpoch | e.RefitEpoch) -> None:
         epoch = event.epoch
         match event:
-            case DenseEpoch():
+            case e.DenseEpoch():
                 self._running["dense"] = (0.0, epoch)
-            case TrialEpoch(trial):
+            case e.TrialEpoch(trial):
                 planned, _ = self._running.get(f"trial {trial}", (0.0, None))
                 self._running[f"trial {trial}"] = (planned, epoch)
-            case RefitEpoch(refit):
+            case e.RefitEpoch(refit):
                 self._phase = "refit of the chosen trial"
                 self._running = {f"refit {refit}": (epoch.sparsity, epoch)}
         self._epochs_done += 1
         self._epochs_left -= 1
-        if isinstance(event, DenseEpoch) and epoch.epoch == epoch.epochs and not self.console.is_terminal:
-            self.console.print(
-                f"dense warm start: {format_metric(self.metric, epoch.soft_metric)} validation {self.metric}"
-            )
+        if isinstance(event, e.DenseEpoch) and epoch.epoch == epoch.epochs and not self.console.is_terminal:
+            accuracy = format_metric(self.metric, epoch.soft_metric)
+            self.console.print(f"dense warm start: {accuracy} validation {self.metric}")
 
     def _on_end(self, trial: int, row: Mapping[str, Any] | None) -> None:
         self._running.pop(f"trial {trial}", None)
@@ -222,19 +199,16 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
             format_metric(metric, row["metric"]),
-            *(
-                (format_metric(metric, row["rounded_metric"]), f"{row['moved_share']:.3%}", _seconds(row["seconds"]))
-                if how
-                else ()
-            ),
+            *(_training_cells(row, metric) if how else ()),
             *(f"{row[cost.key] / cost.scale:.4g}" for cost in costs),
             style="bold green" if is_chosen else None,
         )
     return table
 
 
-def _seconds(took: float) -> str:
-    return "" if math.isnan(took) else f"{took:.1f}"
+def _training_cells(row: Mapping[Any, Any], metric: str) -> tuple[str, ...]:
+    seconds = "" if math.isnan(row["seconds"]) else f"{row['seconds']:.1f}"
+    return format_metric(metric, row["rounded_metric"]), f"{row['moved_share']:.3%}", seconds
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
@@ -243,29 +217,19 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
     if not chosen or not dense:
         return []
     metric, examples = summary.get("metric_name", ACCURACY), summary.get("examples", "images")
-    return [
+    lines = [
         f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
-        f"validation {expected_accuracy(chosen, metric)}",
-        *_test_lines(chosen, dense, metric, examples),
-        *_cost_lines(chosen),
+        f"validation {expected_accuracy(chosen, metric)}"
     ]
-
-
-def _test_lines(chosen: dict[str, Any], dense: dict[str, Any], metric: str, examples: str) -> list[str]:
-    if "test_metric" not in chosen:  # the study was stopped
-        return []
-    return [
-        f"Test {metric} {format_metric(metric, chosen['test_metric'])} on {chosen['test_images']} {examples}, "
-        f"dense network {format_metric(metric, dense['test_metric'])}"
-    ]
-
-
-def _cost_lines(chosen: dict[str, Any]) -> list[str]:
-    """Measured costs of the model, where the goal limits one."""
-    costs = [metric for metric in COST_METRICS if metric.key in chosen]
-    if not costs or costs == [TERNARY_SIZE]:  # the ternary size is always counted
-        return []
-    return [f"Costs: {', '.join(_cost_text(cost, chosen) for cost in costs)}"]
+    if "test_metric" in chosen:  # not if the study was stopped
+        lines.append(
+            f"Test {metric} {format_metric(metric, chosen['test_metric'])} on {chosen['test_images']} {examples}, "
+            f"dense network {format_metric(metric, dense['test_metric'])}"
+        )
+    costs = [each for each in COST_METRICS if each.key in chosen]
+    if costs and costs != [TERNARY_SIZE]:  # the ternary size is always counted
+        lines.append(f"Costs: {', '.join(_cost_text(cost, chosen) for cost in costs)}")
+    return lines
 
 
 def _cost_text(cost: CostMetric, chosen: dict[str, Any]) -> str:
@@ -324,7 +288,5 @@ def sensitivity_table(costs: list[dict[str, Any]]) -> Table | None:
 
 def closing_lines(folder: Path, dashboard: Path, model: Path) -> list[str]:
     """Paths of the results."""
-    lines = [f"Run:       {folder}", f"Dashboard: {dashboard}"]
-    if not model.exists():
-        return lines
-    return [*lines, f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
+    use = [f"Model:     {model}", f"To use it: sca-search export {shlex.quote(str(folder))}"]
+    return [f"Run:       {folder}", f"Dashboard: {dashboard}", *(use if model.exists() else ())]

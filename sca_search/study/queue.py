@@ -7,10 +7,9 @@ candidate can therefore have several trials; it counts once, by its complete tri
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -33,11 +32,8 @@ from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_qu
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.space import Space
 from sca_search.study.storage import open_storage, storage_errors
-from sca_search.ternary.prior_correction import Observation
 
 SPEC = "spec"
-# Observations per trial number. A long study has hundreds of thousands, and those of a finished trial do not change.
-_OBSERVATIONS: WeakKeyDictionary[optuna.Study, dict[int, tuple[Observation, ...]]] = WeakKeyDictionary()
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -48,7 +44,7 @@ _STATES = {
 # User attributes of a trial that are columns of the table.
 _FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
 # User attributes that a requeued candidate keeps.
-_REQUEUED = {"candidate", "planned_sparsity", "split", "asked", "checkpoint", "checkpoints"}
+_REQUEUED = {"candidate", "planned_sparsity", "split", "checkpoint", "checkpoints"}
 # Marks the trial of a candidate whose training was interrupted.
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
@@ -92,7 +88,6 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
         if run.shared is not None:
             _check_spec(study, spec)
         trial_frame(rows(study))  # invalid trials are reported before another is trained
-        observations(study)
     set_queue_order(study, _start_next)
     return study
 
@@ -100,7 +95,7 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
 def _start_next(study: optuna.Study) -> int | None:
     """Start the next waiting trial; interrupted ones first."""
     storage = storage_of(study)
-    for trial in sorted(_in_state(study, TrialState.WAITING), key=lambda trial: _RESUMES not in trial.user_attrs):
+    for trial in sorted(in_state(study, TrialState.WAITING), key=lambda trial: _RESUMES not in trial.user_attrs):
         with contextlib.suppress(UpdateFinishedTrialError):
             if storage.set_trial_state_values(trial_id(trial), state=TrialState.RUNNING):
                 return trial_id(trial)
@@ -138,18 +133,19 @@ def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> i
     A process that is alone holds the lock of the run folder, so a trial marked as running belongs to a process that has
     ended. Otherwise heartbeats decide.
     """
-    for trial in _in_state(study, TrialState.RUNNING) if is_alone else ():
+    for trial in in_state(study, TrialState.RUNNING) if is_alone else ():
         requeue_lost(study, trial, is_crash=False)
     with queue_locked(study):
         known = {trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)}
         first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
         for candidate in range(space.spec.search.trials):
             if candidate not in known:
+                planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None
+                plan = {} if planned is None else {"planned_sparsity": space.possible(planned)}
                 # The first trials have fixed values; others are sampled when the trial starts.
-                study.enqueue_trial(first.get(candidate, {}), user_attrs=_queued(space, candidate))
-        if space.spec.search.keep < 1.0:
-            _promote(study, space.spec)  # a process may have crashed before this
-    return len(_in_state(study, TrialState.WAITING))
+                study.enqueue_trial(first.get(candidate, {}), user_attrs={"candidate": candidate, **plan})
+    promote(study, space.spec)  # a process may have crashed before this
+    return len(in_state(study, TrialState.WAITING))
 
 
 def queue_another(study: optuna.Study, space: Space) -> None:
@@ -161,24 +157,13 @@ def queue_another(study: optuna.Study, space: Space) -> None:
             study.enqueue_trial(space.first_guess(), user_attrs={"candidate": number})
 
 
-def _queued(space: Space, candidate: int) -> dict[str, float]:
-    planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None
-    if planned is None:
-        return {"candidate": candidate}
-    return {"candidate": candidate, "planned_sparsity": space.possible(planned)}
-
-
 def has_waiting(study: optuna.Study) -> bool:
     """Whether a trial is waiting."""
-    return bool(_in_state(study, TrialState.WAITING))
+    return bool(in_state(study, TrialState.WAITING))
 
 
-def is_running(study: optuna.Study) -> bool:
-    """Whether a trial is running, which may have to be requeued."""
-    return bool(_in_state(study, TrialState.RUNNING))
-
-
-def _in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+def in_state(study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+    """The trials in one state."""
     return study.get_trials(deepcopy=False, states=(state,))
 
 
@@ -186,19 +171,15 @@ def promote(study: optuna.Study, spec: StudySpec) -> int:
     """Queue the paused candidates that are now among the best of their rung, and return their number."""
     if spec.search.keep == 1.0:
         return 0
-    with queue_locked(study):  # two workers at the same time would queue the same candidate
-        return _promote(study, spec)
-
-
-def _promote(study: optuna.Study, spec: StudySpec) -> int:
-    paused = [trial for trial in _current(study) if trial.state == TrialState.PRUNED]
     promotions = 0
-    for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
-        here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
-        scores = [_rung_score(trial, epoch) for trial in here]
-        for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
-            _enqueue(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
-            promotions += 1
+    with queue_locked(study):  # two workers at the same time would queue the same candidate
+        paused = [trial for trial in _current(study) if trial.state == TrialState.PRUNED]
+        for epoch in rung_epochs(spec.search.rungs, spec.train.epochs):
+            here = [trial for trial in paused if max(_rungs_of(trial), default=0) == epoch]
+            scores = [_rung_score(trial, epoch) for trial in here]
+            for candidate in promoted(scores, rung_scores(study, epoch), spec.search.keep):
+                _enqueue(study, next(trial for trial in here if trial.user_attrs["candidate"] == candidate))
+                promotions += 1
     return promotions
 
 
@@ -229,13 +210,11 @@ def _current(study: optuna.Study) -> list[FrozenTrial]:
 
 def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
     """Whether another trial of the same candidate is complete or was queued later, so this one is not needed."""
-    mine = trial.user_attrs["candidate"]
-    others = [each for each in study.get_trials(deepcopy=False) if each.user_attrs["candidate"] == mine]
+    queued = {TrialState.WAITING, TrialState.RUNNING}
     return any(
-        each.state == TrialState.COMPLETE
-        or (each.number > trial.number and each.state in {TrialState.WAITING, TrialState.RUNNING})
-        for each in others
-        if each.number != trial.number
+        each.state == TrialState.COMPLETE or (each.number > trial.number and each.state in queued)
+        for each in study.get_trials(deepcopy=False)
+        if each.user_attrs["candidate"] == trial.user_attrs["candidate"] and each.number != trial.number
     )
 
 
@@ -252,19 +231,17 @@ def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = Tr
     The candidate is queued before the old trial fails: after a crash in between, the old trial is still running and is
     requeued again.
     """
-    storage = storage_of(study)
     with queue_locked(study):
         now = study.get_trials(deepcopy=False)[trial.number]
         if now.state != TrialState.RUNNING:
             return
         crashes = _crashes(now) + is_crash
-        if crashes >= MAX_CRASHES:
-            storage.set_trial_user_attr(trial_id(now), "reason", f"its worker crashed {crashes} times (out of memory?)")
-        elif not is_superseded(study, now):
+        reason = f"its worker crashed {crashes} times (out of memory?)" if crashes >= MAX_CRASHES else ""
+        if not reason and not is_superseded(study, now):
             counted = {"crashes": crashes, "checkpoints_at_crash": now.user_attrs.get("checkpoints", 0)}
             _enqueue(study, now, {_RESUMES: True} | (counted if crashes else {}))
-        storage.set_trial_state_values(trial_id(now), TrialState.FAIL)
-    logger.warning("trial %d lost its worker%s", trial.number, "" if crashes >= MAX_CRASHES else ", requeued")
+        fail(study, now, reason)
+    logger.warning("trial %d lost its worker%s", trial.number, "" if reason else ", requeued")
 
 
 def _crashes(trial: FrozenTrial) -> int:
@@ -275,15 +252,16 @@ def _crashes(trial: FrozenTrial) -> int:
 
 
 def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
-    """Mark a trial as failed whose worker was killed."""
+    """Mark a trial as failed whose worker has ended."""
     storage = storage_of(study)
-    storage.set_trial_user_attr(trial_id(trial), "reason", reason)
+    if reason:
+        storage.set_trial_user_attr(trial_id(trial), "reason", reason)
     storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
 
 
 def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:
     """The running trials of a worker."""
-    return [trial for trial in _in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
+    return [trial for trial in in_state(study, TrialState.RUNNING) if trial.system_attrs.get(OWNER) == owner]
 
 
 def _enqueue(study: optuna.Study, trial: FrozenTrial | optuna.Trial, more: dict[str, Any] | None = None) -> None:
@@ -298,19 +276,6 @@ def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
     return [trial for trial in _current(study) if trial.state == TrialState.COMPLETE]
 
 
-def observations(study: optuna.Study) -> list[Observation]:
-    """The observations of the completed trials, for the prior correction."""
-    known = _OBSERVATIONS.setdefault(study, {})
-
-    def of_trials() -> Iterator[Observation]:
-        for trial in complete_trials(study):
-            if trial.number not in known:
-                known[trial.number] = tuple(Observation(**each) for each in trial.user_attrs.get("observed", ()))
-            yield from known[trial.number]
-
-    return list(of_trials())
-
-
 def rows(study: optuna.Study) -> list[dict[str, object]]:
     """The trials as rows for `trial_frame`; without those that were requeued."""
     return [_row(trial) for trial in _current(study)]
@@ -321,7 +286,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
     seconds = trial.duration.total_seconds() if trial.duration else None
     if seconds is not None and seconds < 0:  # the clock was moved back
         seconds = None
-    attributes = trial.user_attrs.items()
+    began, attributes = trial.datetime_start, trial.user_attrs.items()
     facts = {name: value for name, value in attributes if name in _FACTS or name.startswith((RUNG, PREDICTED))}
     return {
         "trial": trial.number,
@@ -330,13 +295,8 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "sparsity": sparsity,
         "metric": accuracy,
         "seconds": seconds,
-        "started": _started(trial),
+        # In UTC; Optuna stores local time without a time zone.
+        "started": began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None,
         **facts,
         **{PARAM + name: value for name, value in trial.params.items()},
     }
-
-
-def _started(trial: FrozenTrial) -> str | None:
-    """In UTC; Optuna stores local time without a time zone."""
-    began = trial.datetime_start
-    return began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sca_search.config.candidate import Candidate
-from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
 from sca_search.export.run import trial_row
 from sca_search.export.state_dict import load_plain, save_plain
@@ -23,8 +22,7 @@ from sca_search.runs.candidates import RECORD, read_table, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.provenance import machine
 from sca_search.study.halving import rung_epochs
-from sca_search.study.setup import make_task, read_warm_start
-from sca_search.study.workers import threads_of
+from sca_search.study.setup import make_task, read_warm_start, threads_of
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
 from sca_search.training.task import Rungs, Settled, Task
@@ -76,7 +74,7 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
     then = load_plain(record["folder"] / "model.safetensors")
     start = read_warm_start(run)
     say("reading data and network")
-    task = make_task(_without_prior(spec))
+    task = make_task(spec)
     made = made_with(run, record)
     torch.set_num_threads(made.get("threads") or threads_of(spec, task))
     changed = changed_since(made)
@@ -130,11 +128,6 @@ def _candidate(record: Mapping[str, Any]) -> Candidate:
         place = ".".join(map(str, ("candidate", *fault["loc"])))
         where = record["folder"] / "candidate.json"
         raise RunError(f"{where}: {place} cannot be used: {fault['msg']}, got {str(fault['input'])[:80]}") from error
-
-
-def _without_prior(spec: StudySpec) -> StudySpec:
-    """The candidate holds the sparsity requested of the prior, so the prior file may be missing."""
-    return spec.model_copy(update={"search": spec.search.model_copy(update={"prior": None})})
 
 
 def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:

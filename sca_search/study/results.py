@@ -10,10 +10,9 @@ import io
 import json
 import shutil
 import statistics
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,94 +21,82 @@ import torch
 from sca_search.config.candidate import Candidate
 from sca_search.config.costs import COST_COLUMNS, TERNARY_SIZE
 from sca_search.config.study import StudySpec
+from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
 from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.integrity import damage_refused
+from sca_search.runs.log import logger
 from sca_search.runs.provenance import made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
-from sca_search.study.budgets import Costs
+from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
-from sca_search.study.setup import StudyContext
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
-from sca_search.system.signals import NEVER, StopToken
+from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.system.versions import versions
 from sca_search.ternary.histogram import Snapshot
 from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Epoch, Settled, Task
-from sca_search.training.train import OnEpoch, train_candidate, until_stopped
+from sca_search.training.task import Epoch, Settled
+from sca_search.training.train import train_candidate, until_stopped
 
+if TYPE_CHECKING:
+    from sca_search.study.setup import StudyContext
+
+# Errors that end a training but not its study.
+FAILURES = (CodeError, DivergenceError, LimitError)
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Counts in the written file."""
-
-    sparsity: float
-    ternary_bytes: int  # of the ternary weights in the packed file
-    layer_bytes: dict[str, int]
-
-
-def facts(settled: Settled) -> dict[str, float]:
-    """Metrics of a candidate besides its two objectives."""
+def keep(
+    context: "StudyContext", number: int, candidate: Candidate, settled: Settled, refit: int = 0
+) -> dict[str, Any]:
+    """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's."""
+    costs = context.costs_of(settled.model)
+    folder = context.run.candidate(number, refit)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / HISTORY, history_csv(settled.history))
+    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
+    model_file = folder / "model.safetensors"
+    save_plain(model_file, settled.model, settled.baked_layers, context.task.data.input)
+    # Counts in the written file.
+    state, layers, _ = load_plain(model_file)
+    layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}
     error = settled.score.error
-    return {
+    figures = {
+        "sparsity": counted_sparsity(model_file),
+        TERNARY_SIZE.key: sum(layer_bytes.values()),
         **({} if error is None else {"metric_error": error}),
         "loss": settled.score.loss,
         "soft_metric": settled.soft_metric,
         "rounded_metric": settled.rounded_metric,
         "moved_share": settled.moved_share,
         "sparsity_before": settled.sparsity_before,
+        **costs.figures,
     }
-
-
-def keep(
-    run: RunFolder,
-    number: int,
-    candidate: Candidate,
-    settled: Settled,
-    task: Task,
-    costs: Costs,
-    refit: int = 0,
-) -> Counted:
-    """Write a candidate's folder with its measured costs, and return the counts in the written file."""
-    folder = run.candidate(number, refit)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(folder / HISTORY, history_csv(settled.history))
-    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
-    model_file = folder / "model.safetensors"
-    save_plain(model_file, settled.model, settled.baked_layers, task.data.input)
-    counted = _counted(model_file)
     record = {
         "candidate": candidate.model_dump(mode="json"),
         "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
         "metric": settled.score.accuracy,
-        "sparsity": counted.sparsity,
-        TERNARY_SIZE.key: counted.ternary_bytes,
-        **facts(settled),
-        **costs.figures,
+        **figures,
         "strength_unit": settled.unit,
         "alphas": settled.alphas,
         "dead_layers": settled.dead_layers,
         "reached": settled.reached,
         "layers": {
-            name: dataclasses.asdict(count)
-            | dict(costs.layers.get(name, {}))
-            | {TERNARY_SIZE.key: counted.layer_bytes[name]}
+            name: dataclasses.asdict(count) | dict(costs.layers.get(name, {})) | {TERNARY_SIZE.key: layer_bytes[name]}
             for name, count in zero_counts(settled.baked_trits()).items()
         },
     }
     # The record comes last: if it exists, the candidate is complete.
     write_json_atomic(folder / RECORD, record)
-    return counted
+    return figures
 
 
 def history_csv(history: tuple[Epoch, ...]) -> str:
@@ -127,13 +114,6 @@ def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def _counted(model_file: Path) -> Counted:
-    state, layers, _ = load_plain(model_file)
-    trits = {name: state[f"{name}.weight"] for name in layers}
-    sizes = {name: len(encode_trits(layer.numpy().astype(np.int8))) for name, layer in trits.items()}
-    return Counted(counted_sparsity(model_file), sum(sizes.values()), sizes)
-
-
 def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
     """Write trials.csv and front.csv with the trials so far."""
     chosen = chosen_trial(frame, spec.goal, run.metric)
@@ -142,20 +122,38 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
     write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
 
 
-def refit(context: StudyContext, number: int, index: int, on_epoch: OnEpoch, stop: StopToken) -> None:
-    """Train a candidate again with another seed, unless an earlier command has done so."""
-    run, task = context.run, context.task
+def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: StopToken) -> None:
+    """Train a candidate again with another seed, unless an earlier command has done so. A failure is reported."""
+    run, name = context.run, f"refit {index} of candidate {number}"
     if (run.candidate(number, index) / "candidate.json").exists():
         return
     with damage_refused(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
-    settled = train_candidate(again, task, context.warm_start, on_epoch, stop)
-    costs = context.cost_meter(settled.model, task) if context.cost_meter else Costs()
-    keep(run, number, again, settled, task, costs, refit=index)
+    limited = within(context.spec.search.trial_time, stop)
+    try:
+        settled = train_candidate(
+            again, context.task, context.warm_start, lambda epoch: emit(RefitEpoch(index, epoch)), limited
+        )
+        keep(context, number, again, settled, refit=index)
+    except FAILURES as error:
+        logger.warning("%s failed", name, exc_info=True)
+        emit(Note(f"{name} failed and is left out: {error}"))
 
 
-def summarize(context: StudyContext, frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
+def within(seconds: float | None, stop: StopToken) -> StopToken:
+    """A stop token that also ends a training that takes longer than a trial may."""
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        if seconds is not None and time.monotonic() - began > seconds:
+            raise LimitError(f"took longer than its {seconds:g} s")
+        return stop.is_set()
+
+    return StopWhen(is_over)
+
+
+def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
     """Copy the chosen model, evaluate it on the test split once, and write summary.json.
 
     A study that was stopped is not tested yet: it may be resumed, and the user does not want to wait.
@@ -233,7 +231,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
     }
 
 
-def _with_test(context: StudyContext, summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
+def _with_test(context: "StudyContext", summary: dict[str, Any], stop: StopToken) -> dict[str, Any]:
     """The summary with both networks' scores on the test split; also writes the comparison of their features."""
     if stop.is_set():
         raise StopRequestedError

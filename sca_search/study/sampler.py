@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -43,7 +43,7 @@ class PlannedSampler(BaseSampler):
     ) -> None:
         self._seed = seed
         self._centre = centre or {}
-        self._make = make or _tree_parzen
+        self._make = make or INNER["tpe"]
         self._begin(0)
 
     def _begin(self, number: int) -> None:
@@ -68,16 +68,14 @@ class PlannedSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         if self._is_starting:
             return {}
-        space: dict[str, BaseDistribution] = self._inner.infer_relative_search_space(*self._visible(study, trial))
-        return space
+        return dict(self._inner.infer_relative_search_space(*self._visible(study, trial)))
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if self._is_starting:
             return {}
-        values: dict[str, Any] = self._inner.sample_relative(*self._visible(study, trial), search_space)
-        return values
+        return dict(self._inner.sample_relative(*self._visible(study, trial), search_space))
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
         if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._centre:
@@ -143,17 +141,9 @@ def derived_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1)
 
 
-def _tree_parzen(seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
-
-
-def _gaussian_process(seed: int) -> BaseSampler:
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP, deterministic_objective=False)
-
-
 INNER: dict[str, Callable[[int], BaseSampler]] = {
-    "tpe": _tree_parzen,
-    "gp": _gaussian_process,
-    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "tpe": lambda seed: TPESampler(seed=seed, n_startup_trials=STARTUP),
+    "gp": lambda seed: GPSampler(seed=seed, n_startup_trials=STARTUP, deterministic_objective=False),
+    "random": lambda seed: RandomSampler(seed=seed),
 }
 """The inner samplers by name."""

@@ -19,53 +19,37 @@ from sca_search.config.names import format_metric
 from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
-from sca_search.errors import LimitError, StorageError, TakenError
+from sca_search.errors import StorageError, TakenError
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import ProgressFile, logged, logger
 from sca_search.runs.provenance import note_command
 from sca_search.runs.trials import trial_frame
-from sca_search.study.artifacts import FILES, artifact_store, files_in
-from sca_search.study.events import (
-    Emit,
-    Event,
-    LogListener,
-    Note,
-    ProgressListener,
-    RefitEpoch,
-    StudyEnded,
-    StudyListener,
-    StudyStarted,
-    TrialEnded,
-    TrialsQueued,
-    emitter,
-)
+from sca_search.study import events
+from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
+from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.objective import FAILURES, Clock, Objective, work
-from sca_search.study.once import OnceTasks
-from sca_search.study.queue import complete_trials, fill_queue, join, observations, open_study, queue_another, rows
+from sca_search.study.objective import Clock, Objective, work
+from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
-    CostSetup,
     StudyContext,
     build_context,
     context_files,
     make_task,
-    prepare_costs,
     read_context,
+    threads_of,
 )
 from sca_search.study.storage import storage_errors
-from sca_search.study.workers import LocalWorkers, needs_processes, threads_of
+from sca_search.study.workers import LocalWorkers
 from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
-from sca_search.ternary.prior_file import write_prior
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import BY_NAME, Source, Task
-from sca_search.training.train import OnEpoch
 
-# Tables and prior of ten thousand trials take seconds to write, so they may lag behind the trials.
+# The tables of ten thousand trials take about a second to write, so they may lag behind the trials.
 _FRACTION_FOR_TABLES = 0.05
 # Trials beyond the requested number, if none of these was measured to be within the budgets.
 _MOST_EXTRA_TRIALS = 3
@@ -85,7 +69,7 @@ class Finished:
 def run_search(
     spec: StudySpec,
     command: Sequence[str],
-    listeners: Sequence[StudyListener] = (),
+    listeners: Sequence[events.StudyListener] = (),
     source: Source = BY_NAME,
     *,
     resume: bool = False,
@@ -117,7 +101,7 @@ def run_study(
     run: RunFolder,
     spec: StudySpec,
     task: Task,
-    listeners: Sequence[StudyListener] = (),
+    listeners: Sequence[events.StudyListener] = (),
     stop: StopToken = NEVER,
     costs: CostSetup | None = None,
 ) -> Finished:
@@ -129,19 +113,19 @@ def run_study(
         with run.locked(), storage_errors(run):
             return _lead(run, spec, task, listeners, stop, costs)
     except StorageError as error:
-        return _stopped_by(error, run, emitter(listeners), stop)
+        return _stopped_by(error, run, events.emitter(listeners), stop)
     except TakenError:
         if run.shared is None:
             raise
-    emitter(listeners)(Note(f"{run.path}: run folder is in use by another process; joining as a worker"))
+    events.emitter(listeners)(events.Note(f"{run.path}: run folder is in use by another process; joining as a worker"))
     return join_study(run, spec, task, listeners, stop)
 
 
-def _stopped_by(error: StorageError, run: RunFolder, emit: Emit, stop: StopToken) -> Finished:
+def _stopped_by(error: StorageError, run: RunFolder, emit: events.Emit, stop: StopToken) -> Finished:
     """A user who stops a study does not wait for a database or a disk; otherwise the error is raised."""
     if not stop.is_set():
         raise error
-    emit(Note(str(error)))
+    emit(events.Note(str(error)))
     return Finished(run, stopped=True)
 
 
@@ -149,7 +133,7 @@ def _lead(
     run: RunFolder,
     spec: StudySpec,
     task: Task,
-    listeners: Sequence[StudyListener],
+    listeners: Sequence[events.StudyListener],
     stop: StopToken,
     costs: CostSetup | None,
 ) -> Finished:
@@ -159,9 +143,9 @@ def _lead(
         goal = described(spec.goal) if spec.recipe is None else describe_scaling(spec)
         logger.info("sca-search %s, %d threads: %s", __version__, torch.get_num_threads(), goal)
         write_text_atomic(run.spec_file, spec.to_toml())  # a resumed study may have more trials
-        active: list[StudyListener] = [LogListener(), ProgressListener(progress), *listeners]
-        emit = emitter(active)
-        emit(StudyStarted(run, spec, task.metric.name, _notes(spec, task, costs)))
+        active: list[events.StudyListener] = [events.LogListener(), events.ProgressListener(progress), *listeners]
+        emit = events.emitter(active)
+        emit(events.StudyStarted(run, spec, task.metric.name, _notes(spec, task, costs)))
         summary: dict[str, Any] = {}
         tables, stopped = None, False
         try:
@@ -178,23 +162,24 @@ def _lead(
         if tables is not None:
             seconds, frame = time.monotonic() - began, tables.write()
             summary = summarize(tables.context, frame, seconds, StopWhen(lambda: stopped or stop.is_set()))
-            stopped = stopped or not _is_tested(summary)
-        emit(StudyEnded())
+            # After a stop the chosen network is not tested.
+            stopped = stopped or (summary["chosen"] is not None and "test_metric" not in summary["chosen"])
+        emit(events.StudyEnded())
         logger.info(_last_line(summary, stopped))
         return Finished(run, summary, stopped)
 
 
 def join_study(
-    run: RunFolder, spec: StudySpec, task: Task, listeners: Sequence[StudyListener] = (), stop: StopToken = NEVER
+    run: RunFolder, spec: StudySpec, task: Task, listeners: Sequence[events.StudyListener] = (), stop: StopToken = NEVER
 ) -> Finished:
     """Train trials of a shared study until none is left; another command writes the tables and the summary."""
     torch.set_num_threads(threads_of(spec, task))
-    emit = emitter([LogListener(), *listeners])
+    emit = events.emitter([events.LogListener(), *listeners])
     stopped = False
     try:
         with storage_errors(run), logged(run, f"{owner_name()}: "):
             logger.info("sca-search %s joins %s", __version__, run.study_name)
-            emit(StudyStarted(run, spec, task.metric.name))
+            emit(events.StudyStarted(run, spec, task.metric.name))
             try:
                 context = _shared_context(run, spec, task, None, emit, stop)
                 study = open_study(run, context.space, stop.is_set)
@@ -205,7 +190,7 @@ def join_study(
                 stopped = True
     except StorageError as error:
         stopped = _stopped_by(error, run, emit, stop).stopped
-    emit(StudyEnded())
+    emit(events.StudyEnded())
     return Finished(run, stopped=stopped, is_joined=True)
 
 
@@ -217,15 +202,8 @@ def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, .
     return (*data, *recipe, *(f"Even without zeros the network meets its budget: {budget}." for budget in met))
 
 
-def _once(run: RunFolder, emit: Emit, stop: StopToken) -> OnceTasks:
-    def on_wait(name: str) -> None:
-        emit(Note(f"waiting for another machine to finish: {name}"))
-
-    return OnceTasks(run, stop.is_set, on_wait)
-
-
 def _shared_context(
-    run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: Emit, stop: StopToken
+    run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: events.Emit, stop: StopToken
 ) -> StudyContext:
     """Of the machines that share a study, one builds the context and the others wait for its files."""
     built: list[StudyContext] = []
@@ -233,40 +211,47 @@ def _shared_context(
     def build() -> None:
         built.append(build_context(run, spec, task, costs, emit, stop))
 
-    is_own = _once(run, emit, stop).once("dense warm start", build, partial(context_files, run))
+    files = partial(context_files, run)
+    is_own = do_once(run, "dense warm start", build, files, stop.is_set, emit)
     return built[0] if is_own else read_context(run, spec, task)
 
 
 class _Tables:
-    """Keeps the tables of trials and the prior file up to date while the study runs."""
+    """Keeps the tables of trials up to date while the study runs."""
 
     def __init__(self, context: StudyContext, study: optuna.Study) -> None:
         self.context, self._study = context, study
         self._throttle = Throttle(_FRACTION_FOR_TABLES)
 
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, TrialEnded):
+    def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.TrialEnded):
             self._throttle.run_if_due(self.write)
 
     def write(self) -> pd.DataFrame:
-        run, spec = self.context.run, self.context.spec
-        fetch_candidates(run, self._study)
+        fetch_candidates(self.context.run, self._study)
         frame = trial_frame(rows(self._study))
-        write_tables(run, spec, frame)
-        write_prior(run.prior_file, spec.search.form, self.context.task.layer_shapes, observations(self._study))
+        write_tables(self.context.run, self.context.spec, frame)
         return frame
 
 
-def _rounds(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> Iterator[Callable[[], None]]:
+def needs_processes(spec: StudySpec) -> bool:
+    """Whether trials run in worker processes: several at once, or with limits that may require to kill one."""
+    search = spec.search
+    return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
+
+
+def _rounds(
+    context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken
+) -> Iterator[Callable[[], None]]:
     """Functions that run the queued trials: one for the requested trials, then one per extra trial."""
     run, spec = context.run, context.spec
     is_alone = run.shared is None
     with storage_errors(run):
         waiting = fill_queue(study, context.space, is_alone=is_alone)
-    emit(TrialsQueued(waiting, len(rows(study)) - waiting))
+    emit(events.TrialsQueued(waiting, len(rows(study)) - waiting))
     clock = Clock(spec.search.time_budget, spec.search.refits)
 
-    def timed(event: Event) -> None:
+    def timed(event: events.Event) -> None:
         clock.on_event(event)
         emit(event)
 
@@ -284,11 +269,11 @@ def _rounds(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopTo
         # The cost prediction may be off: queue another trial, planned with the measured ratio.
         with storage_errors(run):
             queue_another(study, context.space)
-        emit(TrialsQueued(1, len(rows(study)) - 1))
+        emit(events.TrialsQueued(1, len(rows(study)) - 1))
         yield run_queued(lambda: True)
 
 
-def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: StopToken) -> None:
+def run_refits(context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken) -> None:
     """Train the chosen candidate again with other seeds. A refit that fails is reported and left out."""
     run, spec = context.run, context.spec
     frame = trial_frame(rows(study))
@@ -298,55 +283,19 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: Emit, stop: Sto
     fetch_candidates(run, study)
     number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
-        name = f"refit {index} of candidate {number}"
-        limited = _within(spec.search.trial_time, stop)
-        # The decorator is a context manager of the standard library.
-        train = _failures_noted(name, emit)(partial(refit, context, number, index, _reporter(index, emit), limited))
+        train = partial(refit, context, number, index, emit, stop)
         if run.shared is None:
             train()
         else:
-            _once(run, emit, stop).once(name, train, partial(files_in, run.candidate(number, index)))
-
-
-def _reporter(index: int, emit: Emit) -> OnEpoch:
-    return lambda epoch: emit(RefitEpoch(index, epoch))
-
-
-def _within(seconds: float | None, stop: StopToken) -> StopToken:
-    """A stop token that also ends a training that takes longer than a trial may."""
-    if seconds is None:
-        return stop
-    began = time.monotonic()
-
-    def condition() -> bool:
-        if time.monotonic() - began > seconds:
-            raise LimitError(f"took longer than its {seconds:g} s")
-        return stop.is_set()
-
-    return StopWhen(condition)
-
-
-@contextlib.contextmanager
-def _failures_noted(name: str, emit: Emit) -> Iterator[None]:
-    try:
-        yield
-    except FAILURES as error:
-        logger.warning("%s failed", name, exc_info=True)
-        emit(Note(f"{name} failed and is left out: {error}"))
+            files = partial(files_in, run.candidate(number, index))
+            do_once(run, f"refit {index} of candidate {number}", train, files, stop.is_set, emit)
 
 
 def fetch_candidates(run: RunFolder, study: optuna.Study) -> None:
     """Download what other machines have trained, if they do not share the run folder."""
-    store = artifact_store(run)
-    for trial in complete_trials(study) if store is not None else ():
-        assert store is not None
-        store.download(trial.user_attrs.get(FILES, {}))
-
-
-def _is_tested(summary: dict[str, Any]) -> bool:
-    """Whether nothing is left to do: after a stop the chosen network is not tested."""
-    chosen = summary["chosen"]
-    return chosen is None or "test_metric" in chosen
+    if (store := artifact_store(run)) is not None:
+        for trial in complete_trials(study):
+            store.download(trial.user_attrs.get(FILES, {}))
 
 
 def _last_line(summary: dict[str, Any], stopped: bool) -> str:

@@ -6,6 +6,8 @@ Files in the run folder are the record. They are read on resume, by workers and 
 import dataclasses
 import json
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,28 +16,26 @@ import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from sca_search.config.names import SCA
 from sca_search.config.study import StudySpec
 from sca_search.errors import CheckpointError, RunError
-from sca_search.export.latency.calibrate import Say, calibration_graph, calibration_of
-from sca_search.export.latency.model import Calibration, latency_model
-from sca_search.export.latency.table import read_calibration, write_calibration
+from sca_search.export.latency.table import write_calibration
 from sca_search.models.prepare import prepared
 from sca_search.models.weights import TEACHER_LOGITS
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import typical_sparsity
-from sca_search.study.budgets import Budgets, CostMeter, budgets_of, columns_of, needs_calibration
+from sca_search.study.budgets import CostMeter, Costs, CostSetup, prepare_costs
 from sca_search.study.events import DenseEpoch, Emit, Note, SensitivityStep, ignore
 from sca_search.study.space import Space
 from sca_search.system.files import save_tensors, write_json_atomic
+from sca_search.system.machine import usable_cores
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.ternary.prior import alpha_for_sparsity
-from sca_search.ternary.prior_correction import Observation
-from sca_search.ternary.prior_file import read_prior, write_prior
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError, make_trainer
 from sca_search.training.losses import loss_of
@@ -44,6 +44,9 @@ from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import BY_NAME, Source, Task, WarmStart
 from sca_search.training.train import train_dense
 
+# Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
+# thread and 4.1 s with two while another process used the machine.
+_WEIGHTS_FOR_THREADS = 100_000
 # Sparsities at which the closed form is written to a file: dense where α changes most.
 _SPARSITIES = (*(step / 20 for step in range(20)), 0.97, 0.98, 0.99, 0.995)
 # The fraction of a study's passes through the network that may be spent on the layers' sensitivity.
@@ -74,41 +77,23 @@ def make_task(spec: StudySpec, source: Source = BY_NAME, *, check_test: bool = T
     )
     if spec.trainer:
         make_trainer(spec.trainer)  # settings that Lightning rejects are rejected before anything is written
-    _reject_impossible(spec, task)
+    if spec.goal.target_sparsity is not None:  # a target beyond the layers' floors is rejected
+        allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
     return task
 
 
-def _reject_impossible(spec: StudySpec, task: Task) -> None:
-    """Reject what depends on the network's layers: a target beyond their floors, a prior of another network."""
-    if spec.goal.target_sparsity is not None:
-        allocate(task.layer_shapes, uniform_weighting(task.layer_shapes), spec.goal.target_sparsity)
-    if spec.search.prior is not None:
-        read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
+def threads_of(spec: StudySpec, task: Task) -> int:
+    """Threads per worker: as requested, else one for a small network, or the cores divided among the workers.
 
-
-@dataclass(frozen=True)
-class CostSetup:
-    """Predicted and measured costs of a study with budgets; nothing for other studies."""
-
-    calibration: Calibration | None = None
-    budgets: Budgets | None = None
-    meter: CostMeter | None = None
-    met_without_zeros: tuple[str, ...] = ()  # budgets that a network without zeros meets
-
-
-def prepare_costs(spec: StudySpec, task: Task, known: Path | None, say: Say = lambda _line: None) -> CostSetup:
-    """Calibrate if the goal involves latency and no table is known, and reject budgets that cannot be met."""
-    if not columns_of(spec.goal):
-        return CostSetup()
-    graph, calibration, meter = calibration_graph(task), None, CostMeter()
-    if needs_calibration(spec.goal):
-        table = known if known and known.exists() else spec.search.latency_table
-        calibration = read_calibration(table, graph) if table else calibration_of(graph, say)
-        # A table of another device predicts latency; it cannot be timed here.
-        meter = CostMeter(latency_model(calibration), is_timed=spec.search.latency_table is None)
-    budgets = budgets_of(task, graph, meter.latency)
-    budgets.refuse_impossible(spec.goal)
-    return CostSetup(calibration, budgets, meter, tuple(budgets.met_without_zeros(spec.goal)))
+    OMP_NUM_THREADS is an upper limit, as in torch.
+    """
+    if spec.search.threads:
+        return spec.search.threads
+    if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
+        return 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    threads = max(1, usable_cores() // spec.search.workers)
+    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 @dataclass(frozen=True)
@@ -120,11 +105,14 @@ class StudyContext:
     warm_start: WarmStart
     space: Space  # with the predicted costs
     cost_meter: CostMeter | None = None
-    prior: tuple[Observation, ...] = ()  # of another study, from its prior file
 
     @property
     def spec(self) -> StudySpec:
         return self.space.spec
+
+    def costs_of(self, model: nn.Module) -> Costs:
+        """The measured costs of a trained network, where the goal has budgets."""
+        return Costs() if self.cost_meter is None else self.cost_meter(model, self.task)
 
 
 def build_context(
@@ -143,17 +131,16 @@ def build_context(
     if costs.calibration is not None:
         write_calibration(run.latency_file, costs.calibration)
     start = warm_start(run, spec, task, emit, stop)
-    prior = _copy_prior(run, spec, task)
     write_closed_form(run, spec, task, start)
     sensitivity = layer_sensitivity(run, spec, task, start, emit, stop)
     space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
-    return StudyContext(run, task, start, space, costs.meter, prior)
+    return StudyContext(run, task, start, space, costs.meter)
 
 
 def context_files(run: RunFolder) -> list[Path]:
     """The files that `build_context` writes and `read_context` reads; some studies do not have all of them."""
     dense = [run.dense_file, run.dense_scores_file]
-    return [*dense, run.given_prior_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
+    return [*dense, run.closed_form_file, run.sensitivity_file, run.latency_file]
 
 
 def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
@@ -161,7 +148,7 @@ def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
     costs = prepare_costs(spec, task, run.latency_file)
     sensitivity = read_sensitivity(run.sensitivity_file) if needs_sensitivity(spec, task) else []
     space = Space(spec, task.layer_shapes, tuple(sensitivity), costs.budgets)
-    return StudyContext(run, task, read_warm_start(run), space, costs.meter, _read_prior(run, spec, task))
+    return StudyContext(run, task, read_warm_start(run), space, costs.meter)
 
 
 def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore, stop: StopToken = NEVER) -> WarmStart:
@@ -183,7 +170,8 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
     try:
         start = train()
     except CheckpointError as error:
-        discard_checkpoint(run.dense_checkpoint, error, emit)
+        emit(Note(f"{error}; training starts from the beginning"))
+        run.dense_checkpoint.unlink(missing_ok=True)
         start = train()
     save_tensors(run.dense_file, start.state | {TEACHER_LOGITS: start.teacher_logits})
     # The scores come last: if they exist, the weights are complete.
@@ -191,12 +179,6 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
     write_json_atomic(run.dense_scores_file, scores)
     run.dense_checkpoint.unlink(missing_ok=True)
     return start
-
-
-def discard_checkpoint(checkpoint: Path, error: CheckpointError, emit: Emit) -> None:
-    """Remove a damaged checkpoint, so that training starts from the beginning."""
-    emit(Note(f"{error}; training starts from the beginning"))
-    checkpoint.unlink(missing_ok=True)
 
 
 def read_warm_start(run: RunFolder) -> WarmStart:
@@ -208,21 +190,6 @@ def read_warm_start(run: RunFolder) -> WarmStart:
         return WarmStart(state, Score(float(scores["metric"]), float(scores["loss"])), logits)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise RunError(f"{run.dense_file}: the dense network cannot be read: {error}") from error
-
-
-def _copy_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
-    """The prior of another study, copied into the run folder once; raises where it is not of this network."""
-    if spec.search.prior is not None and not run.given_prior_file.exists():
-        observations = read_prior(spec.search.prior, spec.search.form, task.layer_shapes)
-        write_prior(run.given_prior_file, spec.search.form, task.layer_shapes, observations)
-        return tuple(observations)
-    return _read_prior(run, spec, task)
-
-
-def _read_prior(run: RunFolder, spec: StudySpec, task: Task) -> tuple[Observation, ...]:
-    if not run.given_prior_file.exists():
-        return ()
-    return tuple(read_prior(run.given_prior_file, spec.search.form, task.layer_shapes))
 
 
 def layer_sensitivity(
@@ -269,14 +236,16 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
     """Write the prior's α per layer on the warm start, for the spread of the first trial; once per run."""
     if run.closed_form_file.exists() or spec.search.method != SCA:
         return
-    model = task.model_with(start.state)
+    spread, first = _first_latents(spec, task, task.model_with(start.state))
+    alphas = {name: [alpha_for_sparsity(latent, each) for each in _SPARSITIES] for name, latent in first.items()}
+    write_json_atomic(run.closed_form_file, {"spread": spread, "sparsity": _SPARSITIES, "alpha": alphas})
+
+
+def _first_latents(spec: StudySpec, task: Task, model: nn.Module) -> tuple[float, Mapping[str, Tensor]]:
+    """The spread of the first trial, and the latents of a network with it."""
     spread = Space(spec).first_guess()["spread"]
     parametrize_layers(model, dict.fromkeys(task.ternary_layers, spread))
-    alphas = {
-        name: [alpha_for_sparsity(latent, sparsity) for sparsity in _SPARSITIES]
-        for name, latent in latents(model).items()
-    }
-    write_json_atomic(run.closed_form_file, {"spread": spread, "sparsity": _SPARSITIES, "alpha": alphas})
+    return spread, latents(model)
 
 
 def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
@@ -286,7 +255,5 @@ def starting_alphas(task: Task, spec: StudySpec) -> dict[str, float]:
     if spec.recipe is not None:
         return dict.fromkeys(task.ternary_layers, spec.recipe.alpha)
     torch.manual_seed(spec.seed)
-    model = task.make_model()
-    spread = Space(spec).first_guess()["spread"]
-    parametrize_layers(model, dict.fromkeys(task.ternary_layers, spread))
-    return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in latents(model).items()}
+    _, first = _first_latents(spec, task, task.make_model())
+    return {name: alpha_for_sparsity(latent, typical_sparsity(spec.goal)) for name, latent in first.items()}

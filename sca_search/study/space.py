@@ -19,22 +19,8 @@ from sca_search.config.names import METHODS, SCA
 from sca_search.config.schedule import Constant, Ramp, Schedule, Steps, Tracked
 from sca_search.config.study import StudySpec
 from sca_search.runs.trials import trial_frame
-from sca_search.ternary.allocation import (
-    LayerCost,
-    LayerShape,
-    Limit,
-    allocate,
-    allocate_within,
-    erdos_renyi_weighting,
-    group_of,
-    grouped,
-    highest_sparsity,
-    least_loss_weighting,
-    least_loss_within,
-    total_sparsity,
-    uniform_weighting,
-    weighting_of,
-)
+from sca_search.ternary import allocation
+from sca_search.ternary.allocation import LayerCost, LayerShape, Limit
 
 if TYPE_CHECKING:  # importing it would import torch, and the dashboard reads is_logarithmic
     from sca_search.study.budgets import Budgets
@@ -69,11 +55,11 @@ class Space:
         """The group of each layer."""
         many = len(self.layers) > LAYERS_ON_THEIR_OWN
         kind = self.spec.search.groups or ("stage" if many else "layer")
-        return {layer.name: group_of(layer.name, kind) for layer in self.layers}
+        return {layer.name: allocation.group_of(layer.name, kind) for layer in self.layers}
 
     def possible(self, sparsity: float) -> float:
         """A planned sparsity, or the highest that the layers' floors allow."""
-        return min(sparsity, highest_sparsity(self.layers)) if self.layers else sparsity
+        return min(sparsity, allocation.highest_sparsity(self.layers)) if self.layers else sparsity
 
     @property
     def has_pull(self) -> bool:
@@ -123,8 +109,9 @@ class Space:
 
     def first_guess(self) -> dict[str, Any]:
         """Values that worked well before, clipped to the ranges of this study; the same for all layers."""
+        strength, form = METHODS[self.spec.search.method].strength, self.spec.search.form
         known = {
-            "strength": self._known_strength,
+            "strength": strength[2] if strength is not None else 100.0 if form == "paper" else 0.001,
             # Sharp from the start with a wide gradient, and all zeros from the start. At 0.99 on MNIST this had a lower
             # validation loss than slowly rising β and sparsity with the true gradient; in a few trainings, and not on
             # the digits.
@@ -139,13 +126,6 @@ class Space:
         }
         numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in self.ranges().items()}
         return numbers | {name: options[0] for name, options in self.choices().items()}
-
-    @property
-    def _known_strength(self) -> float:
-        strength = METHODS[self.spec.search.method].strength
-        if strength is not None:
-            return strength[2]
-        return 100.0 if self.spec.search.form == "paper" else 0.001
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
         """Values of the first candidates: the known ones for the target and the first point of the grid, or for the
@@ -166,7 +146,10 @@ class Space:
             known_ones, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
         guesses = dict.fromkeys(range(known_ones), guess)
         if self._splits:
-            known = ((second, uniform_weighting(self.layers)), (third, erdos_renyi_weighting(self.layers)))
+            known = (
+                (second, allocation.uniform_weighting(self.layers)),
+                (third, allocation.erdos_renyi_weighting(self.layers)),
+            )
             for number, weighting in known:
                 guesses[number] = guess | self.densities_of(weighting, planned(number))
         return guesses
@@ -185,16 +168,16 @@ class Space:
         """The weighting that allocations are searched around: one number per group, or per layer where there are
         limits, which affect layers of one stage in different ways."""
         if not self.costs:
-            return uniform_weighting(self.layers)
+            return allocation.uniform_weighting(self.layers)
         if limits:
-            return weighting_of(self.layers, _spared(self.costs, self.layers, limits))
-        by_group = grouped(least_loss_weighting(self.costs, self.layers, sparsity), self.groups)
+            return allocation.weighting_of(self.layers, _spared(self.costs, self.layers, limits))
+        by_group = allocation.grouped(allocation.least_loss_weighting(self.costs, self.layers, sparsity), self.groups)
         return {layer: by_group[group] for layer, group in self.groups.items()}
 
     def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
         """A weighting as searched values: the mean per group relative to the best known, clipped to the range."""
         known = self._best_known(0.5, self.limits()) if sparsity is None else self._best_known(sparsity)
-        beside = grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
+        beside = allocation.grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
         mean = sum(beside.values()) / len(beside)
         width = self.spec.search.space.split
         return {DENSITY + group: min(max(value - mean, -width), width) for group, value in beside.items()}
@@ -216,7 +199,7 @@ class Space:
         if isinstance(alpha, Tracked) and "rise" in values:
             alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
-            sparsity=total_sparsity(self.layers, split) if limits else sparsity,
+            sparsity=allocation.total_sparsity(self.layers, split) if limits else sparsity,
             method=spec.search.method,
             form=spec.search.form,
             split=split,
@@ -240,12 +223,16 @@ class Space:
 
     def _split(self, values: Values, sparsity: float, limits: tuple[Limit, ...]) -> dict[str, float]:
         if not self._splits:
-            return allocate_within(self.layers, uniform_weighting(self.layers), limits) if limits else {}
+            return (
+                allocation.allocate_within(self.layers, allocation.uniform_weighting(self.layers), limits)
+                if limits
+                else {}
+            )
         known = self._best_known(sparsity, limits)
         weighting = {layer: known[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
         if limits:
-            return allocate_within(self.layers, weighting, limits)
-        return allocate(self.layers, weighting, sparsity)
+            return allocation.allocate_within(self.layers, weighting, limits)
+        return allocation.allocate(self.layers, weighting, sparsity)
 
     def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
         """The schedules of layers that differ from the common one."""
@@ -270,7 +257,7 @@ class Space:
 def _spared(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
-    return least_loss_within(costs, layers, limits)
+    return allocation.least_loss_within(costs, layers, limits)
 
 
 def _sharpness(values: Values, own: float) -> Schedule:

@@ -14,16 +14,8 @@ from typing import TypeVar
 
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
-from sqlalchemy import URL, Connection, text
-from sqlalchemy.exc import (
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    PendingRollbackError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
+from sqlalchemy import URL, Connection, exc, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sca_search.config.storage_url import shown_address
 from sca_search.errors import SpecError, StorageError
@@ -74,7 +66,7 @@ def is_transient(error: Exception) -> bool:
     cause = error.__cause__ if isinstance(error, StorageInternalError) else error
     is_lost = isinstance(cause, DBAPIError) and bool(cause.connection_invalidated)
     # PendingRollbackError: the connection was lost during a transaction.
-    return is_lost or isinstance(cause, OperationalError | InterfaceError | PendingRollbackError)
+    return is_lost or isinstance(cause, exc.OperationalError | exc.InterfaceError | exc.PendingRollbackError)
 
 
 def _cause(error: Exception) -> str:
@@ -96,7 +88,7 @@ class SqliteStorage(QueueStorage):
         super().__init__(local_address(run), {"connect_args": {"timeout": _LOCK_SECONDS}})
         self._run = run
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
+    def locked(self) -> contextlib.AbstractContextManager[object]:
         return self._run.queue_locked()
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
@@ -116,32 +108,29 @@ class PostgresStorage(RetryingStorage):
     def retry(self, attempt: Callable[[], _T], executed: Callable[[], _T | None] = lambda: None) -> _T:
         return self._policy.retry(attempt, executed)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[object]:
         """Hold the advisory lock of the queue."""
         # Waiting ends after some seconds and starts again, so that a stop request is noticed.
-        with self._locking("select pg_advisory_lock(:key)", ""):
-            yield
+        return self._locking("select pg_advisory_lock(:key)", "")
 
-    @contextlib.contextmanager
-    def try_locked(self, name: str) -> Iterator[bool]:
+    def try_locked(self, name: str) -> contextlib.AbstractContextManager[bool]:
         """Hold an advisory lock of the study if it is free; whether it is held.
 
         The lock ends with its connection: with the process, with its machine, or with a restart of the database.
         """
-        with self._locking("select pg_try_advisory_lock(:key)", name) as is_free:
-            yield is_free is True
+        return self._locking("select pg_try_advisory_lock(:key)", name)
 
     @contextlib.contextmanager
-    def _locking(self, lock: str, name: str) -> Iterator[object]:
+    def _locking(self, lock: str, name: str) -> Iterator[bool]:
         whole = f"{self._study_name}\n{name}" if name else self._study_name
         key = int.from_bytes(hashlib.sha256(whole.encode()).digest()[:8], "big", signed=True)
         connection, result = self.retry(lambda: self._connect_and(lock, key))
+        is_held = result is not False  # the lock that waits returns nothing
         try:
-            yield result
+            yield is_held
         finally:
             with contextlib.suppress(SQLAlchemyError):  # a lost connection has released its lock
-                if result is not False:
+                if is_held:
                     connection.execute(text("select pg_advisory_unlock(:key)"), {"key": key})
                 connection.execute(text(_RESET_SESSION))
             with contextlib.suppress(SQLAlchemyError):
@@ -176,7 +165,7 @@ def open_storage(
         except ImportError as error:
             raise SpecError("--storage needs the PostgreSQL driver: pip install 'sca-search[postgres]'") from error
         except (SQLAlchemyError, StorageInternalError) as error:
-            if attempt == _CREATE_ATTEMPTS or not isinstance(error, ProgrammingError | IntegrityError):
+            if attempt == _CREATE_ATTEMPTS or not isinstance(error, exc.ProgrammingError | exc.IntegrityError):
                 raise _unusable(shown_address(url), error) from None
             time.sleep(secrets.randbelow(1000) / 1000)
     raise AssertionError("the last attempt returns or raises")

@@ -32,15 +32,10 @@ from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialStarted
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Objective, trial_ended, work
 from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
-from sca_search.study.setup import make_task, read_context
-from sca_search.system.machine import usable_cores
+from sca_search.study.setup import make_task, read_context, threads_of
 from sca_search.system.signals import StopToken, StopWhen
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Task
 
-# Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
-# thread and 4.1 s with two while another process used the machine.
-_WEIGHTS_FOR_THREADS = 100_000
 # This many workers in a row that end before their first trial end the study: the next one would end too.
 _MAX_FAILED_STARTS = 3
 # With a time limit per trial, a worker must be ready within this time plus that limit: it runs user code by then, which
@@ -50,26 +45,6 @@ _STOP_SECONDS = 20.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # Values of the shared byte: start waiting trials; start no further trial; requeue the running trial and end.
 _RUN, _FINISH, _STOP = range(3)
-
-
-def threads_of(spec: StudySpec, task: Task) -> int:
-    """Threads per worker: as requested, else one for a small network, or the cores divided among the workers.
-
-    OMP_NUM_THREADS is an upper limit, as in torch.
-    """
-    if spec.search.threads:
-        return spec.search.threads
-    if sum(choice.layer.weights for choice in task.choices) < _WEIGHTS_FOR_THREADS:
-        return 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    threads = max(1, usable_cores() // spec.search.workers)
-    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
-
-
-def needs_processes(spec: StudySpec) -> bool:
-    """Whether trials run in worker processes: several at once, or with limits that may require to kill one."""
-    search = spec.search
-    return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
 
 
 @dataclass(frozen=True)
@@ -135,7 +110,10 @@ class LocalWorkers:
                     self._supervise(number, worker)
         finally:
             self._state.value = _STOP
-            self._end_all(min(stopped, time.monotonic()) + _STOP_SECONDS)
+            deadline = min(stopped, time.monotonic()) + _STOP_SECONDS
+            for worker in self._workers.values():
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+                worker.kill()
         if self.stop.is_set():
             raise StopRequestedError
 
@@ -147,11 +125,6 @@ class LocalWorkers:
         process.start()
         theirs.close()  # the pipe then ends with the worker
         self._workers[number] = _Worker(process, ours)
-
-    def _end_all(self, deadline: float) -> None:
-        for worker in self._workers.values():
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.kill()
 
     def _receive(self, seconds: float) -> None:
         pipes = {worker.events: worker for worker in self._workers.values() if not worker.events.closed}
@@ -174,16 +147,15 @@ class LocalWorkers:
                 raise message
             case TrialStarted():
                 worker.trial_started, worker.has_trained, self._failed_starts = time.monotonic(), True, 0
-                self.emit(message)
             case TrialEnded():
                 worker.trial_started = None
                 if not self.trial_fits():
                     self._state.value = max(_FINISH, self._state.value)
-                self.emit(message)
-            case _:
-                self.emit(message)
+        if not isinstance(message, _Ready | _Done):
+            self.emit(message)
 
     def _supervise(self, number: int, worker: _Worker) -> None:
+        search = self.spec.search
         if worker.is_done:
             return
         if (reason := self._exceeded_limit(worker)) is not None:
@@ -193,7 +165,9 @@ class LocalWorkers:
                 logger.warning("trial %d was killed: it %s", trial.number, reason)
                 self.emit(trial_ended(self.study, trial.number))
             self._restart(number)
-        elif self._hangs_at_start(worker):
+        elif (
+            not worker.is_ready and time.monotonic() - worker.started > (search.trial_time or math.inf) + _START_SECONDS
+        ):
             worker.kill()
             self._replace(number, worker, "hung")
         elif worker.events.closed and not worker.process.is_alive():  # all its messages were received
@@ -211,12 +185,6 @@ class LocalWorkers:
             if used is not None and used > search.trial_memory_gb * 1e9:
                 return f"used {used / 1e9:.2f} GB of memory, more than its {search.trial_memory_gb:g}"
         return None
-
-    def _hangs_at_start(self, worker: _Worker) -> bool:
-        limit = self.spec.search.trial_time
-        if worker.is_ready or limit is None:
-            return False
-        return time.monotonic() - worker.started > limit + _START_SECONDS
 
     def _replace(self, number: int, worker: _Worker, what: str) -> None:
         """Requeue the trial of a worker that has ended, and start another worker."""

@@ -105,7 +105,7 @@ def test_a_study_file_without_measure_is_rejected_soon_and_in_few_words(tmp_path
 
 def test_a_path_with_a_nul_is_rejected(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
-    for key in ("out", "data.dir", "model.weights", "search.prior", "search.latency_table"):
+    for key in ("out", "data.dir", "model.weights", "search.latency_table"):
         study.write_text(f'{key} = "a\\u0000b"\n')
         with pytest.raises(SpecError, match=f"{key} must be the name of a file or folder, got 'a.x00b'"):
             resolve(study, {})
@@ -163,7 +163,7 @@ def test_an_odd_value_of_a_flag_is_one_sentence(run, odd: str) -> None:
 
 @pytest.mark.parametrize("odd", ["\x1b[31mred", "\u202eevil", "x" * 5000, "[/red]", "\ud800"], ids=range(5))
 def test_an_odd_name_of_a_file_is_one_sentence(run, odd: str) -> None:
-    for flag in ("--model", "--data", "--weights", "--prior"):
+    for flag in ("--model", "--data", "--weights"):
         assert_one_sentence(run(f"{flag}={odd}/x", "--dry-run"))
     assert list(Path().iterdir()) == []
 

@@ -31,14 +31,12 @@ def test_a_layer_has_its_own_or_the_candidates():
     own = Ramp(first=0.0, last=4.0)
     chosen = candidate(
         split={"fc1": 0.9},
-        asked={"conv2": 0.65},
         alpha=FromPrior(),
         layer_alpha={"fc1": Tracked()},
         layer_strength={"fc1": own},
         layer_sharpness={"fc1": 7.0},
     )
     assert [chosen.sparsity_of(layer) for layer in ("conv2", "fc1")] == [0.6, 0.9]
-    assert [chosen.asked_of(layer) for layer in ("conv2", "fc1")] == [0.65, 0.9]
     assert [chosen.alpha_of(layer) for layer in ("conv2", "fc1")] == [FromPrior(), Tracked()]
     assert [chosen.strength_of(layer, 5) for layer in ("conv2", "fc1")] == [0.5, 2.0]
     assert [chosen.sharpness_of(layer, 10) for layer in ("conv2", "fc1")] == [100.0, 7.0]
@@ -68,7 +66,6 @@ def test_a_candidate_reads_back_from_its_record():
     chosen = candidate(
         form="paper",
         split={"fc1": 0.9},
-        asked={"fc1": 0.92},
         layer_strength={"fc1": Ramp(first=0.1, last=4.0, growth="exponential")},
         layer_alpha={"fc1": Tracked(rise=0.5)},
         seed=2**31 - 1,
@@ -87,7 +84,6 @@ def test_plain_numbers_are_constant_schedules():
         ({"sparsity": 1.0}, "less than 1"),
         ({"sparsity": -0.1}, "greater than or equal to 0"),
         ({"split": {"fc1": 1.0}}, "less than 1"),
-        ({"asked": {"fc1": 1.0}}, "less than 1"),
         ({"epochs": -1}, "greater than or equal to 0"),
         ({"rescaling": 1.1}, "less than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),

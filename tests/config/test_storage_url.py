@@ -148,9 +148,8 @@ def test_artifacts_without_a_storage_are_rejected() -> None:
 
 
 def test_artifacts_are_a_folder_or_a_bucket() -> None:
-    assert artifact_address("file:///mnt/a%20b").folder == Path("/mnt/a b")
-    bucket = artifact_address("s3://my-bucket/some/where/")
-    assert (bucket.bucket, bucket.prefix) == ("my-bucket", "some/where")
+    assert artifact_address("file:///mnt/a%20b") == Path("/mnt/a b")
+    assert artifact_address("s3://my-bucket/some/where/") == ("my-bucket", "some/where")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ FLAG_VALUES = {
     "split": 1.5,
     "groups": "stage",
     "keep": 0.5,
-    "prior": Path("other/prior.json"),
     "latency_table": Path("other/device.json"),
     "workers": 5,
     "trial_time": "10m",

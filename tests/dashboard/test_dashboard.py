@@ -17,7 +17,7 @@ from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
 from sca_search.dashboard.paper import paper_figures
 from sca_search.dashboard.parameters import importance, parallel
-from sca_search.dashboard.prior import corrected, mean_drift, prior_view
+from sca_search.dashboard.prior import prior_view
 from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials, read_run
 from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
 from sca_search.dashboard.timeline import growth, timeline
@@ -26,7 +26,6 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import Now
 from sca_search.runs.trials import searched_parameters, trial_frame
 from sca_search.study.events import StudyStarted, TrialEnded
-from sca_search.ternary.prior_correction import Observation, asked_for
 from tests.support.make_run_folder import RUN_FOLDER
 
 
@@ -53,7 +52,6 @@ def files_of(rows: list[dict[str, object]], path: Path = Path("runs/digits"), **
         "dense_metric": 0.97,
         "summary": {},
         "about": {},
-        "prior": {},
         "closed_form": {},
         "sensitivity": [],
         "now": None,
@@ -211,33 +209,32 @@ def test_details_are_kept_of_the_front_and_the_newest() -> None:
 CLOSED = {"spread": 0.6, "sparsity": [0.0, 0.5, 0.99], "alpha": {"fc1": [0.0, 0.4, 1.6]}}
 
 
-def drifting(asked: float) -> dict[str, object]:
-    return {"layer": "fc1", "asked": asked, "reached": asked - 0.1, "strength": 10.0}
+def ended(planned: float, achieved: float, **split: float) -> dict[str, object]:
+    return {
+        "candidate": {"sparsity": planned, "split": split},
+        "reached": {"fc1": achieved},
+        "alphas": {"fc1": 0.35},
+        "layers": {"fc1": {}},
+    }
 
 
-def test_prior_view_holds_asked_and_reached() -> None:
-    prior = {"layers": {"fc1": [4, 4]}, "observations": [drifting(0.5), drifting(0.7)]}
-    ended = {7: {"reached": {"fc1": 0.4}, "alphas": {"fc1": 0.35}}}
-    view = prior_view(prior, CLOSED, ended)
-    assert view["asked"] == {"fc1": [(0.5, 0.4), (0.7, pytest.approx(0.6))]}
+def test_prior_view_holds_planned_and_achieved_sparsity() -> None:
+    view = prior_view(CLOSED, {7: ended(0.5, 0.4), 8: ended(0.5, 0.625, fc1=0.75)})
+    assert view["achieved"] == {"fc1": [(0.5, 0.4), (0.75, 0.625)]}
+    assert view["ended"] == {"fc1": [(7, 0.4, 0.35), (8, 0.625, 0.35)]}
+    assert view["drift"] == pytest.approx((0.1 + 0.125) / 2)
+    assert view["closed"] == CLOSED
+
+
+def test_prior_view_has_no_plan_where_sparsity_is_whatever_rounding_gives() -> None:
+    view = prior_view({}, {7: ended(0.0, 0.4)}, is_planned=False)
+    assert (view["layers"], view["achieved"], view["drift"]) == (["fc1"], {"fc1": []}, None)
     assert view["ended"] == {"fc1": [(7, 0.4, 0.35)]}
-    assert view["drift"] == pytest.approx(0.1)
-    assert view["corrected"] == {}  # two observations are too few
-
-
-def test_correction_asks_for_more_where_layers_fall_short() -> None:
-    seen = [Observation(**drifting(asked)) for asked in (0.3, 0.5, 0.6, 0.7, 0.8)]
-    found = corrected(CLOSED, "fc1", seen)
-    asked = asked_for(seen, 0.5, 10.0)
-    assert asked > 0.5
-    assert found is not None
-    assert found[1] == pytest.approx(0.4 + (asked - 0.5) / 0.49 * 1.2)  # on the line from (0.5, 0.4) to (0.99, 1.6)
 
 
 def test_prior_of_nothing_is_empty() -> None:
-    view = prior_view({}, {}, {})
+    view = prior_view({}, {})
     assert (view["layers"], view["closed"], view["drift"]) == ([], None, None)
-    assert mean_drift([]) is None
 
 
 # The study ------------------------------------------------------------------------------------------------------------

@@ -316,6 +316,6 @@ def test_scale_aspect_mirrors_about_half(tmp_path: Path) -> None:
     reader = ImageReader(8, 1)
     rising = sum(
         bool(image[0, 0, -1] > image[0, 0, 0])
-        for image in (reader.augmented(tmp_path / "ramp.png", np.random.default_rng(n)) for n in range(400))
+        for image in (reader(tmp_path / "ramp.png", np.random.default_rng(n)) for n in range(400))
     )
     assert rising == pytest.approx(200, abs=50)  # five standard deviations

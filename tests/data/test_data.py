@@ -4,6 +4,7 @@ import importlib
 import socket
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from sca_search.data import DATA_NAMES, DataSet, Split, check_data_name, load_data
-from sca_search.data.archives import ARCHIVES, load_archive
+from sca_search.data.archives import Copy, load_archive
+from sca_search.data.arrays import Arrays, fit_size
 from sca_search.data.dataset import DataRequest, channel_statistics
 from sca_search.data.download import fetch_files
-from sca_search.data.npz import fit_size, split_from_arrays
 from sca_search.data.stratify import carve, limit_rows, require_every_class, stratified_order
 from sca_search.errors import DataError, StorageError
 from sca_search.system.machine import cache_folder
@@ -141,9 +142,9 @@ def test_require_every_class_names_the_class_that_is_gone() -> None:
 # Arrays and statistics
 
 
-def test_split_from_arrays_scales_bytes_and_puts_channels_first() -> None:
+def test_split_of_arrays_scales_bytes_and_puts_channels_first() -> None:
     images = np.random.default_rng(0).integers(0, 256, (7, 4, 5, 3), dtype=np.uint8)
-    split = split_from_arrays(images, np.arange(7), np.array([6, 2]))
+    split = Arrays("set", images, np.arange(7)).split(None, np.array([6, 2]))
     assert split.image_shape == (3, 4, 5)
     assert split.labels.tolist() == [6, 2]
     np.testing.assert_allclose(split.images.numpy(), images[[6, 2]].transpose(0, 3, 1, 2) / 255, rtol=1e-6)
@@ -325,9 +326,14 @@ def test_another_data_set_under_the_name_of_cifar10_is_rejected(
         load_data("cifar10", data_dir=tmp_path, seed=0)
 
 
+def torchvisions(name: str) -> Any:
+    patch_torchvision()
+    return getattr(importlib.import_module("torchvision.datasets"), name)
+
+
 def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
     """Stands for torchvision's reader: a download writes the files, reading gives 40 images."""
-    files = ARCHIVES["cifar100"].files
+    files = Copy("cifar100", folder, fake_cifar).files
     for file in files if download else ():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("part")
@@ -337,13 +343,13 @@ def fake_cifar(folder: Path, *, train: bool, download: bool) -> SimpleNamespace:
     return SimpleNamespace(data=images, targets=[0, 1] * 20, classes=["apple", "bear"])
 
 
-@pytest.mark.parametrize(("name", "count"), [("cifar10", 20), ("cifar100", 4)])
-def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, count: int) -> None:
-    patch_torchvision()
-    archive = ARCHIVES[name]
-    kind = getattr(importlib.import_module("torchvision.datasets"), archive.kind)
-    opener, images = write_cifar_batches(tmp_path, kind)
-    data = load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+@pytest.mark.parametrize(("name", "kind", "count"), [("cifar10", "CIFAR10", 20), ("cifar100", "CIFAR100", 4)])
+def test_pickled_batches_are_read_by_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, count: int
+) -> None:
+    changed, images = write_cifar_batches(tmp_path, torchvisions(kind))
+    monkeypatch.setattr(f"torchvision.datasets.{kind}", changed)
+    data = load_archive(name, DataRequest(seed=0, data_dir=tmp_path))
     assert (data.classes, data.input_shape) == (("apple", "bear"), (3, 32, 32))
     assert (len(data.train) + len(data.val), len(data.read_test())) == (count, 4)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.input.mean, data.input.std))
@@ -352,21 +358,25 @@ def test_pickled_batches_are_read_by_torchvision(tmp_path: Path, name: str, coun
 
 
 @pytest.mark.parametrize("file", ["data_batch_4", "test_batch", "batches.meta"])
-def test_a_pickled_batch_that_was_cut_or_changed_is_rejected_unread(tmp_path: Path, file: str) -> None:
-    patch_torchvision()
-    archive = ARCHIVES["cifar10"]
-    opener, _ = write_cifar_batches(tmp_path, importlib.import_module("torchvision.datasets").CIFAR10)
+def test_a_pickled_batch_that_was_cut_or_changed_is_rejected_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    changed, _ = write_cifar_batches(tmp_path, torchvisions("CIFAR10"))
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", changed)
     path = tmp_path / "cifar-10-batches-py" / file
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(DataError) as caught:
-        load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path), opener=opener)
+        load_archive("cifar10", DataRequest(seed=0, data_dir=tmp_path))
     assert str(caught.value).startswith(f"{path.parent}: the copy of cifar10 is incomplete or corrupt (")
     assert "download=True" not in str(caught.value)
 
 
-def test_archives_are_downloaded_whole_into_the_data_folder(tmp_path: Path) -> None:
-    archive = ARCHIVES["cifar100"]
-    data = load_archive(archive.name, DataRequest(seed=0, data_dir=tmp_path / "data"), opener=fake_cifar)
+def test_archives_are_downloaded_whole_into_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = torchvisions("CIFAR100")
+    for attribute in ("base_folder", "train_list", "test_list", "meta", "filename", "tgz_md5"):
+        monkeypatch.setattr(fake_cifar, attribute, getattr(kind, attribute), raising=False)
+    monkeypatch.setattr("torchvision.datasets.CIFAR100", fake_cifar)
+    data = load_archive("cifar100", DataRequest(seed=0, data_dir=tmp_path / "data"))
     assert (len(data.train), len(data.val), data.classes) == (36, 4, ("apple", "bear"))
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert left == [f"data/cifar-100-python/{name}" for name in ("meta", "test", "train")]

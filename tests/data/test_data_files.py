@@ -2,6 +2,7 @@
 
 import pickle
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -385,7 +386,7 @@ def test_folder_too_large_for_memory_is_read_batch_by_batch(tmp_path: Path, work
     name = draw_classes(tmp_path, {"cat": 9, "dog": 12})
     request = DataRequest(seed=0, image_size=8)
     held = load_folder(name, tmp_path, request)
-    lazy = load_folder(name, tmp_path, request, memory_bytes=1000)
+    lazy = load_folder(name, tmp_path, replace(request, memory_bytes=1000))
     assert isinstance(lazy.train, LazySplit)
     assert isinstance(lazy.read_test(), LazySplit)
     assert (len(lazy.train), lazy.input_shape, lazy.num_classes) == (len(held.train), (3, 8, 8), 2)
@@ -400,7 +401,7 @@ def test_folder_too_large_for_memory_is_read_batch_by_batch(tmp_path: Path, work
 @pytest.mark.parametrize("workers", [0, 1])
 def test_lazy_split_names_a_file_that_broke_in_one_sentence(tmp_path: Path, workers: int) -> None:
     name = draw_classes(tmp_path, {"cat": 9, "dog": 12})
-    train = load_folder(name, tmp_path, DataRequest(seed=0, image_size=8), memory_bytes=1000).train
+    train = load_folder(name, tmp_path, DataRequest(seed=0, image_size=8, memory_bytes=1000)).train
     split = LazySplit(train.paths, train.labels, train.reader, (0.0,) * 3, (1.0,) * 3, workers)
     train.paths[2].write_text("no image")
     with pytest.raises(DataError) as caught:

@@ -12,7 +12,18 @@ from sca_search.dashboard import write_page
 from tests.support.browser import chromium, click_point, cpu_seconds, drawn, opened, shown, until, values
 from tests.support.many_trials import lengthened
 
-FIGURES = ("front", "layers", "cost", "accuracy", "schedules", "distribution", "alpha", "asked", "growth", "timeline")
+FIGURES = (
+    "front",
+    "layers",
+    "cost",
+    "accuracy",
+    "schedules",
+    "distribution",
+    "alpha",
+    "achieved",
+    "growth",
+    "timeline",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -201,7 +212,7 @@ def incomplete(run: Path) -> None:
 
 
 def empty(run: Path) -> None:
-    for name in ("trials.csv", "summary.json", "prior.json", "front.csv", "sensitivity.json", "dense.json"):
+    for name in ("trials.csv", "summary.json", "front.csv", "sensitivity.json", "dense.json"):
         (run / name).unlink()
     shutil.rmtree(run / "candidates")
 

@@ -20,8 +20,8 @@ from sca_search.config.load import resolve
 from sca_search.config.storage_url import Shared, storage_address
 from sca_search.errors import RunError, StorageError
 from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
-from sca_search.study.artifacts import ArtifactStore, files_in
-from sca_search.study.once import OnceTasks
+from sca_search.study.artifacts import ArtifactStore, do_once, files_in
+from sca_search.study.events import Event, Note
 from sca_search.study.queue import join, shared_spec
 from sca_search.training.fit import StopRequestedError
 from tests.support.command import TINY, sca_search
@@ -296,25 +296,19 @@ def test_files_that_a_study_names_stay_in_the_run_folder(name: str, tmp_path: Pa
 # Tasks that one machine does
 
 
-def test_a_task_of_a_local_study_is_done(tmp_path: Path) -> None:
-    done: list[int] = []
-    OnceTasks(RunFolder(tmp_path)).once("x", lambda: done.append(1), list)
-    assert done == [1]
-
-
 def test_a_task_is_done_once_for_all_machines_and_again_if_it_failed(database: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
-    tasks, done = OnceTasks(run), []
+    done = []
 
     def fail() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        tasks.once("x", fail, list)
+        do_once(run, "x", fail, list)
     for _ in range(3):
-        tasks.once("x", lambda: done.append(1), list)
+        do_once(run, "x", lambda: done.append(1), list)
     assert done == [1]
-    tasks.once("y", lambda: done.append(2), list)
+    do_once(run, "y", lambda: done.append(2), list)
     assert done == [1, 2]
 
 
@@ -332,10 +326,10 @@ def test_a_machine_waits_for_the_task_of_another_and_gets_its_files(database: st
     def never() -> None:
         raise AssertionError("done twice")
 
-    thread = threading.Thread(target=OnceTasks(first).once, args=("x", train, lambda: [first.dense_file]))
+    thread = threading.Thread(target=do_once, args=(first, "x", train, lambda: [first.dense_file]))
     thread.start()
     assert started.wait(timeout=60)
-    OnceTasks(second, on_wait=lambda _name: waited.set()).once("x", never, list)
+    do_once(second, "x", never, list, emit=lambda _event: waited.set())
     thread.join()
     assert second.dense_file.read_bytes() == b"weights"
 
@@ -352,34 +346,33 @@ def test_if_two_machines_do_a_task_the_first_result_counts(database: str, server
     def train() -> None:
         server.stop()
         server.start()
-        assert OnceTasks(second).once("x", lambda: write(second), lambda: [second.dense_file])
+        assert do_once(second, "x", lambda: write(second), lambda: [second.dense_file])
         write(first)
 
-    assert not OnceTasks(first).once("x", train, lambda: [first.dense_file])
+    assert not do_once(first, "x", train, lambda: [first.dense_file])
     assert (first.dense_file.read_text(), second.dense_file.read_text()) == ("b", "b")
 
 
 def test_a_stop_ends_the_waiting_for_another_machine(database: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "joint", Shared(storage_address(database)))
-    stops: list[str] = []
-    waiting = OnceTasks(run, lambda: bool(stops), stops.append)
+    stops: list[Event] = []
 
     def train() -> None:
         with pytest.raises(StopRequestedError):
-            waiting.once("x", lambda: None, list)
+            do_once(run, "x", lambda: None, list, lambda: bool(stops), stops.append)
 
-    OnceTasks(run).once("x", train, list)
-    assert stops == ["x"]
+    do_once(run, "x", train, list)
+    assert stops == [Note("waiting for another machine to finish: x")]
 
 
 CRASHES = """
 import os, sys
 from pathlib import Path
-from sca_search.study.once import OnceTasks
+from sca_search.study.artifacts import do_once
 from sca_search.runs.folder import RunFolder
 from sca_search.config.storage_url import Shared
 
-OnceTasks(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2]))).once("x", lambda: os._exit(9), list)
+do_once(RunFolder(Path(sys.argv[1]), Shared(sys.argv[2])), "x", lambda: os._exit(9), list)
 """
 
 
@@ -388,5 +381,5 @@ def test_a_task_whose_process_crashed_is_done_by_another(database: str, tmp_path
     crashed = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path / "joint"), address], check=False)
     assert crashed.returncode == 9
     done: list[int] = []
-    OnceTasks(RunFolder(tmp_path / "joint", Shared(address))).once("x", lambda: done.append(1), list)
+    do_once(RunFolder(tmp_path / "joint", Shared(address)), "x", lambda: done.append(1), list)
     assert done == [1]

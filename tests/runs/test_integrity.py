@@ -150,7 +150,7 @@ def test_code_in_an_export_is_not_run(run, sent: Path) -> None:
 
 
 def test_a_network_of_ones_own_beside_the_runs_is_still_made(run, sent: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from sca_search.models.lenet import lenet_small as net\n")
+    (tmp_path / "mine.py").write_text("from sca_search.models.builtin import resnet20 as net\n")
     put(sent / "study.toml", 'name = "lenet-small"', f'name = "{tmp_path}/mine.py:net"')
     assert RunFolder(sent).spec().model.label == "mine.py:net"
 
@@ -204,7 +204,6 @@ STUDY += ("--threads", "1", "--train-limit", "100", "--batch", "10", "--out", ".
         "UPDATE trial_user_attributes SET value_json = '1.5' WHERE key = 'candidate'",
         "UPDATE trial_user_attributes SET value_json = '[' WHERE key = 'loss'",
         "UPDATE trial_user_attributes SET value_json = '2' WHERE key = 'planned_sparsity'",
-        "UPDATE trial_user_attributes SET value_json = '[{}]' WHERE key = 'observed'",
         "DELETE FROM trial_user_attributes WHERE key = 'candidate'",
         "UPDATE trials SET number = -1 WHERE trial_id = 1",
         "DROP TABLE trial_user_attributes",

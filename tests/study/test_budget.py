@@ -113,8 +113,8 @@ def test_sparsest_within_a_budget_is_planned_no_further_than_the_floors() -> Non
 
 
 def test_budgets_that_hold_without_zeros_are_listed() -> None:
-    assert BUDGETS.met_without_zeros(GoalSpec(max_latency_ms=11.5)) == ["latency"]
-    assert BUDGETS.met_without_zeros(GoalSpec(max_latency_ms=10.5)) == []
+    assert BUDGETS.met_without_zeros(GoalSpec(max_latency_ms=11.5)) == ("latency",)
+    assert BUDGETS.met_without_zeros(GoalSpec(max_latency_ms=10.5)) == ()
 
 
 @pytest.mark.parametrize(

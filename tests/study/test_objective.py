@@ -29,7 +29,6 @@ from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import (
     fill_queue,
     has_waiting,
-    observations,
     open_study,
     promote,
     requeue,
@@ -42,7 +41,6 @@ from sca_search.study.sampler import PlannedSampler
 from sca_search.study.setup import StudyContext, make_task
 from sca_search.study.space import Space
 from sca_search.system.signals import StopWhen
-from sca_search.ternary.prior_correction import Observation
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.train import train_candidate, train_dense
 
@@ -290,16 +288,16 @@ def test_where_all_go_on_nobody_is_promoted(study, tmp_path):
     assert promote(study, halving(keep=1.0)) == 0
 
 
-def test_a_candidate_is_put_back_with_its_values_rungs_and_what_it_asked_for(study):
+def test_a_candidate_is_put_back_with_its_values_rungs_and_split(study):
     space = space_of(trials=1)
     fill_queue(study, space)
     trial = study.ask()
     space.sample(trial, 0.5, seed=0)
-    for name, value in {"rung.5": 0.25, "asked": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
+    for name, value in {"rung.5": 0.25, "split": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
         trial.set_user_attr(name, value)
     requeue(study, trial)
     (queued,) = study.get_trials(states=(TrialState.WAITING,))
-    kept = {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "asked": {"fc1": 0.6}}
+    kept = {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "split": {"fc1": 0.6}}
     assert queued.user_attrs == kept | {"resumes": True}
     assert queued.system_attrs["fixed_params"] == trial.params
 
@@ -328,12 +326,12 @@ def start(task):
 class Studio:
     """A run folder with its study, ready to work; every epoch that it hears of is noted."""
 
-    def __init__(self, folder, task, start, spec, given_prior=(), fails_at=None, study=None):
+    def __init__(self, folder, task, start, spec, fails_at=None, study=None):
         self.run, self.space = RunFolder(folder), Space(spec, task.layer_shapes)
         sampler = PlannedSampler(spec.seed, self.space.first_guess())
         self.study = study or optuna.create_study(directions=["maximize"] * 2, sampler=sampler)
         self.epochs, self.notes, self.fails_at = [], [], fails_at
-        context = StudyContext(self.run, task, start, self.space, prior=given_prior)
+        context = StudyContext(self.run, task, start, self.space)
         self.objective = Objective(context, self.on_event)
 
     def on_event(self, event):
@@ -384,18 +382,22 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     assert waiting(studio.study) == [8]
 
 
-@pytest.mark.parametrize("where", ["keep", "facts"])
+@pytest.mark.parametrize("where", ["sca_search.study.objective.keep", "optuna.Trial.set_user_attr"])
 def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
     tmp_path, task, start, where, monkeypatch
 ):
     """A disk or a database that fails when all is trained: before the files are written, and before the end is told."""
     studio = Studio(tmp_path, task, start, digits_spec(trials=1, checkpoint_every=0.001, refits=0))
 
-    def fails(*_arguments, **_options):
-        raise StorageError("no room")
+    set_user_attr = optuna.Trial.set_user_attr
+
+    def fails(*arguments, **_options):
+        if where.endswith("keep") or arguments[1] == "images":
+            raise StorageError("no room")
+        set_user_attr(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"sca_search.study.objective.{where}", fails)
+        patched.setattr(where, fails)
         with pytest.raises(StorageError):
             studio.work()
     assert studio.run.checkpoint(0).exists()
@@ -532,42 +534,6 @@ def test_what_code_of_a_users_own_says_is_kept_without_passwords(tmp_path, task,
     work(studio.study, objective, lambda: has_waiting(studio.study))
     (row,) = rows(studio.study)
     assert (row["state"], row["reason"]) == ("failed", "own.py: failed at postgresql://me:***@db/x")
-
-
-# What trials leave for each other
-
-
-def test_a_finished_trial_tells_what_each_layer_was_asked_for_and_reached(tmp_path, task, start):
-    studio = Studio(tmp_path, task, start, digits_spec("paper", trials=1))
-    studio.work()
-    record = studio.record(0)
-    strength = Candidate.model_validate(record["candidate"]).strength_of("fc1", 2)
-    assert observations(studio.study) == [
-        Observation(layer, 0.9, record["reached"][layer], strength) for layer in ("conv2", "fc1")
-    ]
-
-
-def shifted(sparsity, by):
-    return 1 / (1 + np.exp(-(np.log(sparsity / (1 - sparsity)) + by)))
-
-
-@pytest.mark.parametrize("correction", [True, False])
-def test_what_another_study_reached_corrects_what_is_asked_for(tmp_path, task, start, correction):
-    """fc1 reached too much wherever it was looked at, conv2 what it was asked for."""
-    strengths = (30.0, 100.0, 300.0)
-    seen = [Observation("fc1", s, shifted(s, 1.0), x) for s in (0.7, 0.85, 0.95) for x in strengths]
-    seen += [Observation("conv2", s, s, x) for s in (0.7, 0.85, 0.95) for x in strengths]
-    spec = digits_spec("paper", trials=1, correction=correction)
-    studio = Studio(tmp_path, task, start, spec, given_prior=tuple(seen))
-    studio.work()
-    asked = studio.record(0)["candidate"]["asked"]
-    if not correction:
-        assert asked == {}
-        return
-    # To reach 0.9 from there, a log-odds of 1 less is asked for, or a little more where it is not quite believed.
-    assert asked["conv2"] == 0.9
-    assert shifted(0.9, -1.0) - 0.01 <= asked["fc1"] <= shifted(0.9, -0.7)
-    assert [each.asked for each in observations(studio.study)] == [asked["conv2"], asked["fc1"]]
 
 
 # Rows

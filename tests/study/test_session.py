@@ -12,7 +12,8 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import LimitError
 from sca_search.runs.folder import new_run
 from sca_search.study.events import Note, TrialEnded
-from sca_search.study.session import _within, run_study
+from sca_search.study.results import within
+from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 from sca_search.system.signals import NEVER, StopWhen
 from sca_search.training.fit import StopRequestedError
@@ -78,10 +79,10 @@ def test_a_refit_that_fails_is_told_and_left_out(tmp_path, how, reason) -> None:
 
 
 def test_a_refit_has_the_time_of_a_trial() -> None:
-    assert _within(60.0, StopWhen(lambda: True)).is_set()
-    assert not _within(None, NEVER).is_set()
+    assert within(60.0, StopWhen(lambda: True)).is_set()
+    assert not within(None, NEVER).is_set()
     with pytest.raises(LimitError, match=r"took longer than its 0 s"):
-        _within(0.0, NEVER).is_set()
+        within(0.0, NEVER).is_set()
 
 
 def test_a_stop_in_the_midst_of_a_split_is_answered_before_the_next_batch() -> None:

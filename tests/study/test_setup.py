@@ -5,22 +5,20 @@ import json
 import pytest
 import torch
 
+from sca_search.config.costs import COST_METRICS
 from sca_search.config.study import StudySpec
 from sca_search.errors import SpecError
+from sca_search.export.latency.model import LatencyModel, LayerLatency
 from sca_search.runs.folder import RunFolder
-from sca_search.study import setup
+from sca_search.study import budgets
+from sca_search.study.budgets import prepare_costs
 from sca_search.study.setup import (
     StudyContext,
     build_context,
     make_task,
-    prepare_costs,
     read_context,
     warm_start,
 )
-from sca_search.ternary.prior_correction import Observation
-from sca_search.ternary.prior_file import write_prior
-
-SEEN = [Observation("conv2", 0.5, 0.49, 10.0), Observation("fc1", 0.9, 0.95, 3.0)]
 
 
 def spec_of(**tables):
@@ -72,38 +70,6 @@ def test_a_target_at_the_floors_is_possible():
     assert [layer.least_nonzeros for layer in task.layer_shapes] == [64, 128]
 
 
-def test_a_prior_of_another_network_is_refused(tmp_path, task):
-    path = tmp_path / "prior.json"
-    write_prior(path, "sharpened", task.layer_shapes[:1], SEEN[:1])
-    with pytest.raises(SpecError, match="the prior must be of this study's layers"):
-        make_task(spec_of(search={"prior": path}))
-
-
-# The prior that a study starts from
-
-
-def test_a_given_prior_is_copied_into_the_run(tmp_path, run, task):
-    path = tmp_path / "elsewhere.json"
-    write_prior(path, "sharpened", task.layer_shapes, SEEN)
-    spec = spec_of(search={"prior": path})
-    assert build_context(run, spec, task).prior == tuple(SEEN)
-    path.unlink()  # what becomes of the other run does not matter any more
-    assert read_context(run, spec, task).prior == tuple(SEEN)
-
-
-def test_a_prior_is_taken_once(tmp_path, run, task):
-    path = tmp_path / "elsewhere.json"
-    write_prior(path, "sharpened", task.layer_shapes, SEEN)
-    build_context(run, spec_of(search={"prior": path}), task)
-    write_prior(path, "sharpened", task.layer_shapes, SEEN[:1])
-    assert build_context(run, spec_of(search={"prior": path}), task).prior == tuple(SEEN)
-
-
-def test_without_a_given_prior_there_is_none(run, task):
-    assert build_context(run, spec_of(), task).prior == ()
-    assert not run.given_prior_file.exists()
-
-
 # The warm start and the layers' sensitivity
 
 
@@ -148,16 +114,35 @@ def test_the_files_of_a_context_give_the_same_one(run, task):
     read = read_context(run, spec_of(), task)
     assert same_state(built, read)
     assert torch.equal(built.warm_start.teacher_logits, read.warm_start.teacher_logits)
-    assert (built.space, built.prior, built.warm_start.score) == (read.space, read.prior, read.warm_start.score)
+    assert (built.space, built.warm_start.score) == (read.space, read.warm_start.score)
 
 
 def test_the_network_is_traced_once_for_all_that_a_budget_needs(run, task, monkeypatch):
     traced = []
-    graph = setup.calibration_graph(task)
-    monkeypatch.setattr(setup, "calibration_graph", lambda _task: traced.append(None) or graph)
+    graph = budgets.calibration_graph(task)
+    monkeypatch.setattr(budgets, "calibration_graph", lambda _task: traced.append(None) or graph)
     spec = spec_of(goal={"target_sparsity": None, "max_kb": 12.0})
     costs = prepare_costs(spec, task, None)
     context = build_context(run, spec, task, costs)
     assert len(traced) == 1
     assert context.space.budgets is costs.budgets
     assert context.cost_meter is costs.meter
+
+
+def test_every_cost_metric_is_predicted_and_measured(task, monkeypatch):
+    graph = budgets.calibration_graph(task)
+    monkeypatch.setattr(budgets, "graph_of", lambda _task, _model: graph)
+    layers = {
+        budgets.record_name(layer.name): LayerLatency(
+            layer.name, layer.weights, (1, layer.weights), (2.0, 8.0), ("", "")
+        )
+        for layer in task.layer_shapes
+    }
+    latency = LatencyModel(1.0, layers, 0.0, {})
+    keys = [metric.key for metric in COST_METRICS]
+    assert list(budgets.budgets_of(task, graph, latency).models) == keys
+    assert list(budgets.budgets_of(task, graph, None).models) == keys[1:]
+    costs = budgets.CostMeter(latency, is_timed=False)(task.make_model(), task)
+    assert list(costs.figures) == keys
+    assert {name: list(values) for name, values in costs.layers.items()} == dict.fromkeys(("conv2", "fc1"), keys[:1])
+    assert list(budgets.CostMeter()(task.make_model(), task).figures) == keys[1:]

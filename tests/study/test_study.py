@@ -155,29 +155,6 @@ def test_trials_tell_of_their_rungs(tiny_run: tuple[Path, str]) -> None:
     assert summary["rungs"] == {}  # three are too few to say how well it foretold
 
 
-def test_run_leaves_its_prior(tiny_run: tuple[Path, str]) -> None:
-    run, _ = tiny_run
-    prior = json.loads((run / "prior.json").read_text())
-    assert (prior["format"], prior["version"], prior["form"]) == ("sca-search/prior", 1, "sharpened")
-    assert prior["layers"] == {"conv2": [32, 16, 5, 5], "fc1": [64, 128]}
-    records = [json.loads((run / "candidates" / f"00{n}" / "candidate.json").read_text()) for n in range(3)]
-    asked = [record["candidate"]["split"] | record["candidate"]["asked"] for record in records]
-    assert [(each["layer"], each["asked"], each["reached"]) for each in prior["observations"]] == [
-        (layer, asked[number][layer], records[number]["reached"][layer]) for number in range(3) for layer in asked[0]
-    ]
-
-
-@pytest.mark.e2e
-def test_a_run_starts_from_the_prior_of_another(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
-    short = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--train-limit", "100")
-    given = tiny_run[0] / "prior.json"
-    done = run("--prior", str(given), "--name", "second", *short)
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs" / "second"
-    assert json.loads((folder / "given-prior.json").read_text()) == json.loads(given.read_text())
-    assert len(json.loads((folder / "prior.json").read_text())["observations"]) == 2
-
-
 def test_history_records_soft_rounded_and_gap_each_epoch(tiny_run: tuple[Path, str]) -> None:
     run, _ = tiny_run
     history = pd.read_csv(run / "candidates" / "000" / "history.csv")

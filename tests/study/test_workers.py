@@ -17,8 +17,9 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.events import Note, ignore
 from sca_search.study.heartbeat import OWNER, owner_name
 from sca_search.study.queue import fill_queue, open_study
+from sca_search.study.session import needs_processes
 from sca_search.study.space import Space
-from sca_search.study.workers import _FINISH, LocalWorkers, _Ready, _Worker, device_of, needs_processes, resident_bytes
+from sca_search.study.workers import _FINISH, LocalWorkers, _Ready, _Worker, device_of, resident_bytes
 from sca_search.system.signals import NEVER
 from sca_search.ternary.allocation import LayerShape
 from sca_search.training.fit import make_trainer

@@ -19,8 +19,9 @@ from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.source import stamped_steps, write_c
 from sca_search.export.graph.records import INPUT, Graph, TestVectors
 from sca_search.export.graph.reference import evaluate
+from sca_search.export.latency.model import latency_model
 from sca_search.export.latency.program import kernels_hash, network_hash
-from sca_search.export.latency.table import read_latency_table
+from sca_search.export.latency.table import read_calibration
 from sca_search.export.metadata import read_metadata
 from sca_search.export.onnx.write import count_zeros_onnx, write_onnx
 from sca_search.export.packed.format import packed_bytes, read_packed
@@ -28,8 +29,6 @@ from sca_search.export.packed.test_vectors import on_grid, read_vectors, write_v
 from sca_search.export.state_dict import load_plain
 from sca_search.models.weights import read_weights
 from sca_search.ternary.allocation import LayerShape
-from sca_search.ternary.prior_correction import Observation
-from sca_search.ternary.prior_file import read_prior, write_prior
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.support.fuzzing import Mutator, Reader, through
 from tests.support.hostile_runs import BYTES, JSON, RUN, TENSORS, TEXT, run_readers
@@ -167,17 +166,10 @@ def _facts() -> bytes:
 
 def _study_files(folder: Path) -> list[Reader]:
     graph = _small_graph()
-    write_prior(folder / "prior.json", "paper", LAYERS, [Observation("conv2", 0.5, 0.49, 10.0)])
     study = (RUN / "study.toml").read_bytes()
     return [
         Reader("study file", study, through(folder / "study.toml", lambda path: resolve(path, {}).to_toml()), TEXT),
         Reader("recipe", RECIPE, through(folder / "recipe.toml", _point), TEXT),
-        Reader(
-            "prior",
-            (folder / "prior.json").read_bytes(),
-            through(folder / "p.json", lambda path: read_prior(path, "paper", LAYERS)),
-            JSON,
-        ),
         Reader(
             "latency table",
             json.dumps(_latencies(graph)).encode(),
@@ -198,7 +190,7 @@ def _point(path: Path) -> Candidate:
 
 def _asked(path: Path, graph: Graph) -> float:
     """A latency table, and its model at half of the weights."""
-    model = read_latency_table(path, graph)
+    model = latency_model(read_calibration(path, graph))
     return model.predict_us({name: layer.weights / 2 for name, layer in model.layers.items()})
 
 

@@ -36,9 +36,6 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
     pd.DataFrame(rows).to_csv(target / "trials.csv", index=False)
     spec = (target / "study.toml").read_text()
     (target / "study.toml").write_text(spec.replace(f"trials = {len(table)}", f"trials = {trials}"))
-    prior = json.loads((source / "prior.json").read_text())
-    prior["observations"] = (prior["observations"] * (trials // len(real) + 1))[: trials * len(prior["layers"])]
-    (target / "prior.json").write_text(json.dumps(prior))
     return target
 
 

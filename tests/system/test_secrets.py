@@ -158,7 +158,7 @@ def test_a_command_with_a_url_in_the_wrong_place_shows_no_password_and_writes_no
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["out", "name", "data.name", "model.skip", "search.prior", "unknown"])
+@pytest.mark.parametrize("place", ["out", "name", "data.name", "model.skip", "search.latency_table", "unknown"])
 def test_a_study_file_with_such_a_url_is_rejected(run, place: str, tmp_path: Path) -> None:
     table, _, key = place.rpartition(".")
     value = f'["fc", "postgresql://me:{"a" * 300}{SECRET}@db/x"]' if key == "skip" else f'"{ADDRESSES[0]}"'

@@ -197,11 +197,10 @@ def test_only_the_layer_whose_pull_is_late_waits_with_its_alpha():
     assert control.alphas() == pytest.approx({"1": early, "4": late}, rel=1e-5)
 
 
-def test_prior_is_requested_what_the_candidate_asks():
-    """Where earlier trials say that asking for more reaches the plan."""
+def test_prior_is_evaluated_at_the_planned_sparsity_of_each_layer():
     model = network("paper")
     thetas = numpy_latents(model)
-    control = LayerSchedules(model, candidate(form="paper", asked={"4": 0.75}, split={"4": 0.7}))
+    control = LayerSchedules(model, candidate(form="paper", split={"4": 0.75}))
     expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.75)}
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
 

@@ -89,9 +89,9 @@ class LayerSchedules:
         self._steps += 1
 
     def _set_alpha_by_prior(self, layer: str, fraction: float = 1.0) -> None:
-        asked = fraction * self.candidate.asked_of(layer)
+        planned = fraction * self.candidate.sparsity_of(layer)
         weight = self._weights[layer]
-        weight.alpha = alpha_for_sparsity(self._latents[layer], asked, near=threshold_of_alpha(weight.alpha))
+        weight.alpha = alpha_for_sparsity(self._latents[layer], planned, near=threshold_of_alpha(weight.alpha))
 
     def finish(self) -> None:
         """At the end of training: a tracked α must match the final weights, not those some steps ago."""
