@@ -42,7 +42,6 @@ from sca_search.export.latency.bench import (
     adds_of,
     bench_engines,
     c_engine,
-    of_timings,
     onnx_rivals,
 )
 from sca_search.export.latency.onnx_engines import float_model
@@ -127,7 +126,7 @@ def _cell(name: str, sparsity: float, arguments: argparse.Namespace) -> Cell:
     rivals, missing = onnx_rivals(graph, vectors)
     assert not missing, missing
     engines += rivals
-    bench = of_timings(engines, bench_engines(engines, arguments.seconds), adds_of(graph), (), "")
+    bench = bench_engines(engines, arguments.seconds, adds_of(graph))
     cell = {"network": name, "sparsity": sparsity, "init_ms": _init_ms(models[_main_build()])} | bench.as_json()
     if arguments.deepsparse:
         cell["deepsparse_us"] = _deepsparse(arguments.deepsparse, graph)

@@ -121,7 +121,7 @@ def full_table(rows: list[Row]) -> str:
         [
             row.network,
             f"{row.sparsity:g}",
-            f"{row.size.weights:,}",
+            f"{row.size.int8:,}",
             *row.ternary_cells,
             f"{row.size.packed / row.size.bound - 1:.2%}",
             _kilobytes(row.size.fp32 + row.size.others),

@@ -44,23 +44,15 @@ __all__ = [
 ]
 
 # Imported on first access: nearly all need torch, which `--help` and `compile` must not import.
+_PLACES = {
+    "api.callback": ("TernaryCallback",),
+    "api.loop": ("Control", "bake", "export_baked", "regularizer", "sparsity", "ternarize", "ternary_layers"),
+    "api.study": ("Found", "Result", "search"),
+    "export.open": ("load",),
+}
 __getattr__ = lazy_names(
     __name__,
-    {
-        "Control": "api.loop",
-        "Found": "api.study",
-        "Result": "api.study",
-        "TernaryCallback": "api.callback",
-        "bake": "api.loop",
-        "compile": "export.c.library:compile_model",
-        "export_baked": "api.loop",
-        "load": "export.open",
-        "regularizer": "api.loop",
-        "search": "api.study",
-        "sparsity": "api.loop",
-        "ternarize": "api.loop",
-        "ternary_layers": "api.loop",
-    },
+    {name: place for place, names in _PLACES.items() for name in names} | {"compile": "export.c.library:compile_model"},
 )
 
 

@@ -48,12 +48,7 @@ class TernaryCallback(lightning.Callback):
         self.form: Form = form
         self.wdr_strength = wdr_strength
         self.frozen_fraction = frozen_fraction
-        self.choice: dict[str, Any] = {
-            "skip": skip,
-            "only": only,
-            "keep_first": keep_first,
-            "keep_last": keep_last,
-        }
+        self.choice: dict[str, Any] = {"skip": skip, "only": only, "keep_first": keep_first, "keep_last": keep_last}
         self._control: Control | None = None
         self._loaded: dict[str, Any] = {}
 
@@ -67,15 +62,9 @@ class TernaryCallback(lightning.Callback):
         steps = trainer.estimated_stepping_batches
         if not math.isfinite(steps):
             raise ModelError("TernaryCallback: the training must have an end (max_epochs or max_steps), it has none")
-        optimizers = trainer.optimizers
-        optimizer = optimizers[0] if len(optimizers) == 1 and not self._loaded else None
-        self._control = Control(
-            pl_module,
-            int(steps),
-            optimizer=optimizer,
-            wdr_strength=self.wdr_strength,
-            frozen_fraction=self.frozen_fraction,
-        )
+        optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 and not self._loaded else None
+        how: dict[str, Any] = {"wdr_strength": self.wdr_strength, "frozen_fraction": self.frozen_fraction}
+        self._control = Control(pl_module, int(steps), optimizer=optimizer, **how)
         if self._loaded:
             self._control.resume(0, self._loaded["scale"], self._loaded["is_fixed"])
 

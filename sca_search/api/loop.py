@@ -30,19 +30,9 @@ from sca_search.models.attention import open_attention
 from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
 from sca_search.models.scales import put_output_scales
 from sca_search.study.space import Space
+from sca_search.ternary import parametrize
 from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.exact import Floor, exact_trits
-from sca_search.ternary.parametrize import (
-    bake_trits,
-    latents,
-    nearest_trits_of,
-    parametrize_layers,
-    soft_weights,
-    ternary_weights,
-    total,
-    wdr,
-    zero_counts,
-)
 from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
 
 # Adam moves a parameter by about its learning rate per step: that of Θ, relative to its size, in a study's first trial.
@@ -69,16 +59,16 @@ def ternarize(
     """
     if not 0.0 <= target_sparsity < 1.0:
         raise ModelError(f"ternarize: target_sparsity must be at least 0 and below 1, got {target_sparsity}")
-    if ternary_weights(model):
+    if parametrize.ternary_weights(model):
         raise ModelError("ternarize: the network is ternarized already")
     model = open_attention(model)
     layers = defined_layers(model) if example is None else weight_layers(model, tuple(example.shape[1:]))
     choices = choose_layers(layers, keep_first=keep_first, keep_last=keep_last, skip=skip, only=only)
     chosen = [choice.layer for choice in choices if choice.ternary]
     put_output_scales(model, [layer.name for layer in chosen if not layer.scale_is_free])
-    parametrize_layers(model, dict.fromkeys((layer.name for layer in chosen), START_SPREAD), form)
-    thetas = latents(model)
-    for name, weight in ternary_weights(model).items():
+    parametrize.parametrize_layers(model, dict.fromkeys((layer.name for layer in chosen), START_SPREAD), form)
+    thetas = parametrize.latents(model)
+    for name, weight in parametrize.ternary_weights(model).items():
         weight.planned_sparsity = target_sparsity
         weight.alpha = alpha_for_sparsity(thetas[name], target_sparsity)
         weight.wdr_strength = 1.0  # until a control changes it, the regularizer is R itself
@@ -87,11 +77,11 @@ def ternarize(
 
 def regularizer(model: nn.Module) -> Tensor:
     """Σ λ R over the ternary layers, R = Σ (α − W²) W²; λ is 1 without a control, which gives the paper's R."""
-    weights, thetas = ternary_weights(model), latents(model)
+    weights, thetas = parametrize.ternary_weights(model), parametrize.latents(model)
     if not weights:
         raise ModelError("regularizer: the network has no ternary layer; call ternarize first")
     terms = [
-        weight.wdr_strength * wdr(weight.soft(thetas[name]), weight.alpha_of_soft())
+        weight.wdr_strength * parametrize.wdr(weight.soft(thetas[name]), weight.alpha_of_soft())
         for name, weight in weights.items()
         if weight.wdr_strength and not weight.fixed
     ]
@@ -100,66 +90,50 @@ def regularizer(model: nn.Module) -> Tensor:
 
 def ternary_layers(model: nn.Module) -> tuple[str, ...]:
     """The names of the ternary layers, of a ternarized or baked network."""
-    ternarized = ternary_weights(model)
-    if ternarized:
-        return tuple(ternarized)
-    return tuple(name for name, weight in _plain_weights(model).items() if _is_ternary(weight))
+    return tuple(parametrize.ternary_weights(model) or _baked(model))
 
 
 def sparsity(model: nn.Module) -> float:
     """The fraction of zeros: of a ternarized network if it were rounded now, or of a baked one."""
-    if ternary_weights(model):
-        trits = nearest_trits_of(model)
-    else:
-        plain = _plain_weights(model)
-        trits = {name: plain[name] for name in ternary_layers(model)}
-    count = total(zero_counts(trits))
+    trits = parametrize.nearest_trits_of(model) if parametrize.ternary_weights(model) else _baked(model)
+    count = parametrize.total(parametrize.zero_counts(trits))
     if not count.weights:
         raise ModelError("sparsity: the network has no ternary layer")
     return count.sparsity
 
 
-def _plain_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: module.weight.detach() for name, module in model.named_modules() if isinstance(module, WEIGHT_LAYERS)}
-
-
-def _is_ternary(weight: Tensor) -> bool:
-    return bool(((weight == 0) | (weight.abs() == 1)).all())
+def _baked(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that are all in {-1, 0, +1}."""
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, WEIGHT_LAYERS)]
+    plain = {name: layer.weight.detach() for name, layer in layers}
+    return {name: weight for name, weight in plain.items() if ((weight == 0) | (weight.abs() == 1)).all()}
 
 
 def bake(model: nn.Module) -> nn.Module:
     """Leave plain, frozen weights in {-1, 0, +1}, in place, with exactly the target sparsity of `ternarize`."""
-    if not ternary_weights(model):
+    if not parametrize.ternary_weights(model):
         raise ModelError("bake: the network has no ternary layer; call ternarize first")
-    return bake_trits(model, _final_trits(model))
-
-
-def _fix(model: nn.Module) -> None:
-    """Set Θ to the trits that `bake` would give, and stop training it."""
-    thetas = latents(model)
-    with torch.no_grad():
-        for name, trits in _final_trits(model).items():
-            thetas[name].copy_(trits)
-    _mark_fixed(model)
+    return parametrize.bake_trits(model, _final_trits(model))
 
 
 def _mark_fixed(model: nn.Module) -> None:
-    for latent in latents(model).values():
+    for latent in parametrize.latents(model).values():
         latent.requires_grad_(False)
         latent.grad = None  # else an optimizer would move it once more
-    for weight in ternary_weights(model).values():
+    for weight in parametrize.ternary_weights(model).values():
         weight.fixed = True
 
 
 def _final_trits(model: nn.Module) -> dict[str, Tensor]:
-    weights = ternary_weights(model)
-    thetas = {name: latent.detach() for name, latent in latents(model).items()}
+    weights = parametrize.ternary_weights(model)
+    thetas = {name: latent.detach() for name, latent in parametrize.latents(model).items()}
     if all(weight.fixed for weight in weights.values()):
         return thetas
     count = sum(theta.numel() for theta in thetas.values())
     zeros = math.fsum(thetas[name].numel() * (weight.planned_sparsity or 0.0) for name, weight in weights.items())
     thresholds = {name: weight.threshold for name, weight in weights.items()}
-    return exact_trits(thetas, soft_weights(model), thresholds, zeros_for_sparsity(zeros / count, count), Floor()).trits
+    wanted = zeros_for_sparsity(zeros / count, count)
+    return exact_trits(thetas, parametrize.soft_weights(model), thresholds, wanted, Floor()).trits
 
 
 class Control:
@@ -179,7 +153,7 @@ class Control:
         wdr_strength: float | None = None,
         frozen_fraction: float = 0.2,
     ) -> None:
-        weights = ternary_weights(model)
+        weights = parametrize.ternary_weights(model)
         if not weights:
             raise ModelError("Control: the network has no ternary layer; call ternarize first")
         if steps < 1:
@@ -193,11 +167,14 @@ class Control:
         self.steps = steps
         self.done = 0
         self.ternary_fraction = 1.0 - frozen_fraction
-        self.scale = 1.0
         self._candidate = _first_candidate(first.form, first.planned_sparsity or 0.0, wdr_strength)
-        self._schedules = LayerSchedules(model, self._candidate)
+        self._schedule_at(1.0)
         if optimizer is not None and first.form == "sharpened":
-            self._rescale(relative_scale(optimizer))
+            scale = relative_scale(optimizer)
+            with torch.no_grad():
+                for latent in parametrize.latents(model).values():
+                    latent.mul_(scale)
+            self._schedule_at(scale)
 
     def step(self) -> None:
         """Call before each training step."""
@@ -210,25 +187,29 @@ class Control:
             return
         if fraction >= self.ternary_fraction:
             self._schedules.finish()
-            _fix(self.model)
+            thetas = parametrize.latents(self.model)
+            with torch.no_grad():
+                for name, trits in _final_trits(self.model).items():  # those that `bake` would give
+                    thetas[name].copy_(trits)
+            _mark_fixed(self.model)
         else:
             self._schedules.update(fraction / self.ternary_fraction)
 
     @property
     def is_fixed(self) -> bool:
         """Whether the trits are final."""
-        return all(weight.fixed for weight in ternary_weights(self.model).values())
-
-    @torch.no_grad()
-    def _rescale(self, scale: float) -> None:
-        """Multiply Θ by a factor and divide sharpness by it."""
-        for latent in latents(self.model).values():
-            latent.mul_(scale)
-        self._schedule_at(scale)
+        return all(weight.fixed for weight in parametrize.ternary_weights(self.model).values())
 
     def _schedule_at(self, scale: float) -> None:
+        """Divide the candidate's sharpness by the factor of Θ."""
         self.scale = scale
-        self._schedules = LayerSchedules(self.model, _sharper(self._candidate, 1.0 / scale))
+        candidate, factor = self._candidate, 1.0 / scale
+        ramp, widest = candidate.sharpness, candidate.gradient_sharpness
+        if isinstance(ramp, Ramp):
+            sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
+            changed = {"sharpness": sharpness, "gradient_sharpness": widest and widest * factor}
+            candidate = candidate.model_copy(update=changed)
+        self._schedules = LayerSchedules(self.model, candidate)
 
     def resume(self, done: int, scale: float, is_fixed: bool) -> None:
         """Continue with a network that was loaded from a checkpoint."""
@@ -244,14 +225,6 @@ def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | N
     candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
     schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
     return candidate.model_copy(update={"strength": schedule})
-
-
-def _sharper(candidate: Candidate, factor: float) -> Candidate:
-    ramp, widest = candidate.sharpness, candidate.gradient_sharpness
-    if not isinstance(ramp, Ramp):
-        return candidate
-    sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
-    return candidate.model_copy(update={"sharpness": sharpness, "gradient_sharpness": widest and widest * factor})
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:
@@ -282,7 +255,7 @@ def export_baked(
     integer activations are computed from it. `names` are those of the outputs; `options` are those of the command:
     half, int2, tune, stored, activations, seconds.
     """
-    if ternary_weights(model):
+    if parametrize.ternary_weights(model):
         raise ExportError("export_baked: the network still has latents; call bake first")
     layers = ternary_layers(model)
     if not layers:

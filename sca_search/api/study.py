@@ -64,8 +64,8 @@ def search(
         )
     console = SafeConsole(quiet=not progress)
     with StudyDisplay(console) as display:
-        command, listeners = ["(from Python)"], (PageWriter(), display)
-        finished = run_search(spec, command, listeners, source, resume=resume, say=console.print)
+        listeners = (PageWriter(), display)
+        finished = run_search(spec, ["(from Python)"], listeners, source, resume=resume, say=console.print)
     if finished.stopped:
         raise KeyboardInterrupt(f"{finished.run.path}: stopped; the same call with resume=True continues")
     return Result(finished.run.path, source)
@@ -107,11 +107,11 @@ class Result:
     @property
     def chosen(self) -> "Found":
         """The network of the chosen trial; RunError where no trial meets the goal."""
-        spec = RunFolder(self.path).spec()
-        metric = RunFolder(self.path).metric
-        number = chosen_trial(self.trials, spec.goal, metric)
+        run = RunFolder(self.path)
+        goal = run.spec().goal
+        number = chosen_trial(self.trials, goal, run.metric)
         if number is None:
-            raise RunError(f"{self.path}: {unmet(self.trials, spec.goal, metric)}")
+            raise RunError(f"{self.path}: {unmet(self.trials, goal, run.metric)}")
         return self.trial(number)
 
     def trial(self, number: int) -> "Found":

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import sys
 from typing import Any, NoReturn
 
@@ -12,13 +13,7 @@ from sca_search.cli.compare import compare_command
 from sca_search.cli.completion import NO_COMMAND
 from sca_search.cli.dashboard import dashboard_command, features_command
 from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
-from sca_search.cli.export import (
-    bench_command,
-    calibrate_command,
-    check_command,
-    export_command,
-    verify_command,
-)
+from sca_search.cli.export import bench_command, calibrate_command, check_command, export_command, verify_command
 from sca_search.cli.init import init_command
 from sca_search.cli.options import OUTPUT_FLAGS, Command, output_options
 from sca_search.cli.reproduce import reproduce_command
@@ -65,17 +60,13 @@ class RunByDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # shell completion must not print errors
             require_addresses_in_place(args)
-        words = list(args)
-        first = [words.pop(0) for _ in range(_leading_output_flags(words))]
+        first = list(itertools.takewhile(OUTPUT_FLAGS.__contains__, args))
+        words = args[len(first) :]
         if not words or (words[0] not in self.commands and words[0].partition("=")[0] not in _GROUP_OPTIONS):
             ctx.meta[NO_COMMAND] = not words
             words.insert(0, "run")
         rest: list[str] = super().parse_args(ctx, [words[0], *first, *words[1:]])
         return rest
-
-
-def _leading_output_flags(words: list[str]) -> int:
-    return next((place for place, word in enumerate(words) if word not in OUTPUT_FLAGS), len(words))
 
 
 def _run_help() -> str:

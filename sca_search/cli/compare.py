@@ -23,18 +23,11 @@ if TYPE_CHECKING:
     from sca_search.study.compare import Comparison, MethodResult
 
 _TRIALS = 4
+_SHARED = ("target_sparsity", "data", "data_dir", "train_limit", "model", "trials", "epochs", "dense_epochs", "batch")
 
 
 @study_options(
-    "target_sparsity",
-    "data",
-    "data_dir",
-    "train_limit",
-    "model",
-    "trials",
-    "epochs",
-    "dense_epochs",
-    "batch",
+    *_SHARED,
     "threads",
     "seed",
     target_sparsity="Target sparsity of the methods that can choose it. Default: 0.5.",
@@ -69,11 +62,10 @@ def compare_command(
     base = resolve(study, flags)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
         raise SpecError("compare needs a target sparsity as its only goal: set --target-sparsity")
-    default = base.out / f"compare-{base.base_name}"
+    folder = (out or base.out / f"compare-{base.base_name}").expanduser()
     say("loading torch")
     from sca_search.study.compare import Comparison, chosen_methods
 
-    folder = (out or default).expanduser()
     _run(Comparison(base, chosen_methods(methods), seeds, folder, tuple(sys.argv[1:])), timed)
 
 
@@ -85,64 +77,51 @@ def _run(comparison: "Comparison", timed: bool) -> None:
     with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
         entries, stopped = run_comparison(comparison, say, [PageWriter(), display], stop)
         times = times_ms(comparison, entries, say) if timed and not stopped else {}
-    rows = [_row(method, [each for each in entries if each.method == method], times) for method in comparison.methods]
-    rows = [row for row in rows if row["seeds"]]
+    grouped = {name: [each for each in entries if each.method == name] for name in comparison.methods}
+    rows = [_row(name, found, times.get(name)) for name, found in grouped.items() if found]
     results().print(_table(rows))
     for name, reason in NOT_IMPLEMENTED.items():
-        info().print(f"{name} is not implemented: {reason}.", highlight=False, soft_wrap=True, style="dim")
+        info().print(f"{name} is not implemented: {reason}.", soft_wrap=True, style="dim")
     page = comparison.folder / "comparison.html"
-    runs = [comparison.folder / f"{row['method']}-0" for row in rows]
-    document: dict[str, Any] = {
-        "target_sparsity": comparison.base.goal.target_sparsity,
-        "stopped": stopped,
-        "rows": rows,
-    }
-    if runs:
-        write_page(page, runs)
+    document = {"target_sparsity": comparison.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
+    if rows:
+        write_page(page, [comparison.folder / f"{row['method']}-0" for row in rows])
         write_json_atomic(comparison.folder / "compare.json", document)
-        results().print(f"Dashboard: {page}", highlight=False, soft_wrap=True, markup=False)
-    print_json(document | {"folder": comparison.folder, "page": page if runs else None})
+        results().print(f"Dashboard: {page}", soft_wrap=True)
+    print_json(document | {"folder": comparison.folder, "page": page if rows else None})
     if stopped:
         errors().print("Interrupted. The same command continues.")
         raise typer.Exit(stop.exit_code)
 
 
-def _row(method: str, entries: "Sequence[MethodResult]", times: dict[str, float]) -> dict[str, Any]:
+def _row(method: str, entries: "Sequence[MethodResult]", latency_ms: float | None) -> dict[str, Any]:
     """One method: means over its seeds, and sample standard deviations if there are two or more."""
     row: dict[str, Any] = {"method": method, "weights": METHODS[method].weights, "seeds": len(entries)}
     for name in ("metric", "test_metric", "sparsity", "ternary_bytes", "file_bytes"):
         values = [value for each in entries if (value := getattr(each, name)) is not None]
         row[name] = statistics.fmean(values) if values else None
         row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
-    row["epochs"] = statistics.fmean(each.epochs for each in entries) if entries else None
+    row["epochs"] = statistics.fmean(each.epochs for each in entries)
     row["failed"] = sum(each.failed for each in entries)
-    row["latency_ms"] = times.get(method)
+    row["latency_ms"] = latency_ms
     return row
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(Column("method", no_wrap=True), Column("weights", no_wrap=True))
-    for name in ("val, %", "test, %", "sparsity, %", "ternary, KB", "file, KB", "ms"):
-        table.add_column(name, justify="right")
+    for heading in ("val, %", "test, %", "sparsity, %", "ternary, KB", "file, KB", "ms"):
+        table.add_column(heading, justify="right")
     table.caption = "ternary: ternary or binary weights in the packed file; ms: exported C, one image, one thread"
     for row in rows:
-        table.add_row(
-            row["method"],
-            row["weights"],
-            _percent(row, "metric"),
-            _percent(row, "test_metric"),
-            _percent(row, "sparsity"),
-            _number(row["ternary_bytes"], 1 / KB, 2),
-            _number(row["file_bytes"], 1 / KB, 1),
-            _number(row["latency_ms"], 1.0, 4),
-            style="bold" if row["method"] == SCA else None,
-        )
+        percents = [_percent(row[name], row[f"{name}_sd"]) for name in ("metric", "test_metric", "sparsity")]
+        sizes = [_number(row["ternary_bytes"], 1 / KB, 2), _number(row["file_bytes"], 1 / KB, 1)]
+        shown = [row["method"], row["weights"], *percents, *sizes, _number(row["latency_ms"], 1.0, 4)]
+        table.add_row(*shown, style="bold" if row["method"] == SCA else None)
     return table
 
 
-def _percent(row: dict[str, Any], name: str) -> str:
-    spread = row[f"{name}_sd"]
-    return _number(row[name], 100.0, 2) + (f" ± {100 * spread:.2f}" if spread else "")
+def _percent(value: float | None, spread: float | None) -> str:
+    return _number(value, 100.0, 2) + (f" ± {100 * spread:.2f}" if spread else "")
 
 
 def _number(value: float | None, factor: float, digits: int) -> str:

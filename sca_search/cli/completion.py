@@ -1,6 +1,7 @@
 """Shell completion: commands, names, study files and run folders. Must not import torch."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -35,13 +36,9 @@ def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
 def _matches(incomplete: str, default: str, accepts: Callable[[Path], bool]) -> list[str]:
     """Paths that start with the typed text: in the folder that it names, else here and in the default folder."""
     folder, slash, _ = incomplete.rpartition("/")
-    folders = [f"{folder}/"] if slash else ["", f"{default}/"]
-    return [path for each in folders for path in _in_folder(each, accepts) if path.startswith(incomplete)]
-
-
-def _in_folder(folder: str, accepts: Callable[[Path], bool]) -> Iterator[str]:
-    try:
-        paths = sorted(Path(folder or ".").expanduser().iterdir())
-    except OSError:  # a folder that does not exist or is not readable: nothing to offer
-        return
-    yield from (f"{folder}{path.name}" for path in paths if accepts(path))
+    found: list[str] = []
+    for each in [f"{folder}/"] if slash else ["", f"{default}/"]:
+        with suppress(OSError):  # a folder that does not exist or is not readable: nothing to offer
+            paths = sorted(Path(each or ".").expanduser().iterdir())
+            found += [f"{each}{path.name}" for path in paths if accepts(path)]
+    return [path for path in found if path.startswith(incomplete)]

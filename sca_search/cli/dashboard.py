@@ -2,43 +2,27 @@
 
 import contextlib
 import webbrowser
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from sca_search.cli.completion import run_folders
+from sca_search.cli.options import TrialOption, option, run_argument
 from sca_search.errors import RunError
 from sca_search.system.console import info, print_json, results, say, warn
-
-if TYPE_CHECKING:
-    from sca_search.runs.folder import RunFolder
 
 _LOCAL = "127.0.0.1"
 
 
 def dashboard_command(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN", help="Run folders; several are compared on one page.", autocompletion=run_folders
-        ),
-    ],
-    live: Annotated[
-        bool, typer.Option("--live", help="Serve the page, which then updates itself, until Ctrl-C.")
-    ] = False,
+    runs: Annotated[list[Path], run_argument("Run folders; several are compared on one page.")],
+    live: Annotated[bool, option("Serve the page, which then updates itself, until Ctrl-C.", "--live")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Path of the page. Default: RUN/dashboard.html, or comparison.html beside the first run.",
-            show_default=False,
-        ),
+        Path | None, option("Path of the page. Default: RUN/dashboard.html, or comparison.html beside the first run.")
     ] = None,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     share_plotly: Annotated[
-        bool,
-        typer.Option("--share-plotly", help="Write plotly.js to a file beside the page, for folders of several pages."),
+        bool, option("Write plotly.js to a file beside the page, for folders of several pages.", "--share-plotly")
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
     port: Annotated[int, typer.Option(help="With --live: the port; 0: any free one.")] = 0,
@@ -51,58 +35,53 @@ def dashboard_command(
             raise RunError(f"--port must be from 0 to 65535, got {port}")
         _serve(runs, host, port, opened)
         return
-    path = out or _default_page(runs)
-    if path != runs[0] / "dashboard.html":  # ours, whatever version wrote it
+    usual = runs[0] / "dashboard.html"
+    path = out or (usual if len(runs) == 1 else runs[0].resolve().parent / "comparison.html")
+    if path != usual:  # ours, whatever version wrote it
         _check_replaceable(path)
     from sca_search.dashboard import write_page
 
     write_page(path, runs, share_plotly=share_plotly)
     print_json({"page": path})
-    results().print(f"Dashboard: {path}", highlight=False, soft_wrap=True, markup=False)
+    results().print(f"Dashboard: {path}", soft_wrap=True)
     if opened:
         webbrowser.open(path.resolve().as_uri())
 
 
 def features_command(
-    run_folder: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run folder, as the search printed it.", autocompletion=run_folders),
-    ],
-    trial: Annotated[
-        int | None, typer.Option(help="Number of the trial. Default: the chosen one.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Path of the picture. Default: RUN/features-NNN.png.", show_default=False)
-    ] = None,
+    run_folder: Annotated[Path, run_argument("A run folder, as the search printed it.")],
+    trial: TrialOption = None,
+    out: Annotated[Path | None, option("Path of the picture. Default: RUN/features-NNN.png.")] = None,
 ) -> None:
     """Draw the mean feature maps of a trial and of the dense network, with their similarity, as a PNG.
 
     They are also stored with the trial, so that the dashboard shows them.
     """
-    from sca_search.cli.json_output import features_answer
     from sca_search.dashboard.feature_maps import sheet
     from sca_search.system.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":
         raise RunError(f"--out must end in .png, got {str(out)!r}")
-    number, features = _features(run_folder, trial, say)
+    number, features = _features(run_folder, trial)
     path = out or run_folder / f"features-{number:03d}.png"
     with atomic_path(path) as temporary:
         sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
     for layer in features["layers"]:
         kind = "ternary" if layer["ternary"] else "dense"
-        info().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}", highlight=False, markup=False)
-    print_json(features_answer(path, number, features["layers"]))
-    results().print(f"Picture: {path}", highlight=False, soft_wrap=True, markup=False)
+        info().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}")
+    layers = [{name: layer[name] for name in ("layer", "ternary", "cka")} for layer in features["layers"]]
+    print_json({"picture": path, "trial": number, "layers": layers})
+    results().print(f"Picture: {path}", soft_wrap=True)
 
 
-def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     """Compare a trial, by default the chosen one, with the dense network, and store the result with the trial."""
     from sca_search.export.run import built, trial_row
     from sca_search.export.state_dict import load_plain
     from sca_search.runs.candidates import FEATURES, best_of, records_of
     from sca_search.runs.folder import RunFolder
     from sca_search.runs.goal import limits_of
+    from sca_search.study.setup import read_warm_start
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH
     from sca_search.training.features import compare_features
@@ -114,37 +93,16 @@ def _features(path: Path, trial: int | None, say: Callable[[str], None]) -> tupl
     number = int(row["candidate"])
     best = best_of(records_of(run, number), limits_of(spec.goal))
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
-    dense = dense_state(run)
+    dense = read_warm_start(run).state
     say("reading the data")
     data = BY_NAME.load(spec)
     if not data.input.is_image:
         raise RunError(f"{run.path}: feature maps need images, inputs of {data.name} have the shape {data.input_shape}")
     say("comparing the networks")
-    one, other = (
-        built(spec, data.input, weights, where) for weights, where in ((dense, run.path), (state, best["folder"]))
-    )
-    found = compare_features(one, other, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
+    networks = (built(spec, data.input, dense, run.path), built(spec, data.input, state, best["folder"]))
+    found = compare_features(*networks, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
     write_json_atomic(run.candidate(number) / FEATURES, found)
     return int(row["trial"]), found
-
-
-def dense_state(run: "RunFolder") -> dict[str, Any]:
-    """Weights of the dense network of a run."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from sca_search.models.weights import TEACHER_LOGITS
-
-    try:
-        state = load_file(run.dense_file)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{run.dense_file} cannot be read: {error}") from error
-    state.pop(TEACHER_LOGITS, None)
-    return state
-
-
-def _default_page(runs: list[Path]) -> Path:
-    return runs[0] / "dashboard.html" if len(runs) == 1 else runs[0].resolve().parent / "comparison.html"
 
 
 def _check_replaceable(path: Path) -> None:
@@ -166,7 +124,7 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
     print_json({"live": address})
-    results().print(f"Live:      {address} (Ctrl-C stops it)", highlight=False, soft_wrap=True, markup=False)
+    results().print(f"Live:      {address} (Ctrl-C stops it)", soft_wrap=True)
     if opened:
         webbrowser.open(address)
     with contextlib.suppress(KeyboardInterrupt):
@@ -175,14 +133,9 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool) -> None:
 
 def _export(run: Path, trial: int) -> dict[str, Any]:
     """Export a trial with the defaults of the export command; an earlier export of it is replaced."""
-    from sca_search.export.folder import ExportOptions, parse_formats
+    from sca_search.export.folder import ExportOptions
     from sca_search.export.run import export_run
 
-    options = ExportOptions(parse_formats("packed,c,onnx,torch"), replace=True, say=say)
-    exported = export_run(run, trial, None, options)
-    return {
-        "folder": str(exported.folder),
-        "files": list(exported.files),
-        "holds": exported.verification.holds,
-        "left_out": list(exported.left_out),
-    }
+    exported = export_run(run, trial, None, ExportOptions(replace=True, say=say))
+    written = {"folder": str(exported.folder), "files": list(exported.files)}
+    return {**written, "holds": exported.verification.holds, "left_out": list(exported.left_out)}

@@ -86,4 +86,4 @@ def _report_internal(error: Exception) -> int:
 
 def _print(text: str, style: str | None) -> None:
     for line in text.rstrip("\n").split("\n"):  # not splitlines: a file name can contain other line separators
-        errors().print(line, style=style, highlight=False, soft_wrap=True, markup=False)
+        errors().print(line, style=style, soft_wrap=True)

@@ -116,42 +116,26 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
     )
     shown = {FLAGS[name] for name in requested} | {*_SHOWN, "goal.target_sparsity"}
     write_text_atomic(path, commented_toml(planned, shown, _notes(size, pace, seconds), heading))
-    print_json(
-        {
-            "file": path,
-            "seconds_requested": seconds,
-            "seconds_expected": total,
-            "parts": parts,
-            "pace": vars(pace),
-            "study": planned.model_dump(mode="json"),
-        }
-    )
-    info().print(f"Expected: {_duration(total)} for {size}", highlight=False, soft_wrap=True)
-    results().print(f"Study:    {path}", highlight=False, soft_wrap=True, markup=False)
-    info().print(f"Run it:   sca-search {path}", highlight=False, soft_wrap=True, markup=False)
+    times = {"seconds_requested": seconds, "seconds_expected": total, "parts": parts, "pace": vars(pace)}
+    print_json({"file": path, **times, "study": planned.model_dump(mode="json")})
+    info().print(f"Expected: {_duration(total)} for {size}", soft_wrap=True)
+    results().print(f"Study:    {path}", soft_wrap=True)
+    info().print(f"Run it:   sca-search {path}", soft_wrap=True)
 
 
 def _fixed_sizes(spec: StudySpec, requested: set[str]) -> dict[str, int]:
     """The numbers that flags set; there is no dense training if weights are given."""
     train, search = spec.train, spec.search
-    sizes = {
-        "dense_epochs": train.dense_epochs,
-        "epochs": train.epochs,
-        "trials": search.trials,
-        "refits": search.refits,
-    }
+    sizes = {name: getattr(train, name) for name in ("dense_epochs", "epochs")}
+    sizes |= {name: getattr(search, name) for name in ("trials", "refits")}
     return {name: value for name, value in sizes.items() if name in requested or (name, value) == ("dense_epochs", 0)}
 
 
 def _with_size(spec: StudySpec, size: "StudySize", time_budget: float) -> StudySpec:
     train = {name: getattr(size, name) for name in ("dense_epochs", "epochs", "frozen_epochs")}
     search = {"trials": size.trials, "refits": size.refits, "time_budget": float(max(1, round(time_budget)))}
-    return spec.model_copy(
-        update={
-            "train": spec.train.model_copy(update=train),
-            "search": spec.search.model_copy(update=search),
-        }
-    )
+    new = {"train": spec.train.model_copy(update=train), "search": spec.search.model_copy(update=search)}
+    return spec.model_copy(update=new)
 
 
 def _notes(size: "StudySize", pace: "Pace", seconds: float) -> dict[str, str]:

@@ -45,24 +45,23 @@ def option(text: str, *names: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
 
+def run_argument(text: str) -> Any:
+    """A run folder, or several."""
+    return typer.Argument(metavar="RUN", help=text, autocompletion=run_folders)
+
+
 StudyFile = Annotated[
     Path | None,
     typer.Argument(metavar="STUDY.toml", help="A study file. Flags override it.", autocompletion=study_files),
 ]
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The run folder of a study.", autocompletion=run_folders)
-]
+RunArgument = Annotated[Path, run_argument("The run folder of a study.")]
 TrialOption = Annotated[int | None, option("Number of the trial. Default: the chosen one.")]
 _OUTPUT_OPTIONS = {
-    "as_json": Annotated[
-        bool, option("Print one JSON document to stdout, and messages to stderr.", "--json", panel=_OUTPUT_PANEL)
-    ],
-    "quiet": Annotated[bool, option("Print only the result and errors.", "--quiet", "-q", panel=_OUTPUT_PANEL)],
-    "verbose": Annotated[
-        bool, option("Print every log message, and the cause of an error.", "--verbose", "-v", panel=_OUTPUT_PANEL)
-    ],
+    "as_json": ("Print one JSON document to stdout, and messages to stderr.", "--json"),
+    "quiet": ("Print only the result and errors.", "--quiet", "-q"),
+    "verbose": ("Print every log message, and the cause of an error.", "--verbose", "-v"),
 }
-OUTPUT_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
+OUTPUT_FLAGS = frozenset(flag for _, *flags in _OUTPUT_OPTIONS.values() for flag in flags)
 
 
 def study_options(*names: str, panel: str | None = None, **texts: str) -> Callable[[Command], Command]:
@@ -77,7 +76,8 @@ def study_options(*names: str, panel: str | None = None, **texts: str) -> Callab
             command(flags={name: options.pop(name) for name in names}, **options)
 
         added = {name: _study_option(name, texts.get(name), panel) for name in names}
-        return _with_parameters(call, added, None, without="flags")
+        own = [each for each in inspect.signature(call).parameters.values() if each.name != "flags"]
+        return _with_signature(call, [*_parameters(added, None), *own])
 
     return decorate
 
@@ -92,26 +92,21 @@ def output_options(command: Command) -> Command:
         configure_output(json=as_json, quiet=quiet, verbose=verbose)
         command(**options)
 
-    return _with_parameters(call, _OUTPUT_OPTIONS, default=False, is_last=True)
+    own = inspect.signature(call).parameters.values()
+    added = {name: Annotated[bool, option(*each, panel=_OUTPUT_PANEL)] for name, each in _OUTPUT_OPTIONS.items()}
+    return _with_signature(call, [*own, *_parameters(added, default=False)])
 
 
-def _with_parameters(
-    call: Command, added: Mapping[str, Any], default: object, *, without: str = "", is_last: bool = False
-) -> Command:
+def _parameters(annotations: Mapping[str, Any], default: object) -> list[inspect.Parameter]:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, kind, default=default, annotation=each) for name, each in annotations.items()]
+
+
+def _with_signature(call: Command, parameters: Iterable[inspect.Parameter]) -> Command:
     """Set the signature that typer reads the options from: all are passed by keyword."""
-    signature = inspect.signature(call)
-    own = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in signature.parameters.values()
-        if each.name != without
-    ]
-    new = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, annotation in added.items()
-    ]
-    parameters = [*own, *new] if is_last else [*new, *own]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    call.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in named}
     return call
 
 

@@ -56,34 +56,21 @@ def _print(done: "Rerun") -> None:
     then, now = format_metric(done.metric, done.accuracy_then), format_metric(done.metric, done.accuracy_now)
     if done.same:
         message = f"{name} is bit-identical: {done.tensors} tensors, {done.trits:,} trits, {then}."
-        results().print(message, highlight=False, soft_wrap=True)
+        results().print(message, soft_wrap=True)
         return
-    results().print(
-        f"{name} differs: {len(done.differences)} of {done.tensors} tensors, "
-        f"{done.trits_differing:,} of {done.trits:,} trits; {then} then, {now} now.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    counts = f"{len(done.differences)} of {done.tensors} tensors, {done.trits_differing:,} of {done.trits:,} trits"
+    results().print(f"{name} differs: {counts}; {then} then, {now} now.", soft_wrap=True)
     for each in done.differences[:_MAX_LISTED]:
         line = f"  {each.tensor}: {each.values:,} {'trits' if each.is_ternary else 'numbers'}"
-        info().print(line, highlight=False, soft_wrap=True, markup=False)
+        info().print(line, soft_wrap=True)
     changed = "; ".join(f"{what} {before} then, {after} now" for what, (before, after) in done.changed.items())
     why = f"Different from the run: {changed}." if changed else "Versions, threads and machine are the same."
-    results().print(why, highlight=False, soft_wrap=True, markup=False)
+    results().print(why, soft_wrap=True)
 
 
 def _document(run: Path, done: "Rerun") -> dict[str, object]:
-    return {
-        "run": run,
-        "trial": done.trial,
-        "refit": done.refit or None,
-        "same": done.same,
-        "tensors": done.tensors,
-        "trits": done.trits,
-        "trits_differing": done.trits_differing,
-        "differences": [vars(each) for each in done.differences],
-        "metric": done.metric,
-        "accuracy_then": done.accuracy_then,
-        "accuracy_now": done.accuracy_now,
-        "changed": {what: {"then": then, "now": now} for what, (then, now) in done.changed.items()},
-    }
+    trial = {"run": run, "trial": done.trial, "refit": done.refit or None, "same": done.same}
+    counts = {"tensors": done.tensors, "trits": done.trits, "trits_differing": done.trits_differing}
+    scores = {"metric": done.metric, "accuracy_then": done.accuracy_then, "accuracy_now": done.accuracy_now}
+    changed = {what: {"then": then, "now": now} for what, (then, now) in done.changed.items()}
+    return {**trial, **counts, "differences": [vars(each) for each in done.differences], **scores, "changed": changed}

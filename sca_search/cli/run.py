@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from sca_search.config.study import StudySpec
     from sca_search.runs.folder import RunFolder
     from sca_search.study.session import Finished
+    from sca_search.training.task import Task
 
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        results().print(f"sca-search {__version__}", highlight=False)
+        results().print(f"sca-search {__version__}")
         print_json({"version": __version__})
         raise typer.Exit
 
@@ -82,111 +83,131 @@ def run_command(
 
 def _print_finished(finished: "Finished", spec: "StudySpec") -> None:
     """Print the results of a search; exits with the code of a stop or of an unmet goal."""
-    from sca_search.cli.json_output import study_answer
     from sca_search.runs.goal import unmet
     from sca_search.runs.trials import read_csv
 
-    run = finished.run
-    if finished.is_joined and not finished.stopped:
+    run, stopped = finished.run, finished.stopped
+    if finished.is_joined and not stopped:
         print_json({"run": run.path, "joined": True, "stopped": False})
         return
     if finished.summary:
         _print_results(run, spec)
     _print_places(run)
     is_met = bool(finished.summary.get("chosen"))
-    reason = (
-        "stopped" if finished.stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
-    )
-    print_json(study_answer(run, spec) | {"met": is_met, "stopped": finished.stopped, "reason": reason})
-    if finished.stopped:
+    reason = "stopped" if stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
+    print_json(_study_document(run, spec) | {"met": is_met, "stopped": stopped, "reason": reason})
+    if stopped:
         errors().print("Stopped. The same command with --resume continues.")
         raise typer.Exit(finished.exit_code)
     if reason:
-        errors().print(reason, highlight=False, soft_wrap=True)
+        errors().print(reason, soft_wrap=True)
         raise typer.Exit(NEGATIVE)
 
 
 def _print_plan(spec: "StudySpec") -> None:
-    from sca_search.cli.json_output import plan_answer
     from sca_search.config.recipe import describe_scaling
     from sca_search.runs.goal import aim_of, planned_sparsities
-    from sca_search.study.setup import make_task, starting_alphas
+    from sca_search.study.setup import make_task
 
     task = make_task(spec)
     for note in task.data.notes:
-        info().print(f"{task.data.name}: {note}", highlight=False, soft_wrap=True, markup=False)
+        info().print(f"{task.data.name}: {note}", soft_wrap=True)
     task.start_model()  # weights that do not fit are rejected here, too
     if spec.recipe is not None:
-        info().print(describe_scaling(spec), highlight=False, soft_wrap=True, markup=False)
-    alphas, out = starting_alphas(task, spec), results()
-    out.print(spec.to_toml(), highlight=False, markup=False)
-    longest = max(len(choice.layer.name) for choice in task.choices)  # a truncated name could not be used as a pattern
-    layer_column = Column("layer", min_width=longest)
-    table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
-    for choice in task.choices:
-        alpha = f"{alphas[choice.layer.name]:.4f}" if choice.layer.name in alphas else ""
-        table.add_row(
-            choice.layer.name, f"{choice.layer.weights:,}", "yes" if choice.ternary else "no", choice.why, alpha
-        )
-    out.print(table)
-    planned = planned_sparsities(spec)
+        info().print(describe_scaling(spec), soft_wrap=True)
+    layers = _print_layers(spec, task)
+    goal, planned = aim_of(spec, task.metric.name), planned_sparsities(spec)
     shown = " ".join("by earlier trials" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
-    out.print(f"goal: {aim_of(spec, task.metric.name)}; planned sparsities: {shown}", highlight=False)
-    each = spec.train.epochs + spec.train.frozen_epochs
-    total = spec.train.dense_epochs + (spec.search.trials + spec.search.refits) * each
-    out.print(
-        f"total epochs: {total} = {spec.train.dense_epochs} dense + ({spec.search.trials} trials + "
-        f"{spec.search.refits} refits) × ({spec.train.epochs} ternary + {spec.train.frozen_epochs} frozen)",
-        highlight=False,
+    results().print(f"goal: {goal}; planned sparsities: {shown}")
+    train, search = spec.train, spec.search
+    total = train.dense_epochs + (search.trials + search.refits) * (train.epochs + train.frozen_epochs)
+    results().print(
+        f"total epochs: {total} = {train.dense_epochs} dense + ({search.trials} trials + "
+        f"{search.refits} refits) × ({train.epochs} ternary + {train.frozen_epochs} frozen)"
     )
     if spec.recipe is None:
         note = "α is the prior's on the initial weights; a study computes it from its dense warm start."
-        out.print(note, style="dim")
-    print_json(plan_answer(spec, task, alphas, total))
+        results().print(note, style="dim")
+    plan = {"goal": goal, "layers": layers, "planned_sparsities": planned, "epochs": total}
+    print_json({"study": spec.model_dump(mode="json"), **plan})
+
+
+def _print_layers(spec: "StudySpec", task: "Task") -> list[dict[str, Any]]:
+    from sca_search.study.setup import starting_alphas
+
+    alphas = starting_alphas(task, spec)
+    results().print(spec.to_toml())
+    longest = max(len(choice.layer.name) for choice in task.choices)  # a truncated name could not be used as a pattern
+    layer_column = Column("layer", min_width=longest)
+    table = Table(layer_column, "weights", "ternary", "why", "α at the start", title="Layers", title_justify="left")
+    layers = []
+    for choice in task.choices:
+        name, weights, alpha = choice.layer.name, choice.layer.weights, alphas.get(choice.layer.name)
+        yes, shown = "yes" if choice.ternary else "no", "" if alpha is None else f"{alpha:.4f}"
+        table.add_row(name, f"{weights:,}", yes, choice.why, shown)
+        layers.append({"layer": name, "weights": weights, "ternary": choice.ternary, "why": choice.why, "alpha": alpha})
+    results().print(table)
+    return layers
 
 
 def _print_results(run: "RunFolder", spec: "StudySpec") -> None:
     """Print the tables of a study; with -q only the chosen model."""
     from sca_search.runs.candidates import read_json
     from sca_search.runs.trials import read_csv
-    from sca_search.study.progress import better_lines, front_table, result_lines, rung_lines, sensitivity_table
+    from sca_search.study import progress
 
     frame = read_csv(run.trials_file)
     summary = read_json(run.summary_file, {})
-    sensitivity = sensitivity_table(summary.get("sensitivity", []))
-    for table in [*([sensitivity] if sensitivity else []), front_table(frame, spec.goal, run.metric)]:
-        info().print(table)
-    for line in rung_lines(summary):
-        info().print(line, highlight=False)
-    for line in result_lines(summary):
-        results().print(line, highlight=False)
-    for line in better_lines(frame, spec.goal, run.metric):
-        info().print(line, highlight=False)
+    if (sensitivity := progress.sensitivity_table(summary.get("sensitivity", []))) is not None:
+        info().print(sensitivity)
+    info().print(progress.front_table(frame, spec.goal, run.metric))
+    for line in progress.rung_lines(summary):
+        info().print(line)
+    for line in progress.result_lines(summary):
+        results().print(line)
+    for line in progress.better_lines(frame, spec.goal, run.metric):
+        info().print(line)
 
 
 def _print_places(run: "RunFolder") -> None:
     from sca_search.study.progress import closing_lines
 
-    for line in closing_lines(run.path, run.dashboard_file, run.chosen_file):
-        results().print(line, highlight=False, soft_wrap=True)
+    results().print(*closing_lines(run.path, run.dashboard_file, run.chosen_file), sep="\n", soft_wrap=True)
 
 
 def show_command(run_folder: RunArgument) -> None:
     """Print a finished or running study: its front, the chosen trial and its files."""
-    from sca_search.cli.json_output import study_answer
     from sca_search.runs.folder import RunFolder
     from sca_search.runs.integrity import damage_refused
-    from sca_search.runs.trials import read_csv
 
     run = RunFolder(run_folder)
     spec = run.spec()
     with damage_refused(run_folder, "shown"):
-        document = study_answer(run, spec)
+        document = _study_document(run, spec)
         if not run.trials_file.exists():
             results().print(f"{run_folder}: no trial has finished yet")
         else:
-            states = read_csv(run.trials_file)["state"].value_counts()
-            info().print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
+            info().print(", ".join(f"{count} {state}" for state, count in document["states"].items()))
             _print_results(run, spec)
             _print_places(run)
     print_json(document)
+
+
+def _study_document(run: "RunFolder", spec: "StudySpec") -> dict[str, Any]:
+    """A study for JSON, finished or not."""
+    from sca_search.runs.candidates import read_json
+    from sca_search.runs.goal import aim_of, chosen_trial
+    from sca_search.runs.trials import pareto_front, read_csv, trial_frame
+
+    frame = read_csv(run.trials_file) if run.trials_file.exists() else trial_frame([])
+    tables = {"trials": run.trials_file, "front": run.front_file}
+    files = {"dashboard": run.dashboard_file, "log": run.log_file, **tables, "model": run.chosen_file}
+    return {
+        "run": run.path,
+        "goal": aim_of(spec, run.metric),
+        "states": frame["state"].value_counts().to_dict(),
+        "chosen": chosen_trial(frame, spec.goal, run.metric),
+        "front": pareto_front(frame).to_dict("records"),
+        "summary": read_json(run.summary_file, None),
+        "files": {name: path for name, path in files.items() if path.exists()},
+    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sca_search.cli.options import option
 from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
@@ -20,26 +21,16 @@ if TYPE_CHECKING:
 def worker_command(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study (its --name).")],
     storage: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Database of the study: postgresql://USER@HOST/DATABASE; or set {STORAGE_VARIABLE}.",
-            show_default=False,
-        ),
+        str | None, option(f"Database of the study: postgresql://USER@HOST/DATABASE; or set {STORAGE_VARIABLE}.")
     ] = None,
     artifacts: Annotated[
-        str | None,
-        typer.Option(help="Artifact store of the machines: file:///FOLDER or s3://BUCKET/PREFIX.", show_default=False),
+        str | None, option("Artifact store of the machines: file:///FOLDER or s3://BUCKET/PREFIX.")
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(help="Worker processes on this machine. Default 1.", min=1, max=MAX_PROCESSES, show_default=False),
+        int | None, option("Worker processes on this machine. Default 1.", min=1, max=MAX_PROCESSES)
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads per process.", min=1, max=MAX_PROCESSES, show_default=False)
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with this machine's copies of the data sets.", show_default=False)
-    ] = None,
+    threads: Annotated[int | None, option("Threads per process.", min=1, max=MAX_PROCESSES)] = None,
+    data_dir: Annotated[Path | None, option("Folder with this machine's copies of the data sets.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
 ) -> None:
     """Train trials of a shared study until none is left.
@@ -56,8 +47,8 @@ def worker_command(
         raise SpecError(f"--storage must be given, or {STORAGE_VARIABLE} be set: a worker joins a shared study")
     say("loading torch")
     spec = _spec(study, shared, out)
-    own = {name: value for name, value in (("workers", workers), ("threads", threads)) if value is not None}
-    search = spec.search.model_copy(update=own)
+    own = {"workers": workers, "threads": threads}
+    search = spec.search.model_copy(update={name: value for name, value in own.items() if value is not None})
     data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": data_dir.expanduser()})
     _join(spec.model_copy(update={"search": search, "data": data}), shared)
 
@@ -94,7 +85,7 @@ def _join(spec: "StudySpec", shared: Shared) -> None:
     counter = TrialCounter()
     with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
         finished = join_study(run, spec, task, [counter, display], stop)
-    results().print(f"{len(counter.trials)} trials of {run.study_name} were trained on this machine.", highlight=False)
+    results().print(f"{len(counter.trials)} trials of {run.study_name} were trained on this machine.")
     print_json({"study": run.study_name, "run": run.path, "trials": counter.trials, "stopped": finished.stopped})
     if finished.stopped:
         errors().print("Interrupted. The running trial was returned to the queue.")

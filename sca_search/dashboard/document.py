@@ -8,23 +8,13 @@ from typing import Any
 
 from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import METHODS, SCA, is_fraction
-from sca_search.config.study import StudySpec
+from sca_search.dashboard import text
 from sca_search.dashboard.feature_maps import page_features
-from sca_search.dashboard.front import Front, fronts
+from sca_search.dashboard.front import fronts
 from sca_search.dashboard.paper import paper_figures
 from sca_search.dashboard.parameters import importance, parallel
 from sca_search.dashboard.prior import prior_view
 from sca_search.dashboard.read import CandidateFiles, RunFiles, detailed_trials, read_candidate
-from sca_search.dashboard.text import (
-    front_headline,
-    growth_headline,
-    importance_headline,
-    lead,
-    prior_headline,
-    state_of,
-    status,
-    tiles,
-)
 from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import trial_detail
 from sca_search.runs.goal import limits_of
@@ -32,9 +22,9 @@ from sca_search.runs.trials import searched_parameters
 from sca_search.system.secrets import scrub
 
 Document = dict[str, Any]
-COST_KEYS = tuple(metric.key for metric in COST_METRICS)
+_COST_KEYS = ("key", "label", "unit", "scale", "remark")
 # The first columns of the table, in this order.
-_FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *COST_KEYS, "loss")
+_FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *(each.key for each in COST_METRICS), "loss")
 # Trials with feature maps on the page: pictures are large, and a page should fit in an e-mail.
 MAX_PICTURED = 6
 
@@ -48,28 +38,26 @@ def study_document(files: RunFiles) -> Document:
     grown = growth(files.frame, files.dense_metric, files.metric)
     records = {trial: each.records[0] for trial, each in candidates.items()}
     prior = prior_view(files.closed_form, records, is_planned=files.spec.plans_sparsity)
+    paper = paper_figures(files.spec.data.name, files.spec.model.name)
     document = {
         "name": files.run.path.resolve().name,
-        "lead": lead(files, rows),
-        "status": status(state_of(files), files.now),
-        "tiles": tiles(files, rows),
+        "lead": text.lead(files, rows),
+        "status": text.status(text.state_of(files), files.now),
+        "tiles": text.tiles(files, rows),
         "chosen": files.chosen,
         "dense_metric": files.dense_metric,
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
         "goal": {"metric": files.spec.goal.min_accuracy, **_goals(files)},
-        "costs": [
-            {"key": each.key, "label": each.label, "unit": each.unit, "scale": each.scale, "remark": each.remark}
-            for each in COST_METRICS
-        ],
+        "costs": [{name: getattr(each, name) for name in _COST_KEYS} for each in COST_METRICS],
         "fronts": _fronts(files, rows),
-        "paper": _paper(files),
+        "paper": paper and asdict(paper),
         "table": _table(files, names),
         "details": _details(candidates, limits_of(files.spec.goal)),
-        "prior": prior | {"headline": prior_headline(prior["drift"])},
+        "prior": prior | {"headline": text.prior_headline(prior["drift"])},
         "timeline": timeline(rows),
-        "growth": grown | {"headline": growth_headline(grown["area"])},
-        "importance": {"ranked": ranked, "headline": importance_headline(ranked)},
+        "growth": grown | {"headline": text.growth_headline(grown["area"])},
+        "importance": {"ranked": ranked, "headline": text.importance_headline(ranked)},
         "parallel": parallel(rows, names, ranked),
         "sensitivity": sensitivity(files.sensitivity),
         "setup": _setup(files),
@@ -127,9 +115,12 @@ def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float])
 
 
 def _fronts(files: RunFiles, rows: list[dict[str, Any]]) -> list[Document]:
-    levels = [level for level in (files.dense_metric,) if level is not None]
+    levels = [] if files.dense_metric is None else [files.dense_metric]
     found = fronts(files.frame, levels, _goals(files), files.metric)
-    return [_front(front, rows, files) for front in found]
+    return [
+        asdict(front) | {"headline": text.front_headline(front, rows, files.dense_metric, files.metric)}
+        for front in found
+    ]
 
 
 def _goals(files: RunFiles) -> dict[str, float]:
@@ -138,39 +129,24 @@ def _goals(files: RunFiles) -> dict[str, float]:
     return limits_of(files.spec.goal) | ({} if target is None else {"sparsity": target})
 
 
-def _front(front: Front, rows: list[dict[str, Any]], files: RunFiles) -> Document:
-    return asdict(front) | {"headline": front_headline(front, rows, files.dense_metric, files.metric)}
-
-
-def _paper(files: RunFiles) -> Document | None:
-    found = paper_figures(files.spec.data.name, files.spec.model.name)
-    return asdict(found) if found else None
-
-
 def _table(files: RunFiles, names: list[str]) -> Document:
     known = [str(name) for name in files.frame.columns]
-    order = [*(name for name in _FIRST if name in known), *(name for name in known if name not in {*_FIRST, *names})]
-    columns = [*order, *names]
+    others = [name for name in known if name not in {*_FIRST, *names}]
+    columns = [*(name for name in _FIRST if name in known), *others, *names]
     shown = [name for name in columns if name == "state" or not files.frame[name].replace("", None).isna().all()]
     rows = [[row.get(name) for name in shown] for row in files.rows]
     return {"columns": shown, "searched": [name for name in names if name in shown], "rows": rows}
 
 
-def _method(spec: StudySpec) -> list[tuple[str, str]]:
-    name = spec.search.method
-    weights = METHODS[name].weights
-    method = [("Method", f"{name}, weights {weights}")]
-    return [*method, ("Form", spec.search.form)] if name == SCA else method
-
-
 def _setup(files: RunFiles) -> Document:
-    spec = files.spec
+    spec, method = files.spec, files.spec.search.method
     return {
         "spec": spec.to_toml(),
         "facts": [
             ("Data", spec.data.name),
             ("Network", spec.model.label),
-            *_method(spec),
+            ("Method", f"{method}, weights {METHODS[method].weights}"),
+            *([("Form", spec.search.form)] if method == SCA else []),
             ("Seed", str(spec.seed)),
             *((name.capitalize(), str(value)) for name, value in files.about.get("machine", {}).items()),
         ],

@@ -2,10 +2,11 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from sca_search.errors import RunError
@@ -77,37 +78,30 @@ def _scaled(picture: Image.Image) -> Image.Image:
 def _pictures(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[Image.Image]:
     if maps is None:
         return []
-    size = (int(maps["width"]), int(maps["height"]))
-    return [_picture(base64.b64decode(pixels), size, coloured) for pixels in maps["pixels"]]
-
-
-def _picture(pixels: bytes, size: tuple[int, int], coloured: bool) -> Image.Image:
-    if len(pixels) != size[0] * size[1]:
-        raise ValueError(f"a map of {size[0]} by {size[1]} must have {size[0] * size[1]} bytes, got {len(pixels)}")
-    picture = Image.frombytes("L", size, pixels)
-    if coloured:
-        picture = picture.convert("P")
-        picture.putpalette(_palette())
-    return picture
+    width, height = int(maps["width"]), int(maps["height"])
+    pictures = []
+    for pixels in map(base64.b64decode, maps["pixels"]):
+        if len(pixels) != width * height:
+            raise ValueError(f"a map of {width} by {height} must have {width * height} bytes, got {len(pixels)}")
+        picture = Image.frombytes("L", (width, height), pixels)
+        if coloured:
+            picture = picture.convert("P")
+            picture.putpalette(_palette())
+        pictures.append(picture)
+    return pictures
 
 
 def _uris(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[str]:
-    return [_uri(picture) for picture in _pictures(maps, coloured=coloured)]
-
-
-def _uri(picture: Image.Image) -> str:
-    file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    uris = []
+    for picture in _pictures(maps, coloured=coloured):
+        file = io.BytesIO()
+        picture.save(file, "PNG", optimize=True)
+        uris.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
+    return uris
 
 
 @lru_cache(maxsize=1)
-def _palette() -> Sequence[int]:
-    return [channel for level in range(256) for channel in _colour(level / 255)]
-
-
-def _colour(fraction: float) -> tuple[int, ...]:
-    place = fraction * (len(_STOPS) - 1)
-    left = min(int(place), len(_STOPS) - 2)
-    pairs = zip(_STOPS[left], _STOPS[left + 1], strict=True)
-    return tuple(round(low + (high - low) * (place - left)) for low, high in pairs)
+def _palette() -> list[int]:
+    places = np.arange(256) / 255 * (len(_STOPS) - 1)
+    channels = [np.interp(places, range(len(_STOPS)), channel) for channel in zip(*_STOPS, strict=True)]
+    return [round(level) for colour in zip(*channels, strict=True) for level in colour]

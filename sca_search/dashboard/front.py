@@ -58,23 +58,15 @@ def fronts(
     frame: pd.DataFrame, levels: Sequence[float], goals: Mapping[str, float], metric: str = ACCURACY
 ) -> tuple[Front, ...]:
     """One front per measure of the trials. `levels` are metric values to keep in view, `goals` values of measures."""
-    return tuple(
-        _front(frame, measure, levels, goals.get(measure.key), metric)
-        for measure in MEASURES
-        if measure.key == "sparsity" or _has(frame, measure.key)
-    )
-
-
-def _has(frame: pd.DataFrame, key: str) -> bool:
-    return key in frame.columns and bool(measured(frame)[key].notna().any())
-
-
-def _front(frame: pd.DataFrame, measure: Measure, levels: Sequence[float], goal: float | None, metric: str) -> Front:
-    best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
-    points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
-    visible = view(frame, measure, [value for _, value in points], levels, goal, metric)
-    trials = tuple(int(trial) for trial in best["trial"])
-    return Front(measure, trials, outline(points, measure.more_is_better, visible.x), visible)
+    known = measured(frame).dropna(axis="columns", how="all")
+    found = []
+    for measure in [each for each in MEASURES if each.key in known or each is SPARSITY]:
+        best = pareto_front(frame, measure.key, more_is_better=measure.more_is_better)
+        points = list(zip(best[measure.key].astype(float), best["metric"].astype(float), strict=True))
+        visible = view(frame, measure, [value for _, value in points], levels, goals.get(measure.key), metric)
+        line = outline(points, measure.more_is_better, visible.x)
+        found.append(Front(measure, tuple(int(trial) for trial in best["trial"]), line, visible))
+    return tuple(found)
 
 
 def outline(points: Sequence[Corner], more_is_better: bool, ends: tuple[float, float]) -> tuple[Corner, ...]:
@@ -100,14 +92,13 @@ def view(
     front: Sequence[float],
     levels: Sequence[float],
     goal: float | None,
-    metric: str = ACCURACY,
+    metric: str,
 ) -> View:
     """A range with the front, the goal and the levels; trials far below do not flatten the rest."""
     known = measured(frame)
     known = known[known[measure.key].notna()]
-    whole = 1.0 if measure.key == "sparsity" else None
     if known.empty:
-        return View((0.0, whole or 1.0), (0.0, 1.0), 0)
+        return View((0.0, 1.0), (0.0, 1.0), 0)
     top = max([float(known["metric"].max()), *levels])
     # As much room below the front as it spans itself, but at least five points.
     floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
@@ -115,24 +106,25 @@ def view(
     lowest = float(shown["metric"].min())
     values = [*shown[measure.key].astype(float), *([] if goal is None else [goal])]
     return View(
-        _padded(min(values), max(values), 0.01, whole),
-        _padded(lowest, top, 0.01, 1.0) if is_fraction(metric) else _around(lowest, top),
+        _padded_fraction(min(values), max(values)) if measure is SPARSITY else _padded_cost(min(values), max(values)),
+        _padded_fraction(lowest, top) if is_fraction(metric) else _padded(lowest, top),
         len(known) - len(shown),
     )
 
 
-def _around(low: float, high: float) -> tuple[float, float]:
-    """Like `_padded`, for values of any range."""
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """Eight percent on each side keep markers off the border; a minimum applies if all values are equal."""
     margin = 0.08 * (high - low) or 0.01 * abs(high) or 0.01
     return low - margin, high + margin
 
 
-def _padded(low: float, high: float, least: float, whole: float | None) -> tuple[float, float]:
-    """Eight percent on each side keep markers off the border; a minimum applies if all values are equal."""
-    if whole is None:
-        margin = 0.08 * (high - low) or 0.1 * high or 1.0
-        return max(low - margin, 0.0), high + margin
-    margin = max(0.08 * (high - low), least)
+def _padded_cost(low: float, high: float) -> tuple[float, float]:
+    margin = 0.08 * (high - low) or 0.1 * high or 1.0
+    return max(low - margin, 0.0), high + margin
+
+
+def _padded_fraction(low: float, high: float) -> tuple[float, float]:
+    margin = max(0.08 * (high - low), 0.01)
     # No fraction is outside 0..1; a little more shows a marker at the border completely.
     beyond = 0.04 * (high - low + margin)
-    return max(low - margin, -beyond), min(high + margin, whole + beyond)
+    return max(low - margin, -beyond), min(high + margin, 1.0 + beyond)

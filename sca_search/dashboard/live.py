@@ -10,8 +10,8 @@ import json
 import re
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +47,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _MAX_BODY_BYTES = 1000
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
-
-
 Stamps = tuple[tuple[str, tuple[int, ...]], ...]
-
-
-@dataclass
-class _Cache:
-    """The documents and states as last read, with what they were read from."""
-
-    version: str = ""
-    body: bytes = b""
-    states: dict[Path, tuple[Stamps, StudyState]] = field(default_factory=dict)
 
 
 class LiveStudies:
@@ -68,8 +57,10 @@ class LiveStudies:
         self.runs = list(runs)
         self.export = export
         self.token = token or secrets.token_urlsafe(32)
-        self._cache = _Cache()
-        self._is_exporting = False
+        # Documents and states as last read, with what they were read from.
+        self._version, self._body = "", b""
+        self._states: dict[Path, tuple[Stamps, StudyState]] = {}
+        self._exporting = threading.Lock()
 
     def page(self) -> str:
         documents = [document_of(run) for run in self.runs]
@@ -87,18 +78,17 @@ class LiveStudies:
         """Reads progress.json only; the run is read again when its files have changed."""
         with damage_refused(run, "shown"):
             stamps = _stamps(run)
-            known = self._cache.states.get(run)
-            if known is None or known[0] != stamps:
-                known = self._cache.states[run] = (stamps, state_of(read_run(run)))
-            return status(known[1], running_now(run))
+            if run not in self._states or self._states[run][0] != stamps:
+                self._states[run] = (stamps, state_of(read_run(run)))
+            return status(self._states[run][1], running_now(run))
 
     def data(self) -> bytes:
         """The documents, read again when they have changed."""
         version = self.version()
-        if version != self._cache.version:
+        if version != self._version:
             content = {"version": version, "studies": [document_of(run) for run in self.runs]}
-            self._cache.version, self._cache.body = version, _encoded(embedded(content))
-        return self._cache.body
+            self._version, self._body = version, _encoded(embedded(content))
+        return self._body
 
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
         if not 0 <= study < len(self.runs):
@@ -108,13 +98,12 @@ class LiveStudies:
 
     def exported(self, study: int, trial: int) -> dict[str, Any]:
         """Export a trial. One at a time: an export uses all cores and the folder."""
-        if self._is_exporting:
+        if not self._exporting.acquire(blocking=False):
             raise RunError("another export is running; wait until it has finished")
-        self._is_exporting = True
         try:
             return self.export(self.runs[study], trial)
         finally:
-            self._is_exporting = False
+            self._exporting.release()
 
 
 def _stamps(run: Path) -> Stamps:
@@ -125,21 +114,12 @@ def _stamps(run: Path) -> Stamps:
 
 
 def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
-    """The server's routes. `host` is the address that it listens on."""
+    """The server's routes; those that are not `async` run in threads. `host` is the address that it listens on."""
 
-    async def page(_request: Request) -> Response:
-        return HTMLResponse(_encoded(await run_in_threadpool(studies.page)))
-
-    async def state(_request: Request) -> Response:
-        return _json(await run_in_threadpool(studies.status))
-
-    async def data(_request: Request) -> Response:
-        return Response(await run_in_threadpool(studies.data), media_type="application/json")
-
-    async def detail(request: Request) -> Response:
+    def detail(request: Request) -> Response:
         numbers = [request.path_params[name] for name in ("study", "trial")]
         is_number = all(_NUMBER.fullmatch(each) for each in numbers)
-        found = await run_in_threadpool(studies.detail, *map(int, numbers)) if is_number else None
+        found = studies.detail(*map(int, numbers)) if is_number else None
         return _json({"error": "no such trial"}, 404) if found is None else _json(found)
 
     async def export(request: Request) -> Response:
@@ -149,14 +129,15 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
         return _json(await run_in_threadpool(studies.exported, study, trial))
 
     routes = [
-        Route("/", page),
-        Route("/status.json", state),
-        Route("/data.json", data),
+        Route("/", lambda _request: HTMLResponse(_encoded(studies.page()))),
+        Route("/status.json", lambda _request: _json(studies.status())),
+        Route("/data.json", lambda _request: Response(studies.data(), media_type="application/json")),
         Route("/studies/{study}/trials/{trial}", detail),
         Route("/export", export, methods=["POST"]),
     ]
     guard = Middleware(BaseHTTPMiddleware, dispatch=_guard(host))
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={ScaError: _error_response})
+    errors = {ScaError: lambda _request, error: _json({"error": str(error)}, 400)}
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 def requested_export(body: bytes, studies: int) -> tuple[int, int]:
@@ -189,10 +170,6 @@ def _encoded(text: str) -> bytes:
 
 def _json(value: object, status_code: int = 200) -> Response:
     return Response(_encoded(embedded(value)), status_code, media_type="application/json")
-
-
-async def _error_response(_request: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 400)
 
 
 def _guard(address: str) -> Callable[[Request, RequestResponseEndpoint], Any]:

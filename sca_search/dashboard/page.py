@@ -100,12 +100,13 @@ def render_page(
 
     `live` holds what the page of a server needs; `plotly_file` names a copy of plotly.js beside the page.
     """
-    script = _script()
+    parts = "\n".join(_template(name) for name in SCRIPTS)
+    script = f'\n"use strict";\n(() => {{\n{parts}}})();\n'
     plotly = "" if plotly_file else get_plotlyjs()
     names = [str(document["name"]) for document in documents]
-    title, lead = _title(names), documents[0]["lead"]
-    if len(documents) > 1:
-        lead = f"{len(documents)} studies side by side."
+    title = " · ".join(names) if len(names) <= _MAX_NAMES else f"{names[0]} and {len(names) - 1} others"
+    lead = documents[0]["lead"] if len(names) == 1 else f"{len(names)} studies side by side."
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")  # so that readers see how old the page is
     return Template(_template("page.html")).substitute(
         policy=_policy([script, plotly], live is not None, plotly_file),
         title=escape(title),
@@ -114,19 +115,8 @@ def render_page(
         plotly=f'<script src="{escape(plotly_file)}"></script>' if plotly_file else f"<script>{plotly}</script>",
         data=embedded({"studies": list(documents), "live": live}),
         script=script,
-        made=escape(_made()),
+        made=escape(f"Made by sca-search {versions()['sca-search']}, {now}."),
     )
-
-
-def _title(names: Sequence[str]) -> str:
-    """Names of the studies, if they fit in a heading."""
-    return " · ".join(names) if len(names) <= _MAX_NAMES else f"{names[0]} and {len(names) - 1} others"
-
-
-def _made() -> str:
-    """Version and time, so that readers see how old the page is."""
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"Made by sca-search {versions()['sca-search']}, {now}."
 
 
 def embedded(value: Any) -> str:
@@ -137,11 +127,10 @@ def embedded(value: Any) -> str:
 
 def _policy(scripts: Sequence[str], is_live: bool, plotly_file: str | None) -> str:
     """Only our own scripts run, by their hash; plotly sets styles; nothing is fetched."""
-    allowed = " ".join(_source(script) for script in scripts if script)
-    beside = " 'self' file:" if plotly_file else ""
+    allowed = " ".join(_source(script) for script in scripts if script) + (" 'self' file:" if plotly_file else "")
     fetched = "; connect-src 'self'" if is_live else ""
     return (
-        f"default-src 'none'; script-src {allowed}{beside}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         f"base-uri 'none'; form-action 'none'{fetched}"
     )
 
@@ -149,11 +138,6 @@ def _policy(scripts: Sequence[str], is_live: bool, plotly_file: str | None) -> s
 @lru_cache(maxsize=4)
 def _source(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _script() -> str:
-    parts = "\n".join(_template(name) for name in SCRIPTS)
-    return f'\n"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _template(name: str) -> str:

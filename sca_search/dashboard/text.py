@@ -1,5 +1,6 @@
 """The sentences of a page: the result, the state of the study, and the headline of each figure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +37,11 @@ def lead(files: RunFiles, rows: Rows) -> str:
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
     failed = sum(row["state"] == "failed" for row in rows)
-    if not complete and failed:
-        return f"No trial is complete: {counted(failed, 'trial')} failed. {goal}"
     if not complete:
-        return f"No trial has finished yet. {goal}"
+        nothing = (
+            f"No trial is complete: {counted(failed, 'trial')} failed." if failed else "No trial has finished yet."
+        )
+        return f"{nothing} {goal}"
     if mine is None:
         verb = "has" if len(complete) == 1 else "have"
         return f"{counted(len(complete), 'trial')} {verb} finished; none meets the goal yet. {goal}"
@@ -96,34 +98,25 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
     metric = files.metric
     chosen, dense = files.summary.get("chosen"), files.summary.get("dense")
     mine = next((row for row in rows if row["trial"] == files.chosen), None)
-    if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and mine and chosen["trial"] == mine["trial"]:
-        if "test_metric" in chosen:  # missing if the study was stopped
-            beside = f"dense {shown_metric(metric, dense['test_metric'])}"
-            tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), beside))
-        tiled.append((f"Validation {metric}", shown_metric(metric, chosen["metric_mean"]), _spread(chosen, metric)))
-        tiled.append(
-            ("Sparsity, counted in the file", percent(chosen["sparsity"], 3), aim_of(files.spec, files.metric))
-        )
-    elif mine:
-        tiled.append((f"Validation {metric}", shown_metric(metric, mine["metric"]), f"trial {mine['trial']}, one seed"))
-        tiled.append(("Sparsity, counted in the file", percent(mine["sparsity"], 3), aim_of(files.spec, files.metric)))
+    if mine:
+        accuracy, sparsity, remark = mine["metric"], mine["sparsity"], f"trial {mine['trial']}, one seed"
+        if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and chosen["trial"] == mine["trial"]:
+            accuracy, sparsity = chosen["metric_mean"], chosen["sparsity"]
+            remark = spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
+            if "test_metric" in chosen:  # missing if the study was stopped
+                beside = f"dense {shown_metric(metric, dense['test_metric'])}"
+                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), beside))
+        tiled.append((f"Validation {metric}", shown_metric(metric, accuracy), remark))
+        tiled.append(("Sparsity, counted in the file", percent(sparsity, 3), aim_of(files.spec, metric)))
     if files.dense_metric is not None and not chosen:
         tiled.append(("Dense network", shown_metric(metric, files.dense_metric), f"validation {metric}"))
     if mine:
         costs = [(each, mine[each.key]) for each in COST_METRICS if each.key in mine]
         tiled += [(each.label.capitalize(), cost(each, value), each.remark) for each, value in costs]
-    complete = sum(row["state"] == "complete" for row in rows)
-    tiled.append(("Trials", f"{complete:,}", "complete" + _others(rows)))
+    counts = Counter(row["state"] for row in rows)
+    others = [f"{counts[state]} {state}" for state in ("paused", "failed") if counts[state]]
+    tiled.append(("Trials", f"{counts['complete']:,}", ", ".join(["complete", *others])))
     return tiled
-
-
-def _spread(chosen: Mapping[str, Any], metric: str) -> str:
-    return spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
-
-
-def _others(rows: Rows) -> str:
-    counts = [(state, sum(row["state"] == state for row in rows)) for state in ("paused", "failed")]
-    return "".join(f", {count} {state}" for state, count in counts if count)
 
 
 def cost(metric: CostMetric, value: float) -> str:
@@ -144,11 +137,8 @@ def front_headline(front: Front, rows: Rows, dense_metric: float | None, metric:
         row = max(points.values(), key=lambda row: row["metric"])
         return f"The most accurate has {shown_metric(metric, row['metric'])} at {_value(front, row)}"
     extreme = (max if front.measure.more_is_better else min)(near, key=lambda row: row[front.measure.key])
-    near_by = (
-        "half a point"
-        if is_fraction(metric)
-        else f"{format_spread(metric, 0.005 * metric_scale(metric, top))} {metric}"
-    )
+    half_a_point = f"{format_spread(metric, 0.005 * metric_scale(metric, top))} {metric}"
+    near_by = "half a point" if is_fraction(metric) else half_a_point
     return f"{_value(front, extreme)} and still within {near_by} of {named}"
 
 

@@ -1,5 +1,6 @@
 """A study over time: which worker trained what and when, and the area of the front over trials and epochs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -37,7 +38,8 @@ def growth(frame: pd.DataFrame, dense_metric: float | None, metric: str = ACCURA
     reference = area_reference(dense_metric or 0.0, metric)
     areas = _areas(finished, *reference)
     if not any(areas):
-        reference = (0.0 if is_fraction(metric) else _worst(finished), 0.0)
+        worst = 0.0 if is_fraction(metric) else measured(finished)["metric"].min()
+        reference = (0.0 if math.isnan(worst) else float(worst), 0.0)
         areas = _areas(finished, *reference)
     epochs = finished["epochs"].fillna(0).cumsum() if "epochs" in finished else pd.Series(dtype=float)
     return {
@@ -48,11 +50,6 @@ def growth(frame: pd.DataFrame, dense_metric: float | None, metric: str = ACCURA
     }
 
 
-def _worst(finished: pd.DataFrame) -> float:
-    worst = measured(finished)["metric"].min()
-    return 0.0 if pd.isna(worst) else float(worst)
-
-
 def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[float]:
     """The area only changes with a trial that no earlier one dominates, which is rare in a long study."""
     usable = set(measured(finished)["trial"])
@@ -60,8 +57,7 @@ def _areas(finished: pd.DataFrame, accuracy: float, sparsity: float) -> list[flo
     front: tuple[tuple[float, float], ...] = ()
     columns = (finished[name] for name in ("trial", "metric", "sparsity"))
     for trial, accurate, sparse in zip(*columns, strict=True):
-        is_better = trial in usable and not any(a >= accurate and s >= sparse for a, s in front)
-        if is_better:
+        if trial in usable and not any(a >= accurate and s >= sparse for a, s in front):
             others = [(a, s) for a, s in front if a > accurate or s > sparse]
             front = tuple(sorted([*others, (float(accurate), float(sparse))]))
         areas.append(_area(front, accuracy, sparsity))

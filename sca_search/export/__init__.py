@@ -1,10 +1,8 @@
-"""Exports trained networks: network -> records -> packed, C, ONNX and torch files; verification; latency.
+"""Exports trained networks: network -> records -> packed, C, ONNX and torch files; verification; latency."""
 
-Public names are imported on first use: most need torch, which records, packed files and the C export do not.
-"""
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from sca_search.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sca_search.export.c.library import compile_model
@@ -25,19 +23,10 @@ __all__ = [
     "verify_folder",
 ]
 
-_MODULES = {
-    "ExportOptions": "folder",
-    "Exported": "folder",
-    "Network": "graph.network",
-    "compile_model": "c.library",
-    "export_network": "folder",
-    "export_run": "run",
-    "load": "open",
-    "verify_folder": "verify_folder",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+# Imported on first access: most need torch, which records, packed files and the C export do not.
+__getattr__ = lazy_names(
+    __name__,
+    dict.fromkeys(("ExportOptions", "Exported", "export_network"), "folder")
+    | {"Network": "graph.network", "compile_model": "c.library", "export_run": "run", "load": "open"}
+    | {"verify_folder": "verify_folder"},
+)

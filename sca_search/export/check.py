@@ -44,8 +44,7 @@ def _stored_both_ways(packed: Path) -> dict[str, SectionBytes]:
     """Both ways to store weights; none if there is no packed model."""
     if not packed.is_file():
         return {}
-    graph, vectors = read_packed(packed)
-    sizes = {}
+    (graph, vectors), sizes = read_packed(packed), {}
     for how, stored in (("packed, expanded into RAM", False), ("stored as they are read", True)):
         with tempfile.TemporaryDirectory() as temporary:
             write_c(Path(temporary), graph, vectors, COptions(stored=stored))

@@ -1,7 +1,6 @@
 """The metadata of an export folder, with which it can be verified and described without the run."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,7 @@ from pydantic import TypeAdapter
 
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError
-from sca_search.export.graph.network import Network
 from sca_search.export.layout import METADATA_FILE, C
-from sca_search.system.files import write_json_atomic
 
 VERSION = 2
 
@@ -31,30 +28,8 @@ class Metadata:
     state_file: str | None = None  # the state in the run, relative to the export folder
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls, network: Network, folder: Path, *, half: bool, largest_values: Mapping[str, float] | None = None
-    ) -> "Metadata":
-        """Of a network that is exported into a folder."""
-        state = network.state_file
-        return cls(
-            version=VERSION,
-            input=network.input,
-            ternary_layers=network.ternary_layers,
-            zeros=dict(network.claimed_zeros()),
-            half=half,
-            largest_values=None if largest_values is None else dict(largest_values),
-            # a relative path stays valid when both folders are moved together
-            state_file=os.path.relpath(state, folder) if state is not None else None,
-            about=network.about,
-        )
 
-
-_READER = TypeAdapter(Metadata)
-
-
-def write_metadata(path: Path, metadata: Metadata) -> None:
-    write_json_atomic(path, _READER.dump_python(metadata, mode="json"))
+METADATA = TypeAdapter(Metadata)
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -68,7 +43,7 @@ def read_metadata(folder: Path) -> Metadata:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
             raise ExportError(f"{path} must have version {VERSION}, got {str(content['version'])[:80]}; export again")
-        return _READER.validate_python(content)
+        return METADATA.validate_python(content)
     except (OSError, ValueError, RecursionError) as error:
         first = str(error).splitlines()[0]
         raise ExportError(f"{path} cannot be read as the metadata of an export: {first}") from error

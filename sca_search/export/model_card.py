@@ -1,16 +1,18 @@
 """The model card, MODEL.md: what the model is, its metric, its size, how to use each file, how to reproduce it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sca_search.config.names import ACCURACY, format_metric, format_spread
 from sca_search.data.input_spec import InputSpec
 from sca_search.export.graph.agreement import TOLERANCE
 from sca_search.export.graph.records import Graph
-from sca_search.export.layout import ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
+from sca_search.export.layout import FILES, ONNX, PACKED, PROGRAM, STATE, STUDY_FILE, C
 from sca_search.export.metadata import Metadata
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.verify import Verification
@@ -20,32 +22,27 @@ from sca_search.export.verify import Verification
 class Sizes:
     """Bytes of the ternary weights; `others` are those of the numbers that are always float32."""
 
-    weights: int
+    fp32: int
+    int8: int
+    two_bit: int
     bound: float  # Σ n · (H(s) + 1 - s) / 8 over the layers: positions of zeros, and a sign per non-zero
     packed: int  # in the packed format's code
     others: int
 
-    @property
-    def fp32(self) -> int:
-        return 4 * self.weights
-
-    @property
-    def int8(self) -> int:
-        return self.weights
-
-    @property
-    def two_bit(self) -> int:
-        return -(-self.weights // 4)
-
 
 def sizes(graph: Graph) -> Sizes:
     """Counted over a graph."""
-    layers = graph.ternary_layers
+    weights = sum(layer.weight.size for layer in graph.ternary_layers)
     return Sizes(
-        weights=sum(layer.weight.size for layer in layers),
-        bound=sum(layer.weight.size * bits_per_weight(layer.zeros / layer.weight.size) for layer in layers) / 8,
+        fp32=4 * weights,
+        int8=weights,
+        two_bit=-(-weights // 4),
+        bound=sum(each.weight.size * bits_per_weight(each.zeros / each.weight.size) for each in graph.ternary_layers)
+        / 8,
         packed=sum(payload_bytes(graph).values()),
-        others=4 * _float_count(graph),
+        others=sum(
+            array.nbytes for record in graph.records for array in record.arrays.values() if array.dtype == np.float32
+        ),
     )
 
 
@@ -56,28 +53,20 @@ def bits_per_weight(sparsity: float) -> float:
     return entropy + rest
 
 
-def _float_count(graph: Graph) -> int:
-    """Float values of all records."""
-    ternary = {layer.name for layer in graph.ternary_layers}
-    return sum(
-        getattr(record, field).size
-        for record in graph.records
-        for field in ("weight", "scale", "bias")
-        if hasattr(record, field) and not (field == "weight" and record.name in ternary)
-    )
-
-
 def model_card(folder: Path, metadata: Metadata, graph: Graph, verification: Verification) -> str:
     """The card's text."""
-    about = metadata.about
+    about, spec = metadata.about, metadata.input
     title = f"{about['study']}, trial {about['trial']}" if "study" in about else "A ternary network"
+    metric = str(about.get("metric", ACCURACY))
     sections = [
         f"# {title}\n\n{_summary(metadata, graph)}",
-        f"## {_title(about)}\n\n{_accuracy(about)}" if "accuracy" in about else "",
+        f"## {'Accuracy' if metric == ACCURACY else metric}\n\n{_accuracy(about, metric)}"
+        if "accuracy" in about
+        else "",
         f"## Sparsity\n\n{_sparsity(graph)}",
         f"## Size\n\n{_sizes(folder, graph)}",
-        f"## How to use it\n\n{_input(metadata.input)}\n\n{_usage(folder, metadata.input)}",
-        f"## Verified\n\n{verification_text(verification, has_classes=metadata.input.kind == 'classes')}",
+        f"## How to use it\n\n{_input(spec)}\n\n{_usage(folder, spec)}",
+        f"## Verified\n\n{verification_text(verification, has_classes=spec.kind == 'classes')}",
         f"## How to reproduce it\n\n{_repeat(about)}" if "study" in about else "",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -92,7 +81,8 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def verification_text(verification: Verification, *, has_classes: bool = True) -> str:
     """The table of checks in Markdown."""
     verdict = "Everything agrees" if verification.holds else "**Something differs: do not use these files**"
-    rows = [[check.file, check.what, check.found, VERDICTS[check.holds]] for check in verification.checks]
+    verdicts = {True: "yes", False: "NO", None: "not checked"}
+    rows = [[check.file, check.what, check.found, verdicts[check.holds]] for check in verification.checks]
     classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
         f"{verdict}. Compared with {verification.described}. The difference of answers a from the reference b is "
@@ -101,101 +91,75 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
     )
 
 
-VERDICTS = {True: "yes", False: "NO", None: "not checked"}
-
-
 def _summary(metadata: Metadata, graph: Graph) -> str:
-    weights = sum(layer.weight.size for layer in graph.ternary_layers)
+    spec = metadata.input
+    if spec.kind == "classes":
+        name = "An image classifier" if spec.is_image else "A classifier"
+    else:
+        name = "A network for images" if spec.is_image else "A network"
+    answers = {"classes": "classes", "multi-label": "labels", "regression": "values"}[spec.kind]
     text = (
-        f"{_what(metadata.input)}, "
-        f"with {weights:,} weights that are only -1, 0 and +1, {graph.sparsity:.3%} of them 0. Found by sca-search."
+        f"{name}, {'×'.join(map(str, spec.input_shape))} to {len(spec.classes)} {answers}, "
+        f"with {sum(layer.weight.size for layer in graph.ternary_layers):,} weights that are only -1, 0 and +1, "
+        f"{graph.sparsity:.3%} of them 0. Found by sca-search."
     )
     return text + (f"\n\nGoal of the study: {metadata.about['goal']}." if "goal" in metadata.about else "")
 
 
-_ANSWERS = {"classes": "classes", "multi-label": "labels", "regression": "values"}
-
-
-def _what(spec: InputSpec) -> str:
-    is_image = spec.is_image
-    if spec.kind == "classes":
-        name = "An image classifier" if is_image else "A classifier"
-    else:
-        name = "A network for images" if is_image else "A network"
-    return f"{name}, {_spelled(spec.input_shape)} to {len(spec.classes)} {_ANSWERS[spec.kind]}"
-
-
-def _title(about: Any) -> str:
-    metric = str(about.get("metric", ACCURACY))
-    return metric.capitalize() if metric == ACCURACY else metric
-
-
-def _accuracy(about: Any) -> str:
-    def value(name: str) -> str:
-        return format_metric(about.get("metric", ACCURACY), about[name])
-
-    examples = about.get("examples", "images")
-    spread = format_spread(about.get("metric", ACCURACY), about.get("accuracy_spread", 0.0))
-    lines = [f"- Validation: {value('accuracy')} for this very model"]
+def _accuracy(about: Mapping[str, Any], metric: str) -> str:
+    lines = [f"- Validation: {format_metric(metric, about['accuracy'])} for this very model"]
     if about.get("seeds", 1) > 1:
+        spread = format_spread(metric, about.get("accuracy_spread", 0.0))
         lines.append(
-            f"- Over {about['seeds']} seeds: {value('accuracy_mean')} ± {spread} "
+            f"- Over {about['seeds']} seeds: {format_metric(metric, about['accuracy_mean'])} ± {spread} "
             "(mean and standard deviation; what to expect of another training)"
         )
     else:
         lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
     if about.get("test_metric") is not None:
-        lines.append(f"- Test: {value('test_metric')} on {about['test_images']} {examples}, read once")
+        tested = f"{about['test_images']} {about.get('examples', 'images')}"
+        lines.append(f"- Test: {format_metric(metric, about['test_metric'])} on {tested}, read once")
     if about.get("dense_accuracy") is not None:
-        lines.append(f"- The dense network it started from: {value('dense_accuracy')} on validation")
+        dense = format_metric(metric, about["dense_accuracy"])
+        lines.append(f"- The dense network it started from: {dense} on validation")
     return "\n".join(lines)
 
 
 def _sparsity(graph: Graph) -> str:
-    layers = graph.ternary_layers
-    rows = [
-        [layer.name, f"{layer.weight.size:,}", f"{layer.zeros:,}", f"{layer.zeros / layer.weight.size:.3%}"]
-        for layer in layers
-    ]
-    total = [sum(layer.weight.size for layer in layers), sum(layer.zeros for layer in layers)]
-    rows.append(["all", f"{total[0]:,}", f"{total[1]:,}", f"{graph.sparsity:.3%}"])
+    counts = [*graph.zeros.items()]
+    counts.append(("all", (sum(zeros for _, (zeros, _) in counts), sum(weights for _, (_, weights) in counts))))
+    rows = [[name, f"{weights:,}", f"{zeros:,}", f"{zeros / (weights or 1):.3%}"] for name, (zeros, weights) in counts]
     return markdown_table(["ternary layer", "weights", "zeros", "sparsity"], rows)
 
 
 def _sizes(folder: Path, graph: Graph) -> str:
     size = sizes(graph)
-    kinds = [
-        ("float32", size.fp32),
-        ("int8", size.int8),
-        ("2 bits per weight", size.two_bit),
-        ("packed", size.packed),
-        ("lower bound, H(s) + 1 - s bits per weight", math.ceil(size.bound)),
-    ]
-    rows = [[name, f"{count:,}", f"{count + size.others:,}"] for name, count in kinds]
+    kinds = {
+        "float32": size.fp32,
+        "int8": size.int8,
+        "2 bits per weight": size.two_bit,
+        "packed": size.packed,
+        "lower bound, H(s) + 1 - s bits per weight": math.ceil(size.bound),
+    }
+    rows = [[name, f"{count:,}", f"{count + size.others:,}"] for name, count in kinds.items()]
     table = markdown_table(["stored as", "ternary weights, bytes", "with all other numbers, bytes"], rows)
-    files = [path for path in (PACKED, C, ONNX, PROGRAM, STATE) if (folder / path).exists()]
-    listed = "\n".join(f"- `{path}`: {(folder / path).stat().st_size:,} bytes" for path in files)
-    return f"{table}\n\n{listed}"
+    files = [f"- `{path}`: {(folder / path).stat().st_size:,} bytes" for path in FILES if (folder / path).exists()]
+    return f"{table}\n\n" + "\n".join(files)
 
 
 def _input(spec: InputSpec) -> str:
-    mean, std = (
-        spec.mean or (0.0,) * spec.input_shape[0],
-        spec.std or (1.0,) * spec.input_shape[0],
-    )
-    is_image = spec.is_image
-    what, one, axes = (
-        ("Images", "image", "channels, height, width") if is_image else ("Inputs", "input", "channels first")
-    )
+    channels = spec.input_shape[0]
+    mean, std = _numbers(spec.mean or (0.0,) * channels), _numbers(spec.std or (1.0,) * channels)
+    what, axes = ("Image", "channels, height, width") if spec.is_image else ("Input", "channels first")
     return (
-        f"{what} are float32, {_spelled(spec.input_shape)} ({axes}), as the data set gives them; "
-        f"all files but `{STATE}` normalise them themselves, ({one} - mean) / std with mean {_numbers(mean)} and std "
-        f"{_numbers(std)} per channel. {_answer(spec)}"
+        f"{what}s are float32, {'×'.join(map(str, spec.input_shape))} ({axes}), as the data set gives them; "
+        f"all files but `{STATE}` normalise them themselves, ({what.lower()} - mean) / std with mean {mean} and std "
+        f"{std} per channel. {_answer(spec)}"
     )
 
 
 def _answer(spec: InputSpec) -> str:
-    names = f"{', '.join(map(_code, spec.classes[:12]))}{' …' if len(spec.classes) > 12 else ''}"
+    names = ", ".join(f"`{name}`" for name in spec.classes[:12]) + (" …" if len(spec.classes) > 12 else "")
     if spec.kind == "classes":
         return f"The answer is a logit for each of the classes {names}."
     if spec.kind == "multi-label":
@@ -209,12 +173,14 @@ def _answer(spec: InputSpec) -> str:
 
 def _usage(folder: Path, spec: InputSpec) -> str:
     size = ", ".join(map(str, spec.input_shape))
+    name, shown = (
+        ("logits", "model.class_names[logits.argmax()]")
+        if spec.kind == "classes"
+        else ("answers", "dict(zip(model.class_names, answers[0].tolist()))")
+    )
     parts = {
         PACKED: f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
-        f"logits = model(torch.rand(1, {size}))\nprint(model.class_names[logits.argmax()])\n```"
-        if spec.kind == "classes"
-        else f'```python\nimport sca_search, torch\n\nmodel = sca_search.load("{PACKED}")\n'
-        f"answers = model(torch.rand(1, {size}))\nprint(dict(zip(model.class_names, answers[0].tolist())))\n```",
+        f"{name} = model(torch.rand(1, {size}))\nprint({shown})\n```",
         C: "```sh\nmake -C c check                                      # compiles it and runs its self-test\n"
         "make -C c && c/model < images.f32 > logits.f32      # float32, image by image\n```\n\n"
         '```c\n#include "model.h"\n\nmodel_predict(image, logits);              /* one image; no heap */\n```\n\n'
@@ -231,26 +197,15 @@ def _usage(folder: Path, spec: InputSpec) -> str:
     return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())
 
 
-def _repeat(about: Any) -> str:
+def _repeat(about: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
     return (
         f"`{STUDY_FILE}` beside this card is the whole study.\n\n"
         f"```sh\nsca-search {STUDY_FILE}\nsca-search export RUN --trial {about['trial']}\n"
         "sca-search verify .                        # in this folder: checks these files again\n```\n\n"
-        f"The same seed, machine, thread count and versions give the same trial: {_versions(about)}."
+        f"The same seed, machine, thread count and versions give the same trial: {versions}."
     )
-
-
-def _versions(about: Any) -> str:
-    return ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
-
-
-def _spelled(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.6g}" for value in values)
-
-
-def _code(name: str) -> str:
-    return f"`{name}`"

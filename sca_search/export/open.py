@@ -1,6 +1,7 @@
 """Opens the formats of an export folder: something to run, and the zeros counted in the file."""
 
-from collections.abc import Callable, Collection, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from sca_search.errors import ExportError, ScaError
 from sca_search.export.c.compiler import PORTABLE, find_compiler, require_compiler, run_program
@@ -23,34 +24,6 @@ from sca_search.export.layout import FILES, ONNX, PACKED, PROGRAM, STATE, C
 from sca_search.export.onnx import onnxruntime_missing
 from sca_search.export.packed.format import read_packed
 from sca_search.export.state_dict import count_zeros
-from sca_search.export.torch_program import load_program
-
-
-class CProgram:
-    """The compiled example and self-test, in a temporary folder.
-
-    The example is built for this machine and the self-test for any, as `make check` builds it, so that both the fast
-    and the portable code are tested.
-    """
-
-    def __init__(self, source: Path, scratch: Path, classes: int) -> None:
-        compiler = require_compiler()
-        self._classes = classes
-        self._model, self._check = scratch / "model", scratch / "check-model"
-        programs = ((self._model, "main.c", compiler.native()), (self._check, "check.c", PORTABLE))
-        for program, example, flags in programs:
-            compiler.run([*flags, "-o", str(program), str(source / example), str(source / "model.c"), "-lm"])
-
-    def __call__(self, images: Floats) -> Floats:
-        output = run_program([str(self._model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
-        logits = np.frombuffer(output, dtype=np.float32)
-        if logits.size != len(images) * self._classes:
-            raise ExportError(f"the C program printed {logits.size} logits for {len(images)} images")
-        return logits.reshape(len(images), self._classes)
-
-    def self_test(self) -> None:
-        """What `make check` runs."""
-        run_program([str(self._check)])
 
 
 @dataclass(frozen=True)
@@ -95,15 +68,11 @@ class Reference:
     described: str
     images: Images | None = None
     no_images: str = "there is none"
-    state_network: Callable[[], nn.Module] | None = None  # the original architecture with normalisation and state
+    state_network: nn.Module | None = None  # the original architecture with normalisation and state
     files: tuple[str, ...] = FILES  # the only ones to open
     exact: bool = False  # whether logits must be equal bit for bit
     original: nn.Module | None = None  # another network, whose classes and accuracy are reported as well
-    kind: str = "classes"  # of the outputs
-
-    @property
-    def has_classes(self) -> bool:
-        return self.kind == "classes"
+    has_classes: bool = True  # otherwise only values are compared
 
 
 def open_folder(folder: Path, reference: Reference, scratch: Path, *, written_here: bool) -> Opened:
@@ -130,7 +99,7 @@ def torch_run(network: nn.Module, dtype: torch.dtype = torch.float32) -> Run:
 
 def _open_packed(path: Path, _reference: Reference, opened: Opened) -> None:
     graph, _ = read_packed(path)
-    opened.zeros[PACKED] = {layer.name: (layer.zeros, layer.weight.size) for layer in graph.ternary_layers}
+    opened.zeros[PACKED] = graph.zeros
     opened.runs[PACKED] = torch_run(RecordNetwork(graph))
 
 
@@ -139,10 +108,30 @@ def _open_c(path: Path, reference: Reference, opened: Opened) -> None:
     if find_compiler() is None:
         opened.not_run(C, "there is no C compiler on this machine")
         return
-    program = CProgram(path.parent, opened.scratch, reference.vectors.logits.shape[1])
-    program.self_test()
+    opened.runs[C] = _compiled(path.parent, opened.scratch, reference.vectors.logits.shape[1])
     opened.checks.append(Check(C, "make check", "its self-test passes", True))
-    opened.runs[C] = program
+
+
+def _compiled(source: Path, scratch: Path, classes: int) -> Run:
+    """The compiled example, after its self-test has passed.
+
+    The example is built for this machine and the self-test for any, as `make check` builds it, so that both the fast
+    and the portable code are tested.
+    """
+    compiler = require_compiler()
+    model, check = scratch / "model", scratch / "check-model"
+    for program, example, flags in ((model, "main.c", compiler.native()), (check, "check.c", PORTABLE)):
+        compiler.run([*flags, "-o", str(program), str(source / example), str(source / "model.c"), "-lm"])
+    run_program([str(check)])
+
+    def run(images: Floats) -> Floats:
+        output = run_program([str(model)], np.ascontiguousarray(images, dtype=np.float32).tobytes())
+        logits = np.frombuffer(output, dtype=np.float32)
+        if logits.size != len(images) * classes:
+            raise ExportError(f"the C program printed {logits.size} logits for {len(images)} images")
+        return logits.reshape(len(images), classes)
+
+    return run
 
 
 def _open_onnx(path: Path, _reference: Reference, opened: Opened) -> None:
@@ -161,21 +150,18 @@ def _open_program(path: Path, reference: Reference, opened: Opened) -> None:
     if not opened.written_here:
         opened.not_run(PROGRAM, "a .pt2 is loaded only by the process that wrote it")
         return
-    program = load_program(path)
-    opened.zeros[PROGRAM] = _zeros_in(program.state_dict(), reference.claim)
-    opened.runs[PROGRAM] = torch_run(program)
-
-
-def _zeros_in(state: dict[str, Tensor], layers: Collection[str]) -> Zeros:
-    """Zeros of the named layers; a layer with weights other than trits is left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.load(path).module()
+    state = program.state_dict()
     named = {record_name(key.removeprefix("network.").removesuffix(".weight")): value for key, value in state.items()}
-    weights = {layer: named[layer] for layer in layers if layer in named}
     trits = torch.tensor([-1.0, 0.0, 1.0])
-    return {
-        layer: (int((weight == 0).sum()), weight.numel())
-        for layer, weight in weights.items()
-        if bool(torch.isin(weight, trits).all())
+    opened.zeros[PROGRAM] = {
+        layer: (int((named[layer] == 0).sum()), named[layer].numel())
+        for layer in reference.claim
+        if layer in named and bool(torch.isin(named[layer], trits).all())
     }
+    opened.runs[PROGRAM] = torch_run(program)
 
 
 def _open_state(path: Path, reference: Reference, opened: Opened) -> None:
@@ -183,7 +169,7 @@ def _open_state(path: Path, reference: Reference, opened: Opened) -> None:
     if reference.state_network is None:
         opened.not_run(STATE, "the network's own code is not available")
         return
-    opened.runs[STATE] = torch_run(reference.state_network())
+    opened.runs[STATE] = torch_run(reference.state_network)
 
 
 # Allowed difference from a file's own test vectors, relative to the largest logit: float32 sums in another order stay
@@ -199,14 +185,9 @@ def load(path: str | Path) -> RecordNetwork:
     """
     graph, vectors = read_packed(Path(path))
     network = RecordNetwork(graph)
-    _require_answers(Path(path), network, vectors)
-    return network
-
-
-def _require_answers(path: Path, network: nn.Module, vectors: TestVectors) -> None:
-    with torch.inference_mode():
-        answers = network(torch.from_numpy(vectors.images)).numpy()
+    answers = torch_run(network)(vectors.images)
     largest = float(np.abs(vectors.logits).max())
     difference = float(np.abs(answers - vectors.logits).max())
     if not difference <= _TOLERANCE * largest:  # rejects NaN as well
         raise ExportError(f"{path} does not reproduce its own test vectors: the logits differ by {difference:.3g}")
+    return network

@@ -1,13 +1,13 @@
 """From a run folder to an export folder, without training again."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -55,26 +55,19 @@ def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | No
         found = source.load(spec)
     except DataError as error:
         return None, None, str(error)
-    labels = (lambda: _labels(found.val)) if found.kind == "classes" else None
-    some = min(len(found.train), CALIBRATION_IMAGES)
-    return (
-        Images(len(found.val), lambda: _as_given(found, found.val), labels),
-        Images(some, lambda: _first(_as_given(found, found.train), some)),
-        "",
-    )
+    labels = partial(_labels, found.val) if found.kind == "classes" else None
+    count, some = len(found.val), min(len(found.train), CALIBRATION_IMAGES)
+    validation = Images(count, partial(_as_given, found, found.val, count), labels)
+    return validation, Images(some, partial(_as_given, found, found.train, some)), ""
 
 
-def _as_given(data: DataSet, split: AnySplit) -> Iterator[Floats]:
+def _as_given(data: DataSet, split: AnySplit, count: int) -> Iterator[Floats]:
+    """The first inputs of a split before normalisation."""
     shape = (-1, *[1] * (len(data.input_shape) - 1))
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.input.mean, data.input.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
-        yield images.numpy() * std + mean
-
-
-def _first(batches: Iterable[Floats], count: int) -> Iterator[Floats]:
-    for batch in batches:
-        yield batch[:count]
-        count -= len(batch)
+        yield images.numpy()[:count] * std + mean
+        count -= len(images)
         if count <= 0:
             return
 
@@ -93,7 +86,9 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
         raise RunError(f"{run.path}: {unmet(frame, spec.goal, run.metric)} Name a trial with --trial.")
     rows = frame[frame["trial"] == number].to_dict("records")
     if not rows:
-        raise RunError(f"{run.path}: there is no trial {number}; there are {_listed(frame)}")
+        known = [str(each) for each in frame["trial"]]
+        listed = ", ".join(known) if len(known) <= 40 else f"{known[0]} to {known[-1]}"
+        raise RunError(f"{run.path}: there is no trial {number}; there are {listed}")
     row: dict[str, Any] = {str(key): value for key, value in rows[0].items()}
     if row["state"] != "complete":
         reason = f" ({row['reason']})" if row["reason"] else ""
@@ -102,11 +97,6 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
     if not isinstance(candidate, int | float) or not 0 <= candidate < 1e9 or candidate % 1:
         raise RunError(f"{run.trials_file}: trial {number} must name its candidate, an integer from 0")
     return row
-
-
-def _listed(frame: pd.DataFrame) -> str:
-    numbers = [str(number) for number in frame["trial"]]
-    return ", ".join(numbers) if len(numbers) <= 40 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
@@ -128,11 +118,7 @@ def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: 
 
 
 def built(
-    spec: StudySpec,
-    inputs: InputSpec,
-    state: dict[str, Any],
-    where: Path,
-    source: Source = BY_NAME,
+    spec: StudySpec, inputs: InputSpec, state: dict[str, Any], where: Path, source: Source = BY_NAME
 ) -> nn.Module:
     """The study's network with a state; `where` it lies is for the error message."""
     make = source.maker(spec, len(inputs.classes), inputs.input_shape)
@@ -179,19 +165,15 @@ def _about(
         "seeds": len(accuracies),
         "versions": versions(),
     }
-    return about | _from_summary(run, about["trial"])
-
-
-def _from_summary(run: RunFolder, trial: int) -> dict[str, Any]:
-    """What is known at the end of a study: the dense network's metric, and the chosen trial's on the test split."""
+    # Known at the end of a study: the dense network's metric, and the chosen trial's on the test split.
     try:
         summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
         chosen, dense = summary["chosen"], summary["dense"]
-        facts = {"dense_accuracy": dense["metric"]}
-        if chosen and chosen["trial"] == trial:
+        known = {"dense_accuracy": dense["metric"]}
+        if chosen and chosen["trial"] == about["trial"]:
             if "test_metric" in chosen:
-                facts |= {"test_metric": chosen["test_metric"], "test_images": chosen["test_images"]}
-            facts["examples"] = summary.get("examples", "images")
+                known |= {"test_metric": chosen["test_metric"], "test_images": chosen["test_images"]}
+            known["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # a study that is still running has none
-    return facts
+        return about  # a study that is still running has none
+    return about | known

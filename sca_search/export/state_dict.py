@@ -4,7 +4,6 @@ Zeros are counted in this file, not in the network in memory.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +22,7 @@ FORMAT = "sca-search/plain"
 VERSION = "1"
 
 _SPEC = TypeAdapter(InputSpec)
+_NAMES = TypeAdapter(tuple[str, ...])
 
 
 def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], spec: InputSpec) -> None:
@@ -50,11 +50,14 @@ def load_plain(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...], InputSpe
             if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
                 raise RunError(f"{path} is not a {FORMAT} file of version {VERSION}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            layers = _names(json.loads(metadata["ternary_layers"]))
+            layers = _NAMES.validate_json(metadata["ternary_layers"])
             spec = _SPEC.validate_json(metadata["about"])
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read as a model: {error}") from error
-    _check_trits(path, tensors, layers)
+    for name in layers:
+        weight = tensors.get(f"{name}.weight")
+        if weight is None or weight.dtype != torch.int8 or not _all_trits(weight):
+            raise RunError(f"{path}: {name}.weight must hold int8 values in {{-1, 0, 1}}")
     state = {name: value.float() if value.dtype == torch.int8 else value for name, value in tensors.items()}
     return state, layers, spec
 
@@ -71,19 +74,6 @@ def counted_sparsity(path: Path) -> float:
     return total(zero_counts(merged_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
 
-def _check_trits(path: Path, tensors: Mapping[str, Tensor], layers: tuple[str, ...]) -> None:
-    for name in layers:
-        weight = tensors.get(f"{name}.weight")
-        if weight is None or weight.dtype != torch.int8 or not _all_trits(weight):
-            raise RunError(f"{path}: {name}.weight must hold int8 values in {{-1, 0, 1}}")
-
-
 def _all_trits(weight: Tensor) -> bool:
     # Not through abs(): in int8, that of -128 is -128.
     return bool(((weight == 0) | (weight == 1) | (weight == -1)).all())
-
-
-def _names(layers: object) -> tuple[str, ...]:
-    if not isinstance(layers, list) or not all(isinstance(name, str) for name in layers):
-        raise ValueError(f"ternary_layers must be a list of names, got {layers}")
-    return tuple(layers)

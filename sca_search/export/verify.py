@@ -6,8 +6,9 @@ split are compared; zeros are counted in the exported bytes and compared with wh
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,7 @@ import torch
 from torch import nn
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.agreement import (
-    Agreement,
-    Run,
-    agreement,
-    compare,
-    compare_classes,
-    compare_values,
-    portions,
-)
+from sca_search.export.graph import agreement as agree
 from sca_search.export.graph.network import Images, Network, Zeros
 from sca_search.export.graph.records import Floats, Graph, TestVectors
 from sca_search.export.graph.torch_module import RecordNetwork
@@ -68,15 +61,11 @@ def verify(
 def _checks(folder: Path, reference: Reference, written_here: bool, seconds: float) -> list[Check]:
     with tempfile.TemporaryDirectory() as scratch:
         opened = open_folder(folder, reference, Path(scratch), written_here=written_here)
-        expected = _reference_run(reference)
+        expected = None if reference.network is None else torch_run(reference.network.double(), torch.float64)
         checks = [_zero_check(file, zeros, reference.claim) for file, zeros in opened.zeros.items()]
         checks += _vector_checks(opened, expected, reference)
         checks += _image_checks(opened, expected, reference, seconds)
         return [*opened.checks, *checks]
-
-
-def _reference_run(reference: Reference) -> Run | None:
-    return None if reference.network is None else torch_run(reference.network.double(), torch.float64)
 
 
 def _zero_check(file: str, found_zeros: Zeros, claim: Zeros) -> Check:
@@ -96,13 +85,13 @@ def _is_second_call(layer: str, counted: Zeros, claim: Zeros) -> bool:
     return layer not in claim and number.isdigit() and first in claim and counted[layer] == counted.get(first)
 
 
-def _agreement_check(file: str, what: str, found: Agreement, *, exact: bool) -> Check:
+def _agreement_check(file: str, what: str, found: agree.Agreement, *, exact: bool) -> Check:
     if exact and found.difference == 0:
         return Check(file, what, "equal bit for bit", True)
     return Check(file, what, str(found), found.holds and not exact)
 
 
-def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -> list[Check]:
+def _vector_checks(opened: Opened, expected: agree.Run | None, reference: Reference) -> list[Check]:
     """The stored logits are compared with the reference, and every format with the stored logits."""
     vectors = reference.vectors
     runs = {"torch": expected, **opened.runs} if expected is not None else dict(opened.runs)
@@ -110,48 +99,40 @@ def _vector_checks(opened: Opened, expected: Run | None, reference: Reference) -
     for file, run in runs.items():
         opened.runs.pop(file, None)  # a format that fails here is not run again
         with opened.failures_of(file):
-            found = agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
+            found = agree.agreement(run(vectors.images), vectors.logits, has_classes=reference.has_classes)
             checks.append(_agreement_check(file, f"{found.images} test vectors", found, exact=reference.exact))
             opened.runs |= {file: run} if file in FILES else {}
     return checks
 
 
-def _image_checks(opened: Opened, expected: Run | None, reference: Reference, seconds: float) -> list[Check]:
-    if reference.images is None or expected is None:
-        why = reference.no_images if reference.images is None else "there is no torch model to compare with"
+def _image_checks(opened: Opened, expected: agree.Run | None, reference: Reference, seconds: float) -> list[Check]:
+    images = reference.images
+    if images is None or expected is None:
+        why = reference.no_images if images is None else "there is no torch model to compare with"
         return [Check("torch", "validation split", f"not compared: {why}", None)]
-    classes = {"has_classes": reference.has_classes}
-    found = compare(opened.runs, expected, portions(reference.images.batches(), _PORTION), seconds, **classes)
-    checks = []
+
+    def batches() -> Iterable[Floats]:
+        return agree.portions(images.batches(), _PORTION)
+
+    compared = agree.compare(opened.runs, expected, batches(), seconds, has_classes=reference.has_classes)
     examples = "images" if reference.vectors.images.ndim == 4 else "examples"
-    for file, each in found.items():
-        what = f"{_compared(each.images, reference.images.count)} validation {examples}"
-        checks.append(_agreement_check(file, what, each, exact=reference.exact))
+    checks = []
+    for file, found in compared.items():
+        some = f"all {images.count}" if found.images == images.count else f"{found.images} of {images.count}"
+        checks.append(_agreement_check(file, f"{some} validation {examples}", found, exact=reference.exact))
     if reference.original is not None:
         original = torch_run(reference.original.double(), torch.float64)
-        checks += [_compare_activations(file, (run, original), reference, seconds) for file, run in opened.runs.items()]
+        for file, run in opened.runs.items():  # the difference of integer activations has no limit; it is reported
+            runs = (run, original)
+            told = (
+                agree.compare_classes(runs, batches(), images.labels, seconds)
+                if reference.has_classes
+                else agree.compare_values(runs, batches(), seconds)
+            )
+            checks.append(Check(file, "compared with float activations", told, True))
     return checks
 
 
-def _compare_activations(file: str, runs: tuple[Run, Run], reference: Reference, seconds: float) -> Check:
-    """The difference of integer activations has no limit; it is reported."""
-    images = reference.images
-    assert images is not None
-    if not reference.has_classes:
-        found = compare_values(runs, portions(images.batches(), _PORTION), seconds)
-        return Check(file, "compared with float activations", found, True)
-    labels = None if images.labels is None else images.labels()
-    classes = compare_classes(runs, portions(images.batches(), _PORTION), labels, seconds)
-    return Check(file, "compared with float activations", str(classes), True)
-
-
-def _compared(images: int, count: int) -> str:
-    return f"all {count}" if images == count else f"{images} of {count}"
-
-
-TRAINED = "the trained network in torch, in float64"
-INTEGER = f"for {C} its model in integers in torch, bit for bit"
-ROUNDED = f"for {PACKED} the same with its float numbers rounded to float16"
 ALL_BUT_PACKED = tuple(file for file in FILES if file != PACKED)
 
 
@@ -162,51 +143,40 @@ def choose_vectors(graph: Graph, images: Images | None) -> Floats:
         noise = np.random.default_rng(0).standard_normal((count, *graph.input_shape))
         shape = (-1, *[1] * (len(graph.input_shape) - 1))
         return on_grid((noise * graph.std.reshape(shape) + graph.mean.reshape(shape)).astype(np.float32))
-    indices = {index * images.count // count for index in range(count)}
-    chosen, read = [], 0
-    for batch in images.batches():
-        chosen += [batch[index - read] for index in sorted(indices) if read <= index < read + len(batch)]
-        read += len(batch)
-    return on_grid(np.stack(chosen))
+    chosen = {index * images.count // count for index in range(count)}
+    every = enumerate(chain.from_iterable(images.batches()))
+    return on_grid(np.stack([image for index, image in every if index in chosen]))
 
 
 def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Reference, ...]:
     """torch with the values in the files; a packed file in float16 has others than the rest, and is last."""
     images = choose_vectors(graph, network.images)
-    rest = _reference(network, network.normalised(), images, TRAINED)
+    rest = _reference(network, network.normalised(), images, "the trained network in torch, in float64")
     if not half:
         return (rest,)
     rounded = RecordNetwork(round_to_half(graph))
-    packed = _reference(network, rounded, images, ROUNDED)
+    described = f"for {PACKED} the same with its float numbers rounded to float16"
+    packed = _reference(network, rounded, images, described)
     return replace(rest, files=ALL_BUT_PACKED), replace(packed, files=(PACKED,))
+
+
+def without_c(references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """The references for the other files: C with integer activations has one of its own."""
+    return tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
 
 
 def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
     """The references, except for C, which is compared with the model in integers: that is the last."""
-    others = tuple(replace(each, files=tuple(file for file in each.files if file != C)) for each in references)
-    integers = IntegerNetwork(model)
-    images = references[0].vectors.images
-    made = replace(
-        references[0],
-        vectors=TestVectors(images, evaluate_integer(model, images)),
-        network=integers,
-        described=INTEGER,
-        files=(C,),
-        exact=True,
-        original=references[0].network,
-    )
-    return *others, made
+    first = references[0]
+    vectors = TestVectors(first.vectors.images, evaluate_integer(model, first.vectors.images))
+    described = f"for {C} its model in integers in torch, bit for bit"
+    integers = replace(first, vectors=vectors, network=IntegerNetwork(model), described=described, files=(C,))
+    return *without_c(references), replace(integers, exact=True, original=first.network)
 
 
 def _reference(network: Network, module: nn.Module, images: Floats, described: str) -> Reference:
     exact = copy.deepcopy(module).eval().double()  # the caller's network is not changed
     logits = torch_run(exact, torch.float64)(images).astype(np.float32)
-    return Reference(
-        vectors=TestVectors(images, logits),
-        claim=network.claimed_zeros(),
-        network=exact,
-        described=described,
-        images=network.images,
-        kind=network.input.kind,
-        state_network=lambda: copy.deepcopy(network.normalised()).eval(),
-    )
+    vectors, has_classes = TestVectors(images, logits), network.input.kind == "classes"
+    found = Reference(vectors, network.claimed_zeros(), exact, described, network.images, has_classes=has_classes)
+    return replace(found, state_network=network.normalised())

@@ -13,18 +13,11 @@ from sca_search.export.integer.model import integer_model
 from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, STATE, STUDY_FILE, VECTORS_FILE, C
 from sca_search.export.metadata import Metadata, read_metadata
 from sca_search.export.open import Check, Reference
-from sca_search.export.packed.format import read_packed, round_to_half
+from sca_search.export.packed.format import read_packed
 from sca_search.export.packed.test_vectors import read_vectors
 from sca_search.export.run import built, study_images
 from sca_search.export.state_dict import load_plain
-from sca_search.export.verify import (
-    ALL_BUT_PACKED,
-    ROUNDED,
-    Verification,
-    references_of,
-    verify,
-    with_integers,
-)
+from sca_search.export.verify import ALL_BUT_PACKED, Verification, references_of, verify, with_integers, without_c
 from sca_search.runs.integrity import refuse_links_out, refuse_own_code
 
 _Packed = tuple[Graph, TestVectors]
@@ -48,7 +41,8 @@ def verify_folder(folder: Path, seconds: float) -> Verification:
     references = _references(folder, metadata, trained, packed)
     if metadata.largest_values is not None:
         references = _integer_references(folder, metadata, references, trained, packed)
-    shown = [replace(each, images=images, no_images=problem, kind=metadata.input.kind) for each in references]
+    classes = metadata.input.kind == "classes"
+    shown = [replace(each, images=images, no_images=problem, has_classes=classes) for each in references]
     return verify(folder, shown, seconds=seconds)
 
 
@@ -70,15 +64,21 @@ def _trained(folder: Path, metadata: Metadata, spec: StudySpec | None, images: I
 
 
 def _references(folder: Path, metadata: Metadata, trained: Network | None, packed: _Packed | None) -> list[Reference]:
-    rest = _reference_of_rest(folder, metadata, trained, packed)
-    if not metadata.half:
-        return [rest]
-    rest = replace(rest, files=ALL_BUT_PACKED)
+    vectors = _vectors(folder, metadata, packed)
+    if trained is not None:
+        made = references_of(trained, trained.graph(), half=metadata.half)
+        stored = (vectors, None if packed is None else packed[1])
+        return [replace(each, vectors=known or each.vectors) for each, known in zip(made, stored, strict=False)]
+    if packed is not None and not metadata.half:
+        described = f"the records of {PACKED} in torch, in float64"
+        return [Reference(vectors or packed[1], metadata.zeros, RecordNetwork(packed[0]), described)]
+    if vectors is None:
+        raise ExportError(f"{folder}: holds neither test vectors nor a model to compare with")
+    rest = Reference(vectors, metadata.zeros, None, "the test vectors alone")
     if packed is None:
-        return [rest, replace(rest, files=(PACKED,))]  # so that a damaged file is reported
-    network = None if trained is None else RecordNetwork(round_to_half(trained.graph()))
-    described = f"for {PACKED} its own test vectors" if network is None else ROUNDED
-    return [rest, Reference(packed[1], metadata.zeros, network, described, files=(PACKED,))]
+        return [rest]
+    own = Reference(packed[1], metadata.zeros, None, f"for {PACKED} its own test vectors", files=(PACKED,))
+    return [replace(rest, files=ALL_BUT_PACKED), own]
 
 
 def _integer_references(
@@ -88,22 +88,9 @@ def _integer_references(
     graph = trained.graph() if trained is not None else None if packed is None or metadata.half else packed[0]
     if graph is not None and metadata.largest_values is not None:
         return [*with_integers(references, integer_model(graph, metadata.largest_values))]
-    others = [replace(each, files=tuple(file for file in each.files if file != C)) for each in references]
     vectors = read_vectors(folder / INTEGER_VECTORS_FILE)
-    return [*others, Reference(vectors, metadata.zeros, None, f"for {C} its test vectors", files=(C,), exact=True)]
-
-
-def _reference_of_rest(folder: Path, metadata: Metadata, trained: Network | None, packed: _Packed | None) -> Reference:
-    vectors = _vectors(folder, metadata, packed)
-    if trained is not None:
-        made = references_of(trained, trained.graph(), half=False)[0]
-        return made if vectors is None else replace(made, vectors=vectors)
-    if packed is not None and not metadata.half:
-        described = f"the records of {PACKED} in torch, in float64"
-        return Reference(vectors or packed[1], metadata.zeros, RecordNetwork(packed[0]), described)
-    if vectors is None:
-        raise ExportError(f"{folder}: holds neither test vectors nor a model to compare with")
-    return Reference(vectors, metadata.zeros, None, "the test vectors alone")
+    described = f"for {C} its test vectors"
+    return [*without_c(references), Reference(vectors, metadata.zeros, None, described, files=(C,), exact=True)]
 
 
 def _vectors(folder: Path, metadata: Metadata, packed: _Packed | None) -> TestVectors | None:

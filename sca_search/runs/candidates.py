@@ -78,17 +78,11 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _require_numbers(record: Mapping[str, Any]) -> None:
     """TypeError unless the values by which candidates are compared and counted are numbers."""
-    for name, most in (("metric", sys.float_info.max), ("loss", math.inf)):  # infinity in a record without a loss
-        if not _is_number(record[name], most):
-            raise TypeError(f"{name} must be a finite number, got {str(record[name])[:80]}")
+    for name in ("metric", "loss"):
+        value = record[name]
+        is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max  # JSON has larger integers
+        if not is_number and (name, value) != ("loss", math.inf):  # of a record without a loss
+            raise TypeError(f"{name} must be a finite number, got {str(value)[:80]}")
     for name, count in record["layers"].items() if isinstance(record["layers"], dict) else [("layers", None)]:
         if not isinstance(count, dict) or any(type(count.get(key)) is not int for key in ("zeros", "weights")):
             raise TypeError(f"{name[:80]} must have zeros and weights, got {str(count)[:80]}")
-
-
-def _is_number(value: object, most: float) -> bool:
-    """Neither NaN nor beyond the range of floats, as integers in JSON may be."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    fits = isinstance(value, float) or abs(value) <= sys.float_info.max
-    return fits and abs(value) <= most

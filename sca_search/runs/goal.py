@@ -19,7 +19,7 @@ import pandas as pd
 from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
-from sca_search.runs.trials import choose, least_of, measured, most_accurate, sparsest
+from sca_search.runs.trials import choose, least_of, measured, most_accurate
 
 # In the order of the trials: first where accuracy begins to drop, which users ask about and which decides most of the
 # front's area; of these first the one that alone covers most of it. Then the gaps between.
@@ -46,8 +46,7 @@ def planned_ahead(goal: GoalSpec, candidate: int) -> float | None:
 
 def planned_sparsities(spec: StudySpec) -> list[float | None]:
     """Planned sparsity per trial; None for recipes and methods that do not plan it."""
-    numbers = range(spec.search.trials)
-    return [planned_ahead(spec.goal, number) if spec.plans_sparsity else None for number in numbers]
+    return [planned_ahead(spec.goal, number) if spec.plans_sparsity else None for number in range(spec.search.trials)]
 
 
 def limits_of(goal: GoalSpec) -> dict[str, float]:
@@ -105,9 +104,8 @@ def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
     if goal.target_sparsity is not None:
         return choose(frame, goal.target_sparsity)
     best = measured(frame)["metric"].max()
-    return (
-        None if math.isnan(best) else sparsest(frame, float(best) - NEAR_THE_BEST * metric_scale(metric, float(best)))
-    )
+    least = float(best) - NEAR_THE_BEST * metric_scale(metric, float(best))
+    return None if math.isnan(best) else least_of(frame, least, "sparsity")
 
 
 def typical_sparsity(goal: GoalSpec) -> float:
@@ -136,10 +134,6 @@ def aim_of(spec: StudySpec, metric: str = ACCURACY) -> str:
     return "none, a recipe is trained as given" if spec.recipe else described(spec.goal, metric)
 
 
-def _with_name(metric: str, value: float) -> str:
-    return format_metric(metric, value) if metric == ACCURACY else f"{metric} {format_metric(metric, value)}"
-
-
 def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
     """Why no trial was chosen, and the best one."""
     tried = measured(frame)
@@ -148,9 +142,10 @@ def unmet(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> str:
     if tried.empty:
         return f"No trial finished, so none meets the goal ({described(goal, metric)})."
     best = tried.sort_values(["metric", "sparsity"]).iloc[-1]
+    reached = ("" if metric == ACCURACY else f"{metric} ") + format_metric(metric, best["metric"])
     sentence = (
         f"No trial meets the goal ({described(goal, metric)}): the most accurate, trial {best['trial']}, "
-        f"has {_with_name(metric, best['metric'])} at a sparsity of {best['sparsity']:.2%}"
+        f"has {reached} at a sparsity of {best['sparsity']:.2%}"
     )
     limits = limits_of(goal)
     least = [

@@ -89,16 +89,12 @@ def require_sound(path: Path) -> None:
         # Not read-only: SQLite rolls back here what a killed process left half-written.
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60.0)) as database:
             database.execute("PRAGMA trusted_schema = OFF")
-            _require_tables_only(database)
+            # Triggers, views and virtual tables are programs that run when a table is read or written.
+            for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema"):
+                if kind not in ("table", "index") or "VIRTUAL" in str(sql).upper().split():
+                    raise ValueError(f"it must hold tables only, got the {kind} {str(name)[:80]!r}")
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise ValueError(f"it is damaged: {found}")
     except (sqlite3.Error, sqlite3.Warning, OSError, ValueError, OverflowError) as error:
         raise RunError(f"{path}: is not a readable study database: {str(error)[:300]}") from error
-
-
-def _require_tables_only(database: sqlite3.Connection) -> None:
-    """Triggers, views and virtual tables are programs that run when a table is read or written."""
-    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema"):
-        if kind not in ("table", "index") or "VIRTUAL" in str(sql).upper().split():
-            raise ValueError(f"it must hold tables only, got the {kind} {str(name)[:80]!r}")

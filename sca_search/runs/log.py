@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sca_search.errors import RunError, StorageError
-from sca_search.runs.candidates import read_json
+from pydantic import TypeAdapter
+
+from sca_search.errors import StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.system.console import LOGGER, PrintableFormatter
 from sca_search.system.files import write_json_atomic
@@ -86,16 +87,8 @@ def _warnings_too() -> Iterator[None]:
 
 def log_epoch(training: str, epoch: Any) -> None:
     """Log one line per epoch."""
-    logger.debug(
-        "%s: %s epoch %d of %d, metric %.5g, rounded %.5g, sparsity %.3f%%",
-        training,
-        epoch.phase,
-        epoch.epoch,
-        epoch.epochs,
-        epoch.soft_metric,
-        epoch.rounded_metric,
-        100 * epoch.sparsity,
-    )
+    figures = f"metric {epoch.soft_metric:.5g}, rounded {epoch.rounded_metric:.5g}, sparsity {epoch.sparsity:.3%}"
+    logger.debug("%s: %s epoch %d of %d, %s", training, epoch.phase, epoch.epoch, epoch.epochs, figures)
 
 
 def log_end(row: Mapping[str, Any]) -> None:
@@ -105,11 +98,8 @@ def log_end(row: Mapping[str, Any]) -> None:
         took = "" if row["seconds"] is None else f", {row['seconds']:.1f} s"
         logger.info("trial %d ended: %s%s", row["trial"], figures, took)
     else:
-        logger.warning("trial %d ended: %s%s", row["trial"], row["state"], _because(row))
-
-
-def _because(row: Mapping[str, Any]) -> str:
-    return f", {row['reason']}" if row.get("reason") else ""
+        because = f", {row['reason']}" if row.get("reason") else ""
+        logger.warning("trial %d ended: %s%s", row["trial"], row["state"], because)
 
 
 @dataclass(frozen=True)
@@ -149,8 +139,6 @@ class ProgressFile:
 def read_now(path: Path) -> Now | None:
     """The latest progress; None where the file is missing or cannot be read."""
     try:
-        read = read_json(path, None)
-        times = float(read["at"]), float(read["pause_seconds"])
-        return Now(str(read["what"]), int(read["epoch"]), int(read["epochs"]), *times)
-    except (RunError, KeyError, TypeError, ValueError, OverflowError):
+        return TypeAdapter(Now).validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -119,9 +119,7 @@ def hypervolume(front: pd.DataFrame, *, accuracy: float, sparsity: float) -> flo
     above = above.sort_values("sparsity", ascending=False)
     heights = above["metric"].cummax() - accuracy
     edges = [*above["sparsity"].tolist(), sparsity]
-    return math.fsum(
-        (right - left) * height for (right, left), height in zip(pairwise(edges), heights.tolist(), strict=True)
-    )
+    return math.fsum((right - left) * height for (right, left), height in zip(pairwise(edges), heights, strict=True))
 
 
 def front_area(front: pd.DataFrame, dense_accuracy: float, metric: str = ACCURACY) -> float:
@@ -158,13 +156,6 @@ def best_trial(frame: pd.DataFrame) -> int | None:
     return _first(frame[frame["metric"] >= best - error], {"loss": True, "metric": False, "trial": True})
 
 
-def sparsest(frame: pd.DataFrame, min_accuracy: float) -> int | None:
-    """The sparsest complete trial with at least this metric; ties: higher metric, lower loss, then earlier."""
-    finished = measured(frame)
-    enough = finished[finished["metric"] >= min_accuracy]
-    return _first(enough, {"sparsity": False, "metric": False, "loss": True, "trial": True})
-
-
 def most_accurate(frame: pd.DataFrame, min_sparsity: float, tolerance: float = 0.001) -> int | None:
     """The best complete trial that is sparse enough."""
     finished = measured(frame)
@@ -172,15 +163,13 @@ def most_accurate(frame: pd.DataFrame, min_sparsity: float, tolerance: float = 0
 
 
 def least_of(frame: pd.DataFrame, min_accuracy: float, column: str) -> int | None:
-    """The complete trial with the lowest cost, or the sparsest, among those with at least this metric; ties: higher
-    metric, lower loss, then earlier."""
-    if column == "sparsity":
-        return sparsest(frame, min_accuracy)
+    """The complete trial with the lowest cost, or the highest sparsity, among those with at least this metric; ties:
+    higher metric, lower loss, then earlier."""
     finished = measured(frame)
-    enough = finished[(finished["metric"] >= min_accuracy) & finished[column].notna()] if column in finished else None
-    if enough is None:
+    if column not in finished:
         return None
-    return _first(enough, {column: True, "metric": False, "loss": True, "trial": True})
+    enough = finished[(finished["metric"] >= min_accuracy) & finished[column].notna()]
+    return _first(enough, {column: column != "sparsity", "metric": False, "loss": True, "trial": True})
 
 
 def _first(frame: pd.DataFrame, order: Mapping[str, bool]) -> int | None:

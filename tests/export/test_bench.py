@@ -230,7 +230,7 @@ def test_packed_model_of_another_network_is_refused(exported: Path, tmp_path: Pa
 
 
 def test_table_says_where_no_phase_was_quiet(exported: Path) -> None:
-    from sca_search.cli.tables import bench_lines  # noqa: PLC0415
+    from sca_search.cli.export import bench_lines  # noqa: PLC0415
 
     bench = bench_folder(exported, seconds=0.1)
     loud = [replace(each, timing=timing_of([1.0] * 9, [False] * 9)) for each in bench.measured]

@@ -225,7 +225,7 @@ def test_memory_begins_at_a_cache_line(model: CompiledModel) -> None:
         memory = aligned(size)
         assert memory.size == size
         assert memory.ctypes.data % 64 == 0
-    assert (model.scratch_address.value or 0) % 64 == 0
+    assert (model.addresses[2].value or 0) % 64 == 0
 
 
 def test_threads_may_share_a_model(exported: tuple[Path, TestVectors], model: CompiledModel) -> None:

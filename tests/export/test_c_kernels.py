@@ -16,13 +16,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sca_search.errors import ExportError
-from sca_search.export.c.choose_kernel import FLOAT_LINEAR, COptions, choose_linear, choose_tiles
+from sca_search.export.c.choose_kernel import COptions, choose_linear, choose_tiles
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.layers import can_have, context_of
 from sca_search.export.c.memory import Layout, layouts
 from sca_search.export.c.source import write_c
-from sca_search.export.c.tiles import Tiles, lists_of
-from sca_search.export.c.weights import linear_codes_of, linear_lists_of
+from sca_search.export.c.tables import linear_codes_of, linear_lists_of, lists_of
+from sca_search.export.c.tiles import Tiles
 from sca_search.export.graph import records as r
 from sca_search.export.graph.fuse import is_convolution, steps_of
 from sca_search.export.graph.liveness import living
@@ -512,15 +512,15 @@ def test_dense_layers_are_combined_and_sparse_ones_listed(
 
 def test_linear_layers_are_coded_until_lists_are_short() -> None:
     weight = np.ones((512, 1024), np.int8)
-    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "codes"
+    assert choose_linear("l", weight, COptions()) == "codes"
     weight[:, 51:] = 0  # a twentieth is left
-    assert choose_linear("l", weight, FLOAT_LINEAR, COptions()) == "lists"
+    assert choose_linear("l", weight, COptions()) == "lists"
 
 
 def test_user_chooses_the_kernel() -> None:
     kinds = tiles_of(0.95, 16, 8)
     assert choose_tiles("c", kinds, COptions({"c": "combined"})) is kinds["combined"]
-    assert choose_linear("l", np.ones((2, 2), np.int8), FLOAT_LINEAR, COptions({"l": "codes"})) == "codes"
+    assert choose_linear("l", np.ones((2, 2), np.int8), COptions({"l": "codes"})) == "codes"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from sca_search.export.latency.program import (
     nonzeros_at,
     with_random_trits,
 )
-from sca_search.export.latency.table import read_calibration, read_latency_table
+from sca_search.export.latency.table import read_calibration
 from sca_search.export.latency.timing import Timing
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.training.task import Task
@@ -116,7 +116,7 @@ def test_what_was_measured_is_kept_for_this_network_alone(calibrated: tuple[Cali
     assert said == []
     kept = cached_file(graph, require_compiler(), QUICK)
     assert read_calibration(kept, graph) == calibrated[0]
-    assert latency_model(calibrated[0]) == read_latency_table(kept, graph)
+    assert latency_model(calibrated[0]) == latency_model(read_calibration(kept, graph))
 
 
 def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_emitted_program_prints_a_table_on_another_device(tmp_path: Path) -> Non
     assert not list((tmp_path / "out").glob("*.o"))
     said = run_program(["qemu-aarch64", str(tmp_path / "out" / emitted.programs[0]), "0.05"])
     (tmp_path / "latency.json").write_bytes(said)
-    model = read_latency_table(tmp_path / "latency.json", graph)
+    model = latency_model(read_calibration(tmp_path / "latency.json", graph))
     assert list(model.layers) == [layer.name for layer in graph.ternary_layers]
     assert "clang" in model.about["compiler"].lower()
     fastest, slowest = model.range_us(dict.fromkeys(model.layers, 1))

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from sca_search.export.c import int8_layers, layers
+from sca_search.export.c import layers
 from sca_search.export.graph import aten, reference, shapes, torch_module
 from sca_search.export.graph import records as r
 from sca_search.export.integer import reference as integer_reference
@@ -24,7 +24,7 @@ TABLES = {
     "packed file": (packed.KINDS.values(), ALL),
     "ONNX": (nodes._NODES, ALL),
     "C": (layers._CALLS, ALL),
-    "C with integer activations": (int8_layers._CALLS, WITH_INTEGERS),
+    "C with integer activations": (layers._INTEGER_CALLS, WITH_INTEGERS),
     "integer reference": (integer_reference._MEANING, WITH_INTEGERS),
     "random graphs of the tests": (map(type, every_operation((3, 6, 6), 0)[0].records), ALL),
 }

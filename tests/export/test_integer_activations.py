@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import INTEGER_CONVOLUTION_KERNELS, COptions
 from sca_search.export.c.count_zeros import count_zeros_c
-from sca_search.export.c.int8_tiles import MOST_ADDED, IntegerTiles
 from sca_search.export.c.source import write_c
+from sca_search.export.c.tiles import MOST_ADDED, IntegerTiles
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph import records as r
 from sca_search.export.graph.network import Images

@@ -16,7 +16,7 @@ from sca_search.export.c.source import stamped_steps
 from sca_search.export.graph.records import INPUT, Convolution, Graph, Linear
 from sca_search.export.latency.model import Calibration, LatencyModel, LayerLatency, latency_model
 from sca_search.export.latency.program import kernels_hash, network_hash, nonzeros_at, with_random_trits
-from sca_search.export.latency.table import parse_calibration, read_calibration, read_latency_table, write_calibration
+from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
 from tests.support.random_records import Builder
 
 LAYER = LayerLatency("a", 100, (10, 20, 100), (2.0, 4.0, 8.0), ("lists", "lists", "codes"))
@@ -166,13 +166,13 @@ def test_file_gives_back_what_was_written(times: list[float], tmp_path_factory: 
     path = tmp_path_factory.mktemp("table") / "latency.json"
     write_calibration(path, given_table)
     assert read_calibration(path, graph) == given_table
-    assert read_latency_table(path, graph) == latency_model(given_table)
+    assert latency_model(read_calibration(path, graph)) == latency_model(given_table)
 
 
 def test_table_of_another_processor_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(content_of(graph_of(), USUAL) | {"cpu": "Cortex-A53"}))
-    assert read_latency_table(path, graph_of()).about["cpu"] == "Cortex-A53"
+    assert latency_model(read_calibration(path, graph_of())).about["cpu"] == "Cortex-A53"
 
 
 def test_structure_is_hashed_and_weights_are_not() -> None:
@@ -247,7 +247,7 @@ def test_table_that_cannot_be_trusted_is_one_sentence(
     path = tmp_path / "table.json"
     path.write_text(json.dumps(content))
     with pytest.raises(SpecError, match=sentence) as caught:
-        read_latency_table(path, graph_of())
+        latency_model(read_calibration(path, graph_of()))
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
@@ -266,14 +266,14 @@ def test_file_that_is_no_table_is_one_sentence(text: bytes, sentence: str, tmp_p
     path = tmp_path / "table.json"
     path.write_bytes(text)
     with pytest.raises(SpecError, match=sentence):
-        read_latency_table(path, graph_of())
+        latency_model(read_calibration(path, graph_of()))
 
 
 def test_missing_and_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no such latency table"):
-        read_latency_table(tmp_path / "nowhere.json", graph_of())
+        latency_model(read_calibration(tmp_path / "nowhere.json", graph_of()))
     with pytest.raises(SpecError, match="cannot be read as a latency table"):
-        read_latency_table(tmp_path, graph_of())
+        latency_model(read_calibration(tmp_path, graph_of()))
 
 
 def test_record_of_a_table_cannot_be_changed() -> None:

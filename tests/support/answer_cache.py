@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 from optuna.storages._rdb.storage import _VersionManager
 
-from sca_search.cli import json_output as answers
 from sca_search.config.study import StudySpec
 from sca_search.dashboard import document as study_data
 from sca_search.dashboard import read as reading
 from sca_search.dashboard.read import RunFiles, read_run
 from sca_search.export import run as export_run
 from sca_search.runs import folder as run_folder
+from sca_search.runs import goal
 from sca_search.runs import trials as results
 from sca_search.study import progress as display
 
@@ -26,10 +26,11 @@ from sca_search.study import progress as display
 _OF_TABLES = (
     (reading, "chosen_trial"),
     *((study_data, name) for name in ("detailed_trials", "fronts", "growth", "importance", "parallel", "timeline")),
-    *((module, name) for module in (answers, display) for name in ("chosen_trial", "pareto_front")),
+    *((display, name) for name in ("chosen_trial", "pareto_front")),
+    *((goal, "chosen_trial"), (results, "pareto_front")),  # as `show` looks them up
     *((display, name) for name in ("front_table", "better_lines")),
 )
-_READERS = (results, answers, reading, export_run)
+_READERS = (results, reading, export_run)
 _MOST = 2000  # cached values
 
 

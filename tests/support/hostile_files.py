@@ -19,8 +19,9 @@ from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.c.source import stamped_steps, write_c
 from sca_search.export.graph.records import INPUT, Graph, TestVectors
 from sca_search.export.graph.reference import evaluate
+from sca_search.export.latency.model import latency_model
 from sca_search.export.latency.program import kernels_hash, network_hash
-from sca_search.export.latency.table import read_latency_table
+from sca_search.export.latency.table import read_calibration
 from sca_search.export.metadata import read_metadata
 from sca_search.export.onnx.write import count_zeros_onnx, write_onnx
 from sca_search.export.packed.format import packed_bytes, read_packed
@@ -189,7 +190,7 @@ def _point(path: Path) -> Candidate:
 
 def _asked(path: Path, graph: Graph) -> float:
     """A latency table, and its model at half of the weights."""
-    model = read_latency_table(path, graph)
+    model = latency_model(read_calibration(path, graph))
     return model.predict_us({name: layer.weights / 2 for name, layer in model.layers.items()})
 
 

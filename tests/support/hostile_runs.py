@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sca_search.cli.dashboard import dense_state
 from sca_search.cli.run import show_command
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Ramp, Tracked
@@ -172,7 +171,7 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         _going_on(folder),
         _of_run("rerun: about.json", place, "about.json", lambda: changed_since(made_with(run, {}))),
         Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _records), JSON),
-        _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: dense_state(run), TENSORS),
+        _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: read_warm_start(run), TENSORS),
         Reader("comparison: a method's result", entry, through(folder / "entry.json", read_method_result), JSON),
         Reader("reproduction: a cell's result", cell, through(folder / "cell.json", read_result), JSON),
     ]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sca_search.errors import ExportError, unknown_name
-from sca_search.export.c.int8_tiles import IntegerTiles
-from sca_search.export.c.tiles import CELLS, Tiles, entries
+from sca_search.export.c.tables import entries
+from sca_search.export.c.tiles import CELLS, AnyTiles, IntegerTiles, Tiles
 from sca_search.export.graph.records import Trits
 from sca_search.export.integer.model import IntegerModel
 
@@ -50,42 +50,32 @@ _ADD_IN_PLACE, _ASKEW, _GROWTH, _CACHE_KB = 0.7, 0.2, 0.007, 32
 _INTEGER_LAY, _INTEGER_ADD, _INTEGER_JOIN = 2.0, 0.55, 8.0
 
 
-@dataclass(frozen=True)
-class LinearCosts:
-    """Cycles of a listed input and of 64 coded weights, the fraction of inputs that are not zero, and how many listed
-    inputs are summed before they join the others."""
-
-    listed: float
-    coded: float
-    nonzero_inputs: float
-    most_listed: float
+# Cycles of a listed input and of 64 coded weights, and the fraction of inputs that are not zero.
+_LINEAR = (0.8, 10.0, 0.9)
+_INTEGER_LINEAR = (0.9, 6.0, 0.8)
 
 
-FLOAT_LINEAR = LinearCosts(0.8, 10.0, 0.9, 512)  # listed inputs are summed in eight parts
-INTEGER_LINEAR = LinearCosts(0.9, 6.0, 0.8, math.inf)  # integer sums are exact
-
-
-def choose_tiles(name: str, kinds: Mapping[str, Tiles], options: COptions) -> Tiles:
+def choose_tiles(name: str, kinds: Mapping[str, AnyTiles], options: COptions) -> AnyTiles:
     """The cheapest of the possible ways to cut a convolution."""
-    named = _named(name, options, tuple(CONVOLUTION_KERNELS), tuple(kinds))
-    return kinds[named] if named else min(kinds.values(), key=convolution_cycles)
+    known = INTEGER_CONVOLUTION_KERNELS if options.integer else CONVOLUTION_KERNELS
+    named = _named(name, options, tuple(known), tuple(kinds))
+    return kinds[named] if named else min(kinds.values(), key=_cycles)
 
 
-def choose_integer_tiles(name: str, kinds: Mapping[str, IntegerTiles], options: COptions) -> IntegerTiles:
-    """The same with integer activations."""
-    named = _named(name, options, tuple(INTEGER_CONVOLUTION_KERNELS), tuple(kinds))
-    return kinds[named] if named else min(kinds.values(), key=integer_convolution_cycles)
-
-
-def convolution_cycles(tiles: Tiles) -> float:
+def _cycles(tiles: AnyTiles) -> float:
     """Of a whole map, roughly."""
     blocks = list(tiles.blocks())
-    areas = sum(tiles.areas((channels.stop - channels.start) * tiles.block_groups) for _, channels, _ in blocks)
-    laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
-    outputs = sum(outputs.stop - outputs.start for outputs, _, _ in blocks) * math.ceil(tiles.vectors / 8)
-    added = entries(tiles) * tiles.vectors * _add_cycles(tiles)
-    cycles: float = tiles.tiles * (laid + added + outputs * _OUTPUT)
-    return cycles
+    joined = sum(outputs.stop - outputs.start for outputs, _, _ in blocks)
+    channels = [channels.stop - channels.start for _, channels, _ in blocks]
+    if isinstance(tiles, IntegerTiles):
+        laid = float(sum(map(tiles.planes, channels))) * tiles.plane_cells / (2 * CELLS) * _INTEGER_LAY
+        cycles = laid + (entries(tiles) * _INTEGER_ADD + joined * _INTEGER_JOIN) * math.ceil(tiles.rows / 2)
+    else:
+        areas = sum(tiles.areas(count * tiles.block_groups) for count in channels)
+        laid = areas * tiles.row_vectors * tiles.plane_rows * (_LAY if tiles.combined == 1 else _LAY_COMBINED)
+        vectors = tiles.rows * tiles.cells // CELLS
+        cycles = laid + entries(tiles) * vectors * _add_cycles(tiles) + joined * math.ceil(vectors / 8) * _OUTPUT
+    return float(tiles.tiles * cycles)
 
 
 def _add_cycles(tiles: Tiles) -> float:
@@ -95,24 +85,14 @@ def _add_cycles(tiles: Tiles) -> float:
     return _ADD_IN_PLACE + askew + _GROWTH * max(0.0, tiles.read_bytes / 1024 - _CACHE_KB)
 
 
-def integer_convolution_cycles(tiles: IntegerTiles) -> float:
-    """Of a whole map, roughly."""
-    vectors = math.ceil(tiles.rows / 2)
-    blocks = list(tiles.blocks())
-    planes = sum(tiles.planes(channels.stop - channels.start) for _, channels, _ in blocks)
-    joined = sum(outputs.stop - outputs.start for outputs, _, _ in blocks)
-    laid = float(planes) * tiles.plane_cells / (2 * CELLS) * _INTEGER_LAY
-    cycles: float = tiles.tiles * (laid + (entries(tiles) * _INTEGER_ADD + joined * _INTEGER_JOIN) * vectors)
-    return cycles
-
-
-def choose_linear(name: str, weight: Trits, costs: LinearCosts, options: COptions) -> str:
+def choose_linear(name: str, weight: Trits, options: COptions) -> str:
     """One of LINEAR_KERNELS, for a weight (outputs, inputs)."""
     if named := _named(name, options, LINEAR_KERNELS, LINEAR_KERNELS):
         return named
     outputs, inputs = weight.shape
-    coded = -(-outputs // 64) * inputs * costs.nonzero_inputs * costs.coded
-    return "lists" if int(np.count_nonzero(weight)) * costs.listed <= coded else "codes"
+    listed, coded, nonzero_inputs = _INTEGER_LINEAR if options.integer else _LINEAR
+    cost = -(-outputs // 64) * inputs * nonzero_inputs * coded
+    return "lists" if int(np.count_nonzero(weight)) * listed <= cost else "codes"
 
 
 def _named(name: str, options: COptions, known: tuple[str, ...], possible: tuple[str, ...]) -> str | None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,6 @@ from sca_search.system.files import atomic_path
 from sca_search.system.machine import cache_folder, instruction_set
 
 PORTABLE = ("-O3", "-std=c99")
-NO_COMPILER = "no C compiler was found: CC names none, and there is no cc, gcc or clang; sca-search[cross] brings one"
-_NATIVE = "-march=native"
 _MOST_SECONDS = 600  # for a compilation, or for a few images
 
 
@@ -30,17 +28,26 @@ class Compiler:
 
     command: tuple[str, ...]
 
+    @functools.cache  # noqa: B019 - of few compilers, which are small
     def version(self) -> str:
         """Its version output; two compilers of one version build the same."""
-        return _version(self.command)
+        return run_program([*self.command, "--version"]).decode(errors="replace").strip()
 
+    @functools.cache  # noqa: B019
     def takes(self, flag: str) -> bool:
         """Whether it compiles an empty file with that flag."""
-        return _takes(self.command, flag)
+        with tempfile.TemporaryDirectory() as temporary:
+            source = Path(temporary) / "empty.c"
+            source.write_text("int nothing;\n")
+            try:
+                run_program([*self.command, flag, "-c", "-o", str(source.with_suffix(".o")), str(source)])
+            except ExportError:
+                return False
+        return True
 
     def native(self) -> tuple[str, ...]:
         """Flags for the fastest code on this machine."""
-        return (*PORTABLE, _NATIVE) if self.takes(_NATIVE) else PORTABLE
+        return (*PORTABLE, "-march=native") if self.takes("-march=native") else PORTABLE
 
     def run(self, arguments: list[str]) -> None:
         """ExportError, with what it said, unless it succeeds."""
@@ -49,8 +56,7 @@ class Compiler:
 
 def find_compiler() -> Compiler | None:
     """What CC names, else the system's, else the one of the extra [cross]."""
-    named = shlex.split(os.environ.get("CC", ""))
-    if named:
+    if named := shlex.split(os.environ.get("CC", "")):
         found = shutil.which(named[0])
         return Compiler((found, *named[1:])) if found else None
     system = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
@@ -59,17 +65,17 @@ def find_compiler() -> Compiler | None:
 
 def require_compiler() -> Compiler:
     """The compiler, or ExportError."""
-    compiler = find_compiler()
-    if compiler is None:
-        raise ExportError(NO_COMPILER)
-    return compiler
+    if compiler := find_compiler():
+        return compiler
+    raise ExportError(
+        "no C compiler was found: CC names none, and there is no cc, gcc or clang; sca-search[cross] brings one"
+    )
 
 
 def zig_compiler() -> Compiler | None:
     """The compiler of the package ziglang, which compiles for any target; None where it is not installed."""
-    if importlib.util.find_spec("ziglang") is None:
-        return None
-    return Compiler((sys.executable, "-m", "ziglang", "cc"))
+    found = importlib.util.find_spec("ziglang")
+    return Compiler((sys.executable, "-m", "ziglang", "cc")) if found else None
 
 
 def build_library(
@@ -80,8 +86,9 @@ def build_library(
     Without `keep`, it is deleted when this process ends.
     """
     compiler = compiler or require_compiler()
-    suffix = ".dll" if sys.platform == "win32" else ".so"
-    name = f"{_key(sources, flags, compiler)}{suffix}"
+    parts = [compiler.version(), *compiler.command, *flags, instruction_set()]
+    name = digest(parts + [part for source in sources.items() for part in source])
+    name += ".dll" if sys.platform == "win32" else ".so"
     known = (cache_folder() if keep else _own_folder()) / name
     if known.is_file():
         return known
@@ -131,27 +138,6 @@ def _own_folder() -> Path:
     return folder
 
 
-def _key(sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler) -> str:
-    parts = [compiler.version(), *compiler.command, *flags, instruction_set()]
-    for name, text in sources.items():
-        parts += [name, text]
-    # Lengths keep ("ab", "c") and ("a", "bc") apart.
-    whole = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
-
-
-@functools.cache
-def _version(command: tuple[str, ...]) -> str:
-    return run_program([*command, "--version"]).decode(errors="replace").strip()
-
-
-@functools.cache
-def _takes(command: tuple[str, ...], flag: str) -> bool:
-    with tempfile.TemporaryDirectory() as temporary:
-        source = Path(temporary) / "empty.c"
-        source.write_text("int nothing;\n")
-        try:
-            run_program([*command, flag, "-c", "-o", str(source.with_suffix(".o")), str(source)])
-        except ExportError:
-            return False
-    return True
+def digest(parts: Iterable[str]) -> str:
+    """A hash of texts. Lengths keep ("ab", "c") and ("a", "bc") apart."""
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:32]

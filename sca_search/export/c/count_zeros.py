@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
 from sca_search.export.c.emit import Table, count_signs
-from sca_search.export.c.tiles import CELLS, Numbers, combinations
+from sca_search.export.c.tables import Numbers
+from sca_search.export.c.tiles import CELLS, combinations
 from sca_search.export.graph.records import WeightRecord
 
 _COMMENT = re.compile(
@@ -49,20 +50,16 @@ def _signs(source: str, place: str, layout: str) -> int:
     if layout == "codes":
         return sum(int(np.count_nonzero(numbers >> shift & 3)) for shift in range(0, 16, 2))
     if lists := _LISTS.fullmatch(layout):
-        return _listed(numbers, int(lists[1]))
+        return len(_offsets(numbers, int(lists[1]), linear=True))
     if convolution := _CONVOLUTION.fullmatch(layout):
         columns, planes, cells, blocks = (int(number or CELLS) for number in convolution.groups())
-        _require_possible(columns, planes, cells)
-        offsets = _offsets(numbers, blocks)
+        # Limits the sizes that a file can claim: the number of combinations is exponential in their columns. A single
+        # column has no combinations.
+        if not 1 <= columns <= _MOST_COLUMNS or (columns > 1 and not (0 < planes < 2**31 and 0 < cells < 2**31)):
+            raise ValueError(f"{columns} columns in {planes} by {cells} are impossible")
+        offsets = _offsets(numbers, blocks, linear=False)
         return len(offsets) if columns == 1 else int(_weights_in(offsets // cells % planes, columns).sum())
     raise ValueError(f"{place} has an unknown layout, {layout!r}")
-
-
-def _require_possible(columns: int, *sizes: int) -> None:
-    """Limits the sizes that a file can claim: the number of combinations is exponential in their columns. A single
-    column has no combinations."""
-    if not 1 <= columns <= _MOST_COLUMNS or (columns > 1 and not all(0 < size < 2**31 for size in sizes)):
-        raise ValueError(f"{columns} columns in {' by '.join(map(str, sizes))} are impossible")
 
 
 def _numbers(source: str, name: str) -> Numbers:
@@ -72,26 +69,17 @@ def _numbers(source: str, name: str) -> Numbers:
     return np.fromstring(definition[1].rstrip().rstrip(","), dtype=np.uint16, sep=",")
 
 
-def _listed(numbers: Numbers, blocks: int) -> int:
-    """Listed inputs: each block has two counts in front."""
-    place, total = 0, 0
+def _offsets(numbers: Numbers, blocks: int, *, linear: bool) -> NDArray[np.int64]:
+    """The listed offsets. Each list has two counts in front; a convolution's block has the number of its outputs, and
+    each of their lists an output."""
+    head, place, parts = int(not linear), 0, [np.empty(0, dtype=np.int64)]
     for _ in range(blocks):
-        count = int(numbers[place]) + int(numbers[place + 1])
-        place, total = place + 2 + count, total + count
-    if place != len(numbers):
-        raise ValueError("a list is longer than its counts say")
-    return total
-
-
-def _offsets(numbers: Numbers, blocks: int) -> NDArray[np.int64]:
-    """The offsets in a convolution's lists."""
-    place, parts = 0, [np.empty(0, dtype=np.int64)]
-    for _ in range(blocks):
-        outputs, place = int(numbers[place]), place + 1
-        for _ in range(outputs):
-            count = int(numbers[place + 1]) + int(numbers[place + 2])
-            parts.append(numbers[place + 3 : place + 3 + count].astype(np.int64))
-            place += 3 + count
+        lists = 1 if linear else int(numbers[place])
+        place += head
+        for _ in range(lists):
+            begin = place + head + 2
+            place = begin + int(numbers[begin - 2]) + int(numbers[begin - 1])
+            parts.append(numbers[begin:place].astype(np.int64))
     if place != len(numbers):
         raise ValueError("a list is longer than its counts say")
     return np.concatenate(parts)

@@ -56,19 +56,12 @@ def section_bytes(content: bytes) -> SectionBytes:
     try:
         for index in range(count):
             kind, flags, length = struct.unpack_from(kind_flags_size, content, begin + index * size)
+            writable = "data" if flags & _WRITE else "constants"
             if flags & _ALLOCATE:
-                found[_kind(kind, flags)] += length
+                found["zeroed" if kind == _NO_BITS else "code" if flags & _EXECUTE else writable] += length
     except struct.error as error:
         raise ExportError("an object file ends before its section headers do") from error
     return SectionBytes(**found)
-
-
-def _kind(kind: int, flags: int) -> str:
-    if kind == _NO_BITS:
-        return "zeroed"
-    if flags & _EXECUTE:
-        return "code"
-    return "data" if flags & _WRITE else "constants"
 
 
 Outcome = Literal["ran", "compiled", "failed"]
@@ -125,36 +118,31 @@ def parse_targets(text: str) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if name in names)
 
 
-def require_target(name: str) -> str:
-    """The name of a target, or ExportError."""
+def require_target(name: str) -> None:
+    """ExportError unless there is such a target."""
     if name not in TARGETS:
         raise ExportError(unknown_name("target", name, TARGETS))
-    return name
 
 
 def require_cross_compiler() -> Compiler:
     """The compiler of the extra [cross], or ExportError."""
-    compiler = zig_compiler()
-    if compiler is None:
-        raise ExportError(
-            "ziglang is not installed, which compiles for other machines; pip install 'sca-search[cross]'"
-        )
-    return compiler
+    if compiler := zig_compiler():
+        return compiler
+    raise ExportError("ziglang is not installed, which compiles for other machines; pip install 'sca-search[cross]'")
 
 
 def check_target(source: Path, name: str) -> tuple[TargetCheck, ...]:
     """Compiles the self-test of a C export for a target and runs it if possible."""
-    compiler = require_cross_compiler()
-    target = TARGETS[name]
-    checks = []
+    compiler, target, checks = require_cross_compiler(), TARGETS[name], []
     for build in target.builds:
         with tempfile.TemporaryDirectory() as temporary:
             program = Path(temporary) / "check"
             try:
                 _compile(compiler, source, target, build, program)
-                checks.append(_run(name, target, build, program))
+                outcome, said = _run(target, program)
             except ExportError as error:
-                checks.append(TargetCheck(name, build.instructions, "failed", str(error)))
+                outcome, said = "failed", str(error)
+            checks.append(TargetCheck(name, build.instructions, outcome, said))
     return tuple(checks)
 
 
@@ -168,17 +156,15 @@ def _compile(compiler: Compiler, source: Path, target: Target, build: Build, pro
     compiler.run(["-target", target.triple, "-static", "-o", str(program), *objects, "-lm"])
 
 
-def _run(name: str, target: Target, build: Build, program: Path) -> TargetCheck:
+def _run(target: Target, program: Path) -> tuple[Outcome, str]:
     if platform.machine() in target.machines:
-        said = run_program([str(program)]).decode()
-    elif target.runner == "wasmtime" and importlib.util.find_spec("wasmtime") is not None:
-        said = _run_wasm(program)
-    else:
-        runner = shutil.which(target.runner) or shutil.which(f"{target.runner}-static")
-        if runner is None:
-            return TargetCheck(name, build.instructions, "compiled", f"{target.runner} is not installed")
-        said = run_program([runner, str(program)]).decode()
-    return TargetCheck(name, build.instructions, "ran", said.strip())
+        return "ran", run_program([str(program)]).decode().strip()
+    if target.runner == "wasmtime" and importlib.util.find_spec("wasmtime") is not None:
+        return "ran", _run_wasm(program).strip()
+    runner = shutil.which(target.runner) or shutil.which(f"{target.runner}-static")
+    if runner is None:
+        return "compiled", f"{target.runner} is not installed"
+    return "ran", run_program([runner, str(program)]).decode().strip()
 
 
 def _run_wasm(program: Path) -> str:
@@ -208,22 +194,16 @@ def _run_wasm(program: Path) -> str:
 
 
 # linux-musl only provides the headers of a C library: nothing is linked. Stacks are never unwound on such a device.
-_MICROCONTROLLER = (
-    "-target",
-    "thumb-linux-musleabihf",
-    "-mcpu=cortex_m4",
-    "-std=c99",
-    "-fno-unwind-tables",
-    "-fno-asynchronous-unwind-tables",
-)
+_MICROCONTROLLER = ("-target", "thumb-linux-musleabihf", "-mcpu=cortex_m4", "-std=c99", "-Os")
+_NO_UNWINDING = ("-fno-unwind-tables", "-fno-asynchronous-unwind-tables")
 
 
-def bare_metal_bytes(source: Path, optimise: str = "-Os") -> SectionBytes:
+def bare_metal_bytes(source: Path) -> SectionBytes:
     """Bytes of model.c's object file, its static memory included."""
     compiler = require_cross_compiler()
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.o"
-        compiler.run([*_MICROCONTROLLER, optimise, "-c", "-o", str(path), str(source / "model.c")])
+        compiler.run([*_MICROCONTROLLER, *_NO_UNWINDING, "-c", "-o", str(path), str(source / "model.c")])
         try:
             return section_bytes(path.read_bytes())
         except ExportError as error:

@@ -20,6 +20,7 @@ TRITS_A_CHARACTER = 4
 FIRST_CHARACTER = 35
 
 Bytes = NDArray[np.uint8]
+Fields = dict[str, object]
 
 # Octal escapes of three digits never run into what follows; ? is escaped because C99 knows trigraphs.
 _SPELLING = [chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in range(256)]
@@ -51,7 +52,7 @@ class Literal:
         pieces = [self.chunks[begin : begin + step].tobytes() for begin in range(0, len(self.chunks), step)]
         yield f"static const unsigned char {self.name}[{len(pieces)}][{step * self.chunk_bytes + 1}] = {{"
         # On one line each: clang takes two strings side by side in a list for a forgotten comma.
-        yield from (f"    {_quoted(piece)}," for piece in pieces)
+        yield from (f"    {quoted(piece)}," for piece in pieces)
         yield "};"
 
 
@@ -71,9 +72,10 @@ def float_chunks(values: Floats) -> Bytes:
     return np.ascontiguousarray(values, dtype="<f4").view(np.uint8).reshape(len(values), -1)
 
 
-def quoted(text: str) -> str:
-    """A text as a C literal of its UTF-8 bytes."""
-    return _quoted(text.encode("utf-8", errors="backslashreplace"))
+def quoted(text: str | bytes) -> str:
+    """Bytes, or a text in UTF-8, as a C literal."""
+    data = text.encode("utf-8", errors="backslashreplace") if isinstance(text, str) else text
+    return '"' + "".join([_SPELLING[byte] for byte in data]) + '"'
 
 
 def count_signs(source: str, name: str) -> int:
@@ -92,10 +94,6 @@ def count_signs(source: str, name: str) -> int:
     return int(signs[values].sum())
 
 
-def _quoted(data: bytes) -> str:
-    return '"' + "".join([_SPELLING[byte] for byte in data]) + '"'
-
-
 @dataclass(frozen=True)
 class Table:
     """Trits as a kernel reads them: the numbers, and the function that computes them from a literal."""
@@ -103,7 +101,7 @@ class Table:
     numbers: NDArray[np.uint16]
     expander: str  # the file of its name in kernels/
     trits: Literal
-    layout: str  # how to read the trits back from the numbers; see c_count.py
+    layout: str  # how to read the trits back from the numbers; see count_zeros.py
     left_out: int = 0  # non-zero weights without effect
 
 
@@ -123,13 +121,18 @@ class Call:
 
 def pairs(name: str, left: Floats, right: Floats) -> str:
     """The definition of two numbers per channel, such as scale and bias; exact, as hexadecimal floats."""
-    numbers = [f"{{{_spelled(a)}, {_spelled(b)}}}" for a, b in zip(left, right, strict=True)]
+    numbers = [f"{{{float(a).hex()}f, {float(b).hex()}f}}" for a, b in zip(left, right, strict=True)]
     return array("float", f"{name}[{len(numbers)}][2]", numbers)
 
 
 def integers(name: str, values: Sequence[int] | NDArray[np.integer]) -> str:
     """The definition of an array of two-byte numbers."""
     return array("uint16_t", f"{name}[{len(values)}]", [str(value) for value in values])
+
+
+def named(names: str, *values: object) -> Fields:
+    """Fields of a struct: "a b", 1, 2 -> {"a": 1, "b": 2}."""
+    return dict(zip(names.split(), values, strict=True))
 
 
 def struct(kind: str, name: str, fields: Mapping[str, object]) -> str:
@@ -142,11 +145,7 @@ def float_value(value: float) -> str:
     """A number in C; infinity as the largest float."""
     if np.isinf(value):
         return "FLT_MAX" if value > 0 else "-FLT_MAX"
-    return _spelled(np.float32(value))
-
-
-def _spelled(value: np.float32) -> str:
-    return f"{float(value).hex()}f"
+    return f"{float(np.float32(value)).hex()}f"
 
 
 def array(kind: str, declared: str, values: Sequence[str], per_line: int = 16) -> str:

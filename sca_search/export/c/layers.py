@@ -4,52 +4,27 @@ A kernel is the file of its name in kernels/.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from sca_search.errors import ExportError
 from sca_search.export.c.choose_kernel import COptions
-from sca_search.export.c.emit import Call, pairs, struct
+from sca_search.export.c.emit import Call, array, named, pairs, struct
 from sca_search.export.c.memory import Layout, borders, flexible_values, layouts
-from sca_search.export.c.weights import (
-    LayerMaps,
-    TernaryConvolution,
-    cut_convolution,
-    ternary_convolution_call,
-    weight_call,
-)
+from sca_search.export.c.weights import Context, convolution, cut_convolution, linear, requantize_lines
 from sca_search.export.graph import records as r
 from sca_search.export.graph.fuse import Step, is_convolution, steps_of
-from sca_search.export.graph.liveness import Living, living
+from sca_search.export.graph.liveness import living
+from sca_search.export.integer.model import IntegerStep
 
 
-@dataclass(frozen=True)
-class Context:
-    """The context of the calls of all steps, values and layers by their names."""
-
-    shapes: Mapping[str, r.Shape]
-    live: Mapping[str, Living]
-    options: COptions
-
-    def inputs(self, step: Step) -> tuple[r.Shape, ...]:
-        """The shapes of a step's inputs."""
-        return tuple(self.shapes[name] for name in step.inputs)
-
-
-@dataclass(frozen=True)
-class FloatContext(Context):
-    """With float activations: the layouts of values, and how ternary convolutions are cut."""
-
-    layouts: Mapping[str, Layout]
-    cut: Mapping[str, TernaryConvolution]
-
-
-def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> FloatContext:
+def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Context:
     """Chooses how ternary convolutions are cut, and with it the memory layout of values between steps."""
     shapes = {r.INPUT: graph.input_shape} | {step.name: step.shape for step in steps}
-    live, flexible = living(graph), flexible_values(steps, graph.output)
+    live, flexible = living(graph), set() if options.integer else flexible_values(steps, graph.output)
     possible = {name: rows for name, rows in borders(steps).items() if name in flexible}
     cut = {
         step.name: cut_convolution(
@@ -60,7 +35,7 @@ def context_of(graph: r.Graph, steps: Sequence[Step], options: COptions) -> Floa
     }
     in_place = {step.inputs[0] for step in steps if step.name in cut and cut[step.name].tiles.border is not None}
     placed = layouts(shapes, flexible, {name: possible[name] for name in in_place})
-    return FloatContext(shapes, live, options, placed, cut)
+    return Context(shapes, live, options, placed, cut)
 
 
 def can_have(graph: r.Graph, layer: str, kernel: str) -> bool:
@@ -79,20 +54,18 @@ def chosen_kernels(graph: r.Graph, options: COptions | None = None) -> dict[str,
     return {step.record.name: _kernel(step, context) for step in steps if step.record.name in context.live}
 
 
-def _kernel(step: Step, context: FloatContext) -> str:
+def _kernel(step: Step, context: Context) -> str:
     if step.name in context.cut:
         tiles = context.cut[step.name].tiles
         return "in-place" if tiles.border is not None else "lists" if tiles.combined == 1 else "combined"
-    call = _call(step, step.name, context)
-    assert call is not None
-    assert call.kernel is not None
-    return call.kernel.removeprefix("ternary_linear_")
+    return str(linear(step, step.name, context).kernel).removeprefix("ternary_linear_")
 
 
-def call_of(step: Step, place: int, context: FloatContext) -> Call | None:
+def call_of(step: Step, place: int, context: Context) -> Call | None:
     """The call that computes a step; None where its value is its input in another shape."""
     name = f"layer_{place}"
-    call = _call(step, name, context)
+    calls = _INTEGER_CALLS if context.options.integer else _CALLS
+    call = calls[type(step.record)](step, name, context)
     return call and with_border(call, f"{name}_out", step.shape, context.layouts[step.name])
 
 
@@ -109,59 +82,40 @@ def with_border(call: Call, name: str, shape: r.Shape, layout: Layout) -> Call:
     )
 
 
-def _call(step: Step, name: str, context: FloatContext) -> Call | None:
-    return _CALLS[type(step.record)](step, name, context)
+def _weighted(step: Step, name: str, context: Context) -> Call:
+    return (convolution if is_convolution(step.record) else linear)(step, name, context)
 
 
-def _weighted(step: Step, name: str, context: FloatContext) -> Call:
-    layouts, source = context.layouts, step.inputs[0]
-    maps = LayerMaps(context.shapes[source], layouts[source], layouts[step.name], layouts[step.inputs[-1]])
-    if step.name in context.cut:
-        return ternary_convolution_call(step, name, maps, context.cut[step.name])
-    return weight_call(step, name, maps, context.live.get(step.record.name), context.options)
-
-
-def _pool(step: Step, name: str, context: FloatContext) -> Call:
+def _pool(step: Step, name: str, context: Context) -> Call:
     record, (input_shape,) = step.record, context.inputs(step)
     assert isinstance(record, r.Pool | r.AdaptivePool)
-    kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
-    if isinstance(record, r.Pool) and record.kind == "max" and _halves(record, input_shape):
-        kernel = "max_pool_halves"
     source, target = context.layouts[step.inputs[0]], context.layouts[step.name]
-    steps = (source.row_step, target.row_step, source.channel_step, target.channel_step)
-    fields = pool_fields(record, input_shape, steps) | {"bordered": int(target.border is not None)}
-    return Call(f"{kernel}(&{name}, {{in0}}, {{out}});", kernel, constants=(struct("pool", name, fields),))
+    fields = named("channels in_height in_width out_height out_width", *input_shape, *record.shape[1:])
+    fields |= named("in_row out_row", source.row_step, target.row_step)
+    fields |= named("in_step out_step", source.channel_step, target.channel_step)
+    if isinstance(record, r.Pool):
+        fields |= named("pad_top pad_bottom pad_left pad_right", *record.padding)
+        fields |= named("kernel_y kernel_x stride_y stride_x", *record.kernel, *record.stride)
+        fields["count_padding"] = int(record.count_include_pad)
+    kernel = f"adaptive_{record.kind}_pool" if isinstance(record, r.AdaptivePool) else f"{record.kind}_pool"
+    factor = ""
+    if isinstance(step, IntegerStep):
+        kernel, factor = f"integer_{kernel}", f", {step.average_factor}"
+    else:
+        kernel = "max_pool_halves" if _halves(record, input_shape) else kernel
+        fields["bordered"] = int(target.border is not None)
+    return Call(f"{kernel}(&{name}, {{in0}}, {{out}}{factor});", kernel, constants=(struct("pool", name, fields),))
 
 
-def _halves(record: r.Pool, input_shape: r.Shape) -> bool:
-    """Whether its windows are 2 x 2, adjacent, and all inside the map."""
+def _halves(record: r.Pool | r.AdaptivePool, input_shape: r.Shape) -> bool:
+    """Whether it is a maximum over windows of 2 x 2, adjacent, and all inside the map."""
+    if isinstance(record, r.AdaptivePool) or record.kind != "max":
+        return False
     inside = all(2 * windows <= size for windows, size in zip(record.shape[1:], input_shape[1:], strict=True))
     return record.kernel == record.stride == (2, 2) and record.padding == (0, 0, 0, 0) and inside
 
 
-def pool_fields(
-    record: r.Pool | r.AdaptivePool, input_shape: r.Shape, steps: tuple[int, int, int, int]
-) -> dict[str, object]:
-    """Fields of a `struct pool`; `steps` are those from row to row of input and output, and from channel to channel."""
-    sizes = ("channels", "in_height", "in_width", "out_height", "out_width", "in_row", "out_row", "in_step", "out_step")
-    fields: dict[str, object] = dict(zip(sizes, (*input_shape, *record.shape[1:], *steps), strict=True))
-    return fields | _windows(record) if isinstance(record, r.Pool) else fields
-
-
-def _windows(record: r.Pool) -> dict[str, object]:
-    sides: dict[str, object] = dict(
-        zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), record.padding, strict=True)
-    )
-    return sides | {
-        "kernel_y": record.kernel[0],
-        "kernel_x": record.kernel[1],
-        "stride_y": record.stride[0],
-        "stride_x": record.stride[1],
-        "count_padding": int(record.count_include_pad),
-    }
-
-
-def _activation(step: Step, _: str, context: FloatContext) -> Call:
+def _activation(step: Step, _: str, context: Context) -> Call:
     record = step.record
     assert isinstance(record, r.Activation)
     # tanh is the name of a function in math.h
@@ -170,11 +124,11 @@ def _activation(step: Step, _: str, context: FloatContext) -> Call:
     return Call(f"{kernel}({{in0}}, {{out}}, {math.prod(context.inputs(step)[0])}{slope});", kernel)
 
 
-def _add(step: Step, _: str, context: FloatContext) -> Call:
+def _add(step: Step, _: str, context: Context) -> Call:
     return Call(f"add({{in0}}, {{in1}}, {{out}}, {math.prod(context.inputs(step)[0])});", "add")
 
 
-def _multiply(step: Step, _: str, context: FloatContext) -> Call:
+def _multiply(step: Step, _: str, context: Context) -> Call:
     value, gate = context.inputs(step)
     if value == gate:
         return Call(f"multiply({{in0}}, {{in1}}, {{out}}, {math.prod(value)});", "multiply")
@@ -182,7 +136,7 @@ def _multiply(step: Step, _: str, context: FloatContext) -> Call:
     return Call(f"gate_channels({{in0}}, {{in1}}, {{out}}, {sizes});", "gate_channels")
 
 
-def _concat(step: Step, _: str, context: FloatContext) -> Call:
+def _concat(step: Step, _: str, context: Context) -> Call:
     sizes = [math.prod(shape) for shape in context.inputs(step)]
     starts = np.cumsum(sizes) - sizes
     copies = [
@@ -192,7 +146,7 @@ def _concat(step: Step, _: str, context: FloatContext) -> Call:
     return Call("\n".join(copies))
 
 
-def _channel_affine(step: Step, name: str, context: FloatContext) -> Call:
+def _channel_affine(step: Step, name: str, context: Context) -> Call:
     record, (input_shape,) = step.record, context.inputs(step)
     assert isinstance(record, r.ChannelAffine)
     affine = pairs(name, record.scale, record.bias)
@@ -200,15 +154,62 @@ def _channel_affine(step: Step, name: str, context: FloatContext) -> Call:
     return Call(f"channel_affine({name}, {{in0}}, {{out}}, {sizes});", "channel_affine", constants=(affine,))
 
 
-_CALLS: dict[type[r.Record], Callable[[Step, str, FloatContext], Call | None]] = {
+def _lookup(step: IntegerStep, name: str, context: Context) -> Call:
+    assert step.table is not None
+    table = array("int8_t", f"{name}[256]", [str(value) for value in step.table])
+    statement = f"integer_lookup({name}, {{in0}}, {{out}}, {math.prod(context.inputs(step)[0])});"
+    return Call(statement, "integer_lookup", constants=(table,))
+
+
+def _requantized(step: IntegerStep, name: str, kernel: str, arguments: str) -> Call:
+    lines = requantize_lines(name, step.requantizations[0])
+    return Call(f"{kernel}({name}, {arguments});", kernel, constants=(lines,))
+
+
+def _integer_add(step: IntegerStep, name: str, context: Context) -> Call:
+    size = math.prod(context.inputs(step)[0])
+    return _requantized(step, name, "integer_add", f"{{in0}}, {{in1}}, {{out}}, {size}")
+
+
+def _integer_multiply(step: IntegerStep, name: str, context: Context) -> Call:
+    count, gates = map(math.prod, context.inputs(step))
+    return _requantized(step, name, "integer_multiply", f"{{in0}}, {{in1}}, {{out}}, {count}, {count // gates}")
+
+
+def _integer_concat(step: IntegerStep, name: str, context: Context) -> Call:
+    statements, constants, begin = [], [], 0
+    for index, (shape, to) in enumerate(zip(context.inputs(step), step.requantizations, strict=True)):
+        size = math.prod(shape)
+        constants.append(requantize_lines(f"{name}_part_{index}", to))
+        statements.append(f"integer_rescale({name}_part_{index}, {{in{index}}}, {{out}} + {begin}, 1, {size});")
+        begin += size
+    return Call("\n".join(statements), "integer_rescale", constants=tuple(constants))
+
+
+def _integer_affine(step: IntegerStep, name: str, context: Context) -> Call:
+    channels, *sides = context.inputs(step)[0]
+    return _requantized(step, name, "integer_rescale", f"{{in0}}, {{out}}, {channels}, {math.prod(sides)}")
+
+
+_Calls = dict[type[r.Record], Callable[[Any, str, Context], Call | None]]
+_SHARED: _Calls = {
     r.Convolution: _weighted,
     r.Linear: _weighted,
     r.Pool: _pool,
     r.AdaptivePool: _pool,
+    r.Reshape: lambda *_: None,
+}
+_CALLS: _Calls = _SHARED | {
     r.Activation: _activation,
     r.Add: _add,
     r.Multiply: _multiply,
     r.Concat: _concat,
-    r.Reshape: lambda *_: None,
     r.ChannelAffine: _channel_affine,
+}
+_INTEGER_CALLS: _Calls = _SHARED | {
+    r.Activation: _lookup,
+    r.Add: _integer_add,
+    r.Multiply: _integer_multiply,
+    r.Concat: _integer_concat,
+    r.ChannelAffine: _integer_affine,
 }

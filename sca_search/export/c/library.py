@@ -36,20 +36,17 @@ def compile_model(
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    model = _compiled(Path(path), compiler, flags)
+    found = Path(path)
+    packed = found if found.is_file() else found / PACKED
+    folder = next((each for each in (found / Path(C).parent, found) if (each / "model.c").is_file()), None)
+    if folder is not None:
+        model = compile_source(folder, compiler, flags)
+    elif packed.is_file():
+        model = _from_packed(packed, compiler, flags)
+    else:
+        raise ExportError(f"{found}: is neither a packed model nor a folder that holds {C}, model.c or {PACKED}")
     model.use_threads(threads)
     return model
-
-
-def _compiled(found: Path, compiler: Compiler | None, flags: tuple[str, ...]) -> "CompiledModel":
-    if found.is_file():
-        return _from_packed(found, compiler, flags)
-    for folder in (found / Path(C).parent, found):
-        if (folder / "model.c").is_file():
-            return compile_source(folder, compiler, flags)
-    if (found / PACKED).is_file():
-        return _from_packed(found / PACKED, compiler, flags)
-    raise ExportError(f"{found}: is neither a packed model nor a folder that holds {C}, model.c or {PACKED}")
 
 
 class CompiledModel:
@@ -76,7 +73,7 @@ class CompiledModel:
 
     def initialise(self) -> None:
         """Expands the weights into the tables: done once, when a model is made."""
-        self._library.library_init(self.tables_address)
+        self._library.library_init(address(self._tables))
 
     def use_threads(self, threads: int) -> None:
         """The number of threads for a batch, each with its own scratch memory."""
@@ -102,23 +99,14 @@ class CompiledModel:
 
     def _predict(self, scratch: NDArray[np.uint8], batch: Floats, logits: Floats) -> None:
         self._library.library_predict(
-            self.tables_address, address(scratch), address(batch), address(logits), ctypes.c_size_t(len(batch))
+            address(self._tables), address(scratch), address(batch), address(logits), ctypes.c_size_t(len(batch))
         )
 
     @property
-    def tables_address(self) -> ctypes.c_void_p:
-        """The address of the expanded weights."""
-        return address(self._tables)
-
-    @property
-    def scratch_address(self) -> ctypes.c_void_p:
-        """The address of the scratch memory of the first thread."""
-        return address(self._scratches[0])
-
-    @property
-    def function(self) -> ctypes.c_void_p:
-        """The address of the library's function that predicts, for a C program that times it."""
-        return ctypes.cast(self._library.library_predict, ctypes.c_void_p)
+    def addresses(self) -> tuple[ctypes.c_void_p, ...]:
+        """For a C program that times it: the function that predicts, the tables, the first thread's scratch memory."""
+        function = ctypes.cast(self._library.library_predict, ctypes.c_void_p)
+        return function, address(self._tables), address(self._scratches[0])
 
     def _checked(self, images: NDArray[Any]) -> Floats:
         rank = len(self.input_shape)
@@ -145,21 +133,16 @@ def address(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def model_sources(folder: Path) -> dict[str, str]:
-    """The sources of a library."""
-    try:
-        written = {name: (folder / name).read_text(encoding="utf-8") for name in ("model.c", "model.h")}
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{folder} cannot be read as a C model: {error}") from error
-    return written | {"library.c": kernel_file("library.c")}
-
-
 def compile_source(
     folder: Path, compiler: Compiler | None = None, flags: tuple[str, ...] = (), *, keep: bool = True
 ) -> CompiledModel:
     """The C source in a folder, compiled for this machine unless flags say otherwise."""
     compiler = compiler or require_compiler()
-    sources = model_sources(folder)
+    try:
+        sources = {name: (folder / name).read_text(encoding="utf-8") for name in ("model.c", "model.h")}
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{folder} cannot be read as a C model: {error}") from error
+    sources["library.c"] = kernel_file("library.c")
     return CompiledModel(build_library(sources, flags or compiler.native(), compiler, keep=keep), sources["model.h"])
 
 

@@ -86,9 +86,6 @@ class _Buffer:
     last: int
     offset: int = 0
 
-    def meets(self, other: "_Buffer") -> bool:
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -114,13 +111,9 @@ def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, wo
             buffers[step.name] = buffers[shared]
             buffers[shared].last = max(buffers[shared].last, ends[step.name])
     works = {place: _Buffer(size, place, place) for place, size in work_sizes.items()}
-    every = list({id(buffer): buffer for buffer in [*buffers.values(), *works.values()]}.values())
-    size = _place(every)
-    return Plan(
-        {name: buffer.offset for name, buffer in buffers.items()},
-        {place: buffer.offset for place, buffer in works.items()},
-        size,
-    )
+    size = _place(list({id(buffer): buffer for buffer in [*buffers.values(), *works.values()]}.values()))
+    values = {name: buffer.offset for name, buffer in buffers.items()}
+    return Plan(values, {place: buffer.offset for place, buffer in works.items()}, size)
 
 
 def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str | None:
@@ -140,8 +133,12 @@ def _place(buffers: list[_Buffer]) -> int:
 
     Finding the best order is expensive; which of these wins depends on the network.
     """
-    best = min(_ORDERS, key=lambda order: _place_in(sorted(buffers, key=order)))
-    return _place_in(sorted(buffers, key=best))
+    orders: tuple[Callable[[_Buffer], int], ...] = (
+        lambda buffer: -buffer.size,
+        lambda buffer: buffer.first - buffer.last,
+        lambda buffer: buffer.first,
+    )
+    return _place_in(min((sorted(buffers, key=order) for order in orders), key=_place_in))
 
 
 def _place_in(buffers: list[_Buffer]) -> int:
@@ -152,16 +149,10 @@ def _place_in(buffers: list[_Buffer]) -> int:
     placed: list[_Buffer] = []
     for buffer in buffers:
         buffer.offset = 0
-        for other in sorted((other for other in placed if other.meets(buffer)), key=lambda other: other.offset):
+        meets = [other for other in placed if buffer.first <= other.last and other.first <= buffer.last]
+        for other in sorted(meets, key=lambda other: other.offset):
             if other.offset >= buffer.offset + buffer.size:
                 break
             buffer.offset = max(buffer.offset, -(-(other.offset + other.size) // _LINE) * _LINE)
         placed.append(buffer)
     return max(buffer.offset + buffer.size for buffer in placed)
-
-
-_ORDERS: tuple[Callable[[_Buffer], int], ...] = (
-    lambda buffer: -buffer.size,
-    lambda buffer: buffer.first - buffer.last,
-    lambda buffer: buffer.first,
-)

@@ -6,8 +6,9 @@ memory are bytes; its size is still counted in floats.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,12 @@ from sca_search.errors import ExportError, unknown_name
 from sca_search.export.c.amalgamate import amalgamate, kernel_file
 from sca_search.export.c.choose_kernel import COptions
 from sca_search.export.c.count_zeros import table_comment
-from sca_search.export.c.emit import Call, Literal, Table, float_chunks, float_value, integers, pairs, quoted, struct
-from sca_search.export.c.int8_layers import integer_call_of
-from sca_search.export.c.layers import Context, call_of, context_of, with_border
-from sca_search.export.c.memory import Layout, Plan, plan_memory
+from sca_search.export.c.emit import Call, Literal, float_chunks, float_value, integers, named, pairs, quoted, struct
+from sca_search.export.c.layers import call_of, context_of, with_border
+from sca_search.export.c.memory import Plan, plan_memory
+from sca_search.export.c.weights import Context
 from sca_search.export.graph.fuse import Step, steps_of
-from sca_search.export.graph.records import INPUT, Floats, Graph, Shape, TestVectors, WeightRecord
+from sca_search.export.graph.records import INPUT, Graph, Shape, TestVectors, WeightRecord
 from sca_search.export.integer.model import IntegerModel
 from sca_search.system.files import write_text_atomic
 
@@ -33,20 +34,20 @@ class _Program:
     """Steps with their calls, None where there is nothing to do; and the places of their values and tables."""
 
     graph: Graph
-    steps: tuple[Step, ...]
-    calls: tuple[Call | None, ...]
+    context: Context
+    steps: tuple[tuple[Step, Call | None], ...]
     plan: Plan
-    begins: Mapping[str, int]  # floats before the first cell of a value
-    tables: Mapping[int, int]  # index of the first number of a step's table
-    stored: bool
+    tables: tuple[int, ...]  # index of the first number of each step's table, and the numbers of all
     first: Call  # computes the input from the image
     last: Call | None  # computes the logits from the output, unless its step did
-    integer: IntegerModel | None = None
 
     @property
-    def table_numbers(self) -> int:
-        """Numbers of the tables in memory, not in the source."""
-        return 0 if self.stored else sum(len(call.table.numbers) for call in self.calls if call and call.table)
+    def stored(self) -> bool:
+        return self.context.options.stored
+
+    @property
+    def integer(self) -> IntegerModel | None:
+        return self.context.options.integer
 
 
 def write_c(folder: Path, graph: Graph, vectors: TestVectors, options: COptions | None = None) -> tuple[Path, ...]:
@@ -77,101 +78,76 @@ def _program(graph: Graph, options: COptions) -> _Program:
     for name in options.kernels:
         if name not in layers:
             raise ExportError(unknown_name("ternary layer", name, layers))
-    return _integer_program(options.integer, options) if options.integer else _float_program(graph, options)
-
-
-def _float_program(graph: Graph, options: COptions) -> _Program:
-    steps = steps_of(graph)
+    integer = options.integer
+    steps: tuple[Step, ...] = integer.steps if integer else steps_of(graph)
     context = context_of(graph, steps, options)
-    calls = tuple(call_of(step, place, context) for place, step in enumerate(steps))
-    values = {name: layout.size for name, layout in context.layouts.items()}
-    begins = {name: layout.begin for name, layout in context.layouts.items()}
-    first = _normalise(graph, context.layouts[INPUT])
-    last = Call("memcpy(out, {in0}, MODEL_OUTPUTS * sizeof(float));")
-    plan = plan_memory(steps, values, graph.output, _works(calls))
-    return _Program(graph, steps, calls, plan, begins, _table_begins(calls), options.stored, first, last)
+    calls = [call_of(step, place, context) for place, step in enumerate(steps)]
+    works = {place: call.work_floats for place, call in enumerate(calls) if call is not None}
+    sizes = {name: math.ceil(layout.size / (4 if integer else 1)) for name, layout in context.layouts.items()}
+    plan = plan_memory(steps, sizes, graph.output, works)
+    tables = accumulate((len(call.table.numbers) if call and call.table else 0 for call in calls), initial=0)
+    first, last = _integer_ends(integer) if integer else _float_ends(graph, context)
+    return _Program(graph, context, tuple(zip(steps, calls, strict=True)), plan, tuple(tables), first, last)
 
 
-def _normalise(graph: Graph, layout: Layout) -> Call:
-    sizes = ("channels", "height", "width", "out_row", "out_step", "bordered")
-    steps = (layout.row_step, layout.channel_step, int(layout.border is not None))
-    channels, *sides = graph.input_shape
-    image = (channels, math.prod(sides[:-1]), math.prod(sides[-1:]))
-    fields = dict(zip(sizes, (*image, *steps), strict=True))
+def _float_ends(graph: Graph, context: Context) -> tuple[Call, Call]:
+    """The calls before and behind the steps."""
+    layout, (channels, *sides) = context.layouts[INPUT], graph.input_shape
+    fields = named("channels height width", channels, math.prod(sides[:-1]), math.prod(sides[-1:]))
+    bordered = layout.border is not None
+    fields |= named("out_row out_step bordered", layout.row_step, layout.channel_step, int(bordered))
     constants = (pairs("input_statistics", graph.mean, graph.std), struct("image", "input_image", fields))
-    call = Call("normalise(&input_image, input_statistics, in, {out});", "normalise", constants=constants)
-    return with_border(call, "input_border", graph.input_shape, layout)
+    first = Call("normalise(&input_image, input_statistics, in, {out});", "normalise", constants=constants)
+    last = Call("memcpy(out, {in0}, MODEL_OUTPUTS * sizeof(float));")
+    return with_border(first, "input_border", graph.input_shape, layout), last
 
 
-def _integer_program(model: IntegerModel, options: COptions) -> _Program:
-    graph, steps = model.graph, model.steps
-    shapes = {INPUT: graph.input_shape} | {record.name: record.shape for record in graph.records}
-    context = Context(shapes, model.live, options)
-    calls = tuple(integer_call_of(step, place, context) for place, step in enumerate(steps))
-    values = {name: math.ceil(math.prod(shapes[name]) / 4) for name in (INPUT, *(step.name for step in steps))}
-    statistics = pairs("input_statistics", graph.mean, model.input_factors)
-    sizes = f"{graph.input_shape[0]}, {math.prod(graph.input_shape[1:])}"
-    first = Call(f"quantize_image(input_statistics, in, {{out}}, {sizes});", "quantize_image", constants=(statistics,))
-    last = Call(
-        f"integer_logits({{in0}}, {float_value(float(model.logit_unit))}, out, MODEL_OUTPUTS);", "integer_logits"
-    )
-    written = any(step.is_logits for step in steps)
-    plan = plan_memory(steps, values, graph.output, _works(calls))
-    begins = dict.fromkeys(values, 0)
-    tables = _table_begins(calls)
-    return _Program(graph, steps, calls, plan, begins, tables, options.stored, first, None if written else last, model)
-
-
-def _works(calls: tuple[Call | None, ...]) -> dict[int, int]:
-    return {place: call.work_floats for place, call in enumerate(calls) if call is not None}
-
-
-def _table_begins(calls: tuple[Call | None, ...]) -> dict[int, int]:
-    sizes = [len(call.table.numbers) if call and call.table else 0 for call in calls]
-    return dict(enumerate(int(end) - size for end, size in zip(np.cumsum(sizes), sizes, strict=True)))
+def _integer_ends(model: IntegerModel) -> tuple[Call, Call | None]:
+    """The same; a linear layer may have written the logits."""
+    channels, *sides = model.graph.input_shape
+    statement = f"quantize_image(input_statistics, in, {{out}}, {channels}, {math.prod(sides)});"
+    statistics = pairs("input_statistics", model.graph.mean, model.input_factors)
+    first = Call(statement, "quantize_image", constants=(statistics,))
+    if any(step.is_logits for step in model.steps):
+        return first, None
+    unit = float_value(float(model.logit_unit))
+    return first, Call(f"integer_logits({{in0}}, {unit}, out, MODEL_OUTPUTS);", "integer_logits")
 
 
 def _source(program: _Program) -> str:
-    calls = [call for call in (program.first, *program.calls, program.last) if call is not None]
+    calls = [call for call in (program.first, *(call for _, call in program.steps), program.last) if call is not None]
     kernels = [kernel for call in calls for kernel in (call.kernel, *call.more_kernels) if kernel]
     if not program.stored:
         kernels += [call.table.expander for call in calls if call.table]
     code = amalgamate(["model.h", *(f"{kernel}.c" for kernel in dict.fromkeys(kernels))], _MODEL_HEADER)
     tables = "\n".join(line for place in range(len(program.steps)) for line in _constants(program, place))
     graph = program.graph
-    return "\n".join(
-        (_title(graph), code, tables, *program.first.constants, "", _class_names(graph), _predict(program))
-    )
-
-
-def _title(graph: Graph) -> str:
     weights = sum(layer.weight.size for layer in graph.ternary_layers)
-    return (
+    title = (
         f"/* A neural network written by sca-search: {weights} ternary weights, {100 * graph.sparsity:.2f} % zeros.\n"
         " * See model.h for how to call it. */"
     )
+    return "\n".join((title, code, tables, *program.first.constants, "", _class_names(graph), _predict(program)))
 
 
 def _constants(program: _Program, place: int) -> Iterator[str]:
-    call = program.calls[place]
+    """What a step reads: the trits of a layer as characters, or as the numbers that its kernel reads."""
+    (step, call), name = program.steps[place], f"layer_{place}"
     if call is None:
         return
     for literal in call.literals:
         yield from literal.definition()
     if call.table is not None:
-        yield from _table(program.steps[place].record, call.table, f"layer_{place}", program.stored)
+        assert isinstance(step.record, WeightRecord)
+        trits = call.table.trits
+        where = f"{name}_table" if program.stored else trits.name
+        yield table_comment(step.record, call.table, where, stored=program.stored)
+        if program.stored:
+            yield integers(where, call.table.numbers)
+        else:
+            yield from trits.definition()
+            yield f"static const struct literal {name}_trits = {trits.initializer};"
     yield from call.constants
-
-
-def _table(record: object, table: Table, name: str, stored: bool) -> Iterator[str]:
-    """The trits of a layer, as characters or as the numbers that its kernel reads."""
-    assert isinstance(record, WeightRecord)
-    yield table_comment(record, table, f"{name}_table" if stored else table.trits.name, stored=stored)
-    if stored:
-        yield integers(f"{name}_table", table.numbers)
-    else:
-        yield from table.trits.definition()
-        yield f"static const struct literal {name}_trits = {table.trits.initializer};"
 
 
 def _class_names(graph: Graph) -> str:
@@ -183,7 +159,7 @@ def _predict(program: _Program) -> str:
     graph = program.graph
     first = program.first.statement.format(out=_value(program, INPUT))
     expansions, statements = [], [f"/* {INPUT}: {_spelled(graph.input_shape)} */", first, "MODEL_STEP_DONE(0);"]
-    for place, (step, call) in enumerate(zip(program.steps, program.calls, strict=True)):
+    for place, (step, call) in enumerate(program.steps):
         statements.append(f"/* {step.name}: {_spelled(step.shape)} */")
         if call is not None:
             statements += call.statement.format(**_pointers(program, place)).splitlines()
@@ -201,14 +177,14 @@ def _predict(program: _Program) -> str:
 
 
 def _value(program: _Program, name: str) -> str:
-    pointer = f"scratch + {program.plan.values[name] + program.begins[name]}"
+    pointer = f"scratch + {program.plan.values[name] + program.context.layouts[name].begin}"
     return f"(int8_t *)({pointer})" if program.integer else pointer
 
 
 def _pointers(program: _Program, place: int) -> dict[str, str]:
-    step, plan = program.steps[place], program.plan
+    step, _ = program.steps[place]
     values = [_value(program, name) for name in step.inputs]
-    work = f"scratch + {plan.works[place]}"
+    work = f"scratch + {program.plan.works[place]}"
     pointers = {f"in{index}": value for index, value in enumerate(values)} | {
         "residual": values[-1] if step.residual else "NULL",
         "out": _value(program, step.name),
@@ -226,7 +202,7 @@ def _header(program: _Program) -> str:
         "@SHAPE@": _spelled(graph.input_shape),
         "@INPUTS@": math.prod(graph.input_shape),
         "@OUTPUTS@": len(graph.class_names),
-        "@TABLES@": 2 * program.table_numbers,
+        "@TABLES@": 0 if program.stored else 2 * program.tables[-1],
         "@SCRATCH@": program.plan.size,
     }
     text = kernel_file("model.h")
@@ -240,11 +216,8 @@ def _spelled(shape: Shape) -> str:
 
 
 def _vectors(vectors: TestVectors) -> str:
-    text = f"#define CHECK_VECTORS {len(vectors.images)}\n"
-    return text + _floats("check_images", vectors.images) + _floats("check_logits", vectors.logits)
-
-
-def _floats(name: str, values: Floats) -> str:
-    literal = Literal(f"{name}_bytes", float_chunks(np.reshape(values, (-1, 1))))
-    definition = "\n".join(literal.definition())
-    return f"{definition}\nstatic const struct literal {name} = {literal.initializer};\n"
+    lines = [f"#define CHECK_VECTORS {len(vectors.images)}"]
+    for name, values in (("check_images", vectors.images), ("check_logits", vectors.logits)):
+        literal = Literal(f"{name}_bytes", float_chunks(np.reshape(values, (-1, 1))))
+        lines += [*literal.definition(), f"static const struct literal {name} = {literal.initializer};"]
+    return "\n".join(lines) + "\n"

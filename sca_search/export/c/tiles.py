@@ -1,4 +1,4 @@
-"""How a convolution is cut into tiles and blocks, and its trits listed as offsets into planes; see kernels/tiles.h."""
+"""How a convolution is cut into tiles and blocks; see kernels/tiles.h and kernels/integer_tiles.h."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,20 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.export.graph import records as r
+from sca_search.export.integer.requantize import HIGHEST
 
 CELLS = 8
-# Rows of a tile, by the number of combined columns. More rows share more of what lies above and below, and need memory.
-MOST_ROWS = {1: 16, 3: 8}
+# Rows of a tile; fewer where columns are combined. More rows share more of what lies above and below, and need memory.
+_MOST_ROWS, _MOST_COMBINED_ROWS = 16, 8
 # In place there is nothing to share: this many vectors of cells, as wide as possible.
 _VECTORS_IN_PLACE = 8
 _STRIPS = (4, 2, 1)
 # Bytes of the planes of a block. Somewhat more than a first-level cache of 32 KB: storing fewer sums between blocks
 # outweighs the rows that come from the second level.
-PLANES_BYTES = 48 * 1024
+_PLANES_BYTES = 48 * 1024
 # Cells of a block's planes: offsets have two bytes.
-MOST_OFFSETS = 2**16
-
-Numbers = NDArray[np.uint16]
+_MOST_OFFSETS = 2**16
+# Integer trits of one output and block that are not zero: sums have 16 bits.
+MOST_ADDED = (2**15 - 1) // HIGHEST
 
 
 def combinations(columns: int) -> int:
@@ -37,7 +38,7 @@ def bordered_row(width: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Tiling(ABC):
+class _Tiling(ABC):
     """A convolution cut into tiles of the map and blocks of channels, for float or integer activations.
 
     The weight, (outputs, channels per group, rows, columns), may be a part of the record's.
@@ -47,11 +48,16 @@ class Tiling(ABC):
     weight: r.Trits | r.Floats
     combined: int = 1  # columns whose sums are computed together; 1: none
     most_block: int = 2**16  # upper limit of the channels per block
+    border: int | None = None  # rows of zeros between maps, if they are read in place
 
-    @property
-    @abstractmethod
+    @cached_property
     def rows(self) -> int:
-        """Rows of a tile."""
+        """Rows of a tile, as even as possible."""
+        return self._even_rows(_MOST_ROWS)
+
+    def _even_rows(self, most: int) -> int:
+        height = int(self.record.shape[1])
+        return math.ceil(height / math.ceil(height / most))
 
     @property
     def cells(self) -> int:
@@ -67,10 +73,6 @@ class Tiling(ABC):
     def block_groups(self) -> int:
         """Groups at a time."""
         return 1
-
-    @abstractmethod
-    def offsets(self, values: NDArray[np.int64], channels: int) -> NDArray[np.int64]:
-        """Where the sums of a block with this many channels lie; `values` are those of `combined_trits`."""
 
     @property
     def outputs(self) -> int:
@@ -98,15 +100,15 @@ class Tiling(ABC):
         return min(self.record.stride[0], self.span + 1)
 
     @property
-    @abstractmethod
     def phase_rows(self) -> int:
         """Rows of a plane per phase of the vertical stride."""
+        return self.rows + self.span // self.record.stride[0]
 
     @property
     def kernel_rows(self) -> list[int]:
         """The row of a plane at which each row of the kernel begins."""
-        steps = [row * self.record.dilation[0] for row in range(self.weight.shape[2])]
         stride = self.record.stride[0]
+        steps = range(0, self.span + 1, self.record.dilation[0])
         return [step % stride * self.phase_rows + step // stride for step in steps]
 
     @property
@@ -130,80 +132,34 @@ class Tiling(ABC):
 
     def blocks(self) -> Iterator[tuple[slice, slice, bool]]:
         """Outputs, channels of their groups, and whether a sum begins or ends there, of each block."""
-        if self.block_groups > 1:
-            step = self.block_groups * self.group_outputs
-            for begin in range(0, self.outputs, step):
-                yield slice(begin, min(begin + step, self.outputs)), slice(0, self.group_inputs), True
-            return
-        for group in range(self.record.groups):
-            outputs = slice(group * self.group_outputs, (group + 1) * self.group_outputs)
+        step = self.block_groups * self.group_outputs
+        for first in range(0, self.outputs, step):
+            outputs = slice(first, min(first + step, self.outputs))
             for begin in range(0, self.group_inputs, self.block):
                 end = min(begin + self.block, self.group_inputs)
                 yield outputs, slice(begin, end), begin == 0 or end == self.group_inputs
 
 
-def combined_trits(tiles: Tiling, outputs: slice, channels: slice) -> NDArray[np.int64]:
-    """The number that each combination of an output's columns stands for, (outputs, combinations, kernel rows), for a
-    block of the weight."""
-    weight = tiles.weight[outputs, channels]
-    columns = weight.transpose(0, 1, 3, 2).reshape(len(weight), -1, weight.shape[2]).astype(np.int64)
-    groups = tiles.groups_of(weight.shape[1])
-    values = [sum(3**place * columns[:, begin + place] for place in range(count)) for begin, count in groups]
-    return np.stack([np.asarray(value) for value in values], axis=1)
-
-
-def entries(tiles: Tiling) -> int:
-    """Number of additions per cell, over all outputs."""
-    return sum(
-        int(np.count_nonzero(combined_trits(tiles, outputs, channels))) for outputs, channels, _ in tiles.blocks()
-    )
-
-
-def lists_of(tiles: Tiling) -> Numbers:
-    """The lists that kernels/ternary_convolution.c and kernels/integer_ternary_convolution.c read."""
-    return np.concatenate([_block_lists(tiles, *block) for block in tiles.blocks()])
-
-
-def _block_lists(tiles: Tiling, outputs: slice, channels: slice, edge: bool) -> Numbers:
-    values = combined_trits(tiles, outputs, channels)
-    count = len(values)
-    offsets = tiles.offsets(values, channels.stop - channels.start).reshape(count, -1)
-    values = values.reshape(count, -1)
-    used = np.flatnonzero(values.any(axis=1) | edge)
-    values, offsets = values[used], offsets[used]
-    by_sign = [(values > 0), (values < 0)]
-    counts = [signs.sum(axis=1) for signs in by_sign]
-    lengths = 3 + counts[0] + counts[1]
-    begins = 1 + np.cumsum(lengths) - lengths
-    numbers = np.empty(1 + int(lengths.sum()), dtype=np.int64)
-    numbers[0] = len(used)
-    numbers[begins], numbers[begins + 1], numbers[begins + 2] = outputs.start + used, counts[0], counts[1]
-    for signs, number, begin in zip(by_sign, counts, (begins + 3, begins + 3 + counts[0]), strict=True):
-        firsts = np.cumsum(number) - number
-        places = np.repeat(begin - firsts, number) + np.arange(int(number.sum()))
-        numbers[places] = offsets[signs]
-    return numbers.astype(np.uint16)
-
-
 @dataclass(frozen=True, eq=False)
-class Tiles(Tiling):
+class Tiles(_Tiling):
     """With float activations.
 
     In place, the maps themselves serve as the planes, all channels at once. They then have `border` rows of zeros
     between them, and zeros between their rows.
     """
 
-    input_shape: r.Shape = ()  # of the input
-    border: int | None = None  # rows of zeros between maps, if they are read in place
+    prefix = ""  # of the names in C
+
+    input_shape: r.Shape = ()
 
     @cached_property
     def rows(self) -> int:
         """As even as possible, unless the tile is wide."""
-        height = int(self.record.shape[1])
         if self.cells > CELLS:
             return _VECTORS_IN_PLACE * CELLS // self.cells
-        most = MOST_ROWS[self.combined] if self.border is None else _VECTORS_IN_PLACE
-        return math.ceil(height / math.ceil(height / most))
+        if self.border is not None:
+            return self._even_rows(_VECTORS_IN_PLACE)
+        return self._even_rows(_MOST_ROWS if self.combined == 1 else _MOST_COMBINED_ROWS)
 
     @cached_property
     def cells(self) -> int:
@@ -218,9 +174,7 @@ class Tiles(Tiling):
 
     @property
     def phase_rows(self) -> int:
-        if self.border is not None:
-            return self.input_shape[1] + self.border
-        return self.rows + self.span // self.record.stride[0]
+        return super().phase_rows if self.border is None else self.input_shape[1] + self.border
 
     @property
     def plane_rows(self) -> int:
@@ -282,7 +236,7 @@ class Tiles(Tiling):
     def _most_channels(self) -> int:
         if self.border is not None:
             return self.group_inputs * self.record.groups
-        areas = PLANES_BYTES // (4 * CELLS * self.plane_rows * self.row_vectors)
+        areas = _PLANES_BYTES // (4 * CELLS * self.plane_rows * self.row_vectors)
         channels = areas * self.combined if self.kernel_x == 1 else areas
         return max(1, min(channels, self.most_block))
 
@@ -305,7 +259,7 @@ class Tiles(Tiling):
         return self.row_vectors * CELLS if self.border is None else bordered_row(self.input_shape[2])
 
     @property
-    def block_floats(self) -> int:
+    def _block_floats(self) -> int:
         """Floats of a block, laid out or in place."""
         return self.areas(self.block) * self.plane_rows * self.row_floats
 
@@ -316,40 +270,39 @@ class Tiles(Tiling):
         return 4 * self.group_inputs * self.record.groups * (self.rows + self.span) * cells
 
     @property
-    def planes_floats(self) -> int:
+    def planes_size(self) -> int:
         """Floats of a block's planes."""
-        return self.block_floats if self.border is None else 0
+        return self._block_floats if self.border is None else 0
 
     @property
-    def sums_floats(self) -> int:
-        """Sums of all outputs: stored between blocks, and where a map is narrower than a tile."""
+    def work_floats(self) -> int:
+        """Planes and sums of all outputs: stored between blocks, and where a map is narrower than a tile."""
         stored = self.block < self.group_inputs or self.record.shape[2] < CELLS
-        return self.outputs * self.rows * CELLS if stored else 0
+        return self.planes_size + (self.outputs * self.rows * CELLS if stored else 0)
 
     @property
     def fits(self) -> bool:
         """Whether offsets, counts and indices fit into two bytes, and tiles of maps in place never reach beyond the
         border."""
-        room = self.block_floats <= MOST_OFFSETS and max(self.listed, self.outputs) < 2**16
-        return room and (self.border is None or self._border_suffices)
-
-    @property
-    def _border_suffices(self) -> bool:
+        room = self._block_floats <= _MOST_OFFSETS and max(self.listed, self.outputs) < 2**16
+        if not room or self.border is None:
+            return room
         wide = self.record.shape[2] >= CELLS and max(self.record.padding[2:]) <= CELLS // 2
-        return wide and self.record.stride == (1, 1) and max(self.record.padding[:2]) <= (self.border or 0)
+        return wide and self.record.stride == (1, 1) and max(self.record.padding[:2]) <= self.border
 
     @property
-    def vectors(self) -> int:
-        """Vectors of cells per tile."""
-        return self.rows * self.cells // CELLS
+    def layout(self) -> str:
+        """What is needed to read the trits back from the lists; see count_zeros.py."""
+        return f"{self.combined} columns in {self.row_vectors} vectors"
 
     def offsets(self, values: NDArray[np.int64], channels: int) -> NDArray[np.int64]:
-        groups = self.groups_of(channels)
+        """Where the sums of a block with this many channels lie; `values` are those of `combined_trits`."""
+        begins = [begin for begin, _ in self.groups_of(channels)]
         if self.kernel_x == 1:
-            areas, columns = list(range(len(groups))), [0] * len(groups)
+            areas, columns = list(range(len(begins))), [0] * len(begins)
         else:
-            areas = [begin // self.kernel_x for begin, _ in groups]
-            columns = [self.kernel_columns[begin % self.kernel_x] for begin, _ in groups]
+            areas = [begin // self.kernel_x for begin in begins]
+            columns = [self.kernel_columns[begin % self.kernel_x] for begin in begins]
         rows = np.array(areas)[:, None] * self.plane_rows + np.array(self.kernel_rows)
         firsts = rows * self.row_floats + np.array(columns)[:, None]
         offsets: NDArray[np.int64] = firsts + (np.abs(values) - 1) * CELLS
@@ -357,3 +310,82 @@ class Tiles(Tiling):
             group = np.arange(len(values)) // self.group_outputs
             offsets += (group * self.group_inputs * self.plane_rows * self.row_floats)[:, None, None]
         return offsets
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerTiles(_Tiling):
+    """With integer activations; each combination of columns has a plane of its own."""
+
+    prefix = "integer_"  # of the names in C
+
+    sums_16: bool = True  # whether sums of a block have 16 bits
+
+    @property
+    def phase_rows(self) -> int:
+        """An even number: rows are laid out two by two."""
+        return 2 * math.ceil(super().phase_rows / 2)
+
+    @property
+    def plane_cells(self) -> int:
+        return self.phases * self.phase_rows * CELLS
+
+    def planes(self, channels: int) -> int:
+        """Number of planes of a block with this many channels."""
+        return sum(combinations(columns) for _, columns in self.groups_of(channels))
+
+    @cached_property
+    def block(self) -> int:
+        """Channels at a time, evenly: few enough for the cache, and for sums of 16 bits."""
+        unit = self.combined if self.kernel_x == 1 else 1
+        cached = _PLANES_BYTES // (2 * self.plane_cells * self.planes(unit)) * unit
+        most = max(1, min(self.group_inputs, self.most_block, cached))
+        for blocks in range(math.ceil(self.group_inputs / most), self.group_inputs + 1):
+            block = math.ceil(self.group_inputs / blocks)
+            if self.kernel_x == 1 and block < self.group_inputs:
+                block = min(self.group_inputs, max(1, block // self.combined) * self.combined)
+            if self._sums_fit(block):
+                return block
+        return 1
+
+    def _sums_fit(self, block: int) -> bool:
+        added = np.count_nonzero(self.weight, axis=(2, 3))
+        most = np.add.reduceat(added, range(0, self.group_inputs, block), axis=1).max()
+        return not self.sums_16 or bool(most <= MOST_ADDED)
+
+    @property
+    def _planes_numbers(self) -> int:
+        # A vector of two rows may begin at the last row of the last plane.
+        return self.planes(self.block) * self.plane_cells + CELLS
+
+    @property
+    def planes_size(self) -> int:
+        """Bytes of a block's planes, in whole cache lines."""
+        return math.ceil(2 * self._planes_numbers / 64) * 64
+
+    @property
+    def work_floats(self) -> int:
+        """Planes and sums of all outputs, if they are stored between blocks."""
+        stored = self.outputs if self.block < self.group_inputs else 0
+        return self.planes_size // 4 + stored * self.rows * CELLS
+
+    @property
+    def fits(self) -> bool:
+        """Whether offsets, counts and indices fit into two bytes, and sums into theirs."""
+        numbers = self._planes_numbers <= _MOST_OFFSETS and max(self.listed, self.outputs) < 2**16
+        return numbers and self._sums_fit(self.block)
+
+    @property
+    def layout(self) -> str:
+        """What is needed to read the trits back from the lists; see count_zeros.py."""
+        planes = self.planes(1) if self.kernel_x > 1 else combinations(self.combined)
+        return f"{self.combined} columns in {planes} planes of {self.plane_cells} cells"
+
+    def offsets(self, values: NDArray[np.int64], channels: int) -> NDArray[np.int64]:
+        """Where the sums of a block with this many channels lie; `values` are those of `combined_trits`."""
+        planes = [combinations(count) for _, count in self.groups_of(channels)]
+        cells = (np.cumsum(planes) - planes)[:, None] * self.plane_cells + np.array(self.kernel_rows) * CELLS
+        offsets: NDArray[np.int64] = cells + (np.abs(values) - 1) * self.plane_cells
+        return offsets
+
+
+AnyTiles = Tiles | IntegerTiles

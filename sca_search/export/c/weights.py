@@ -1,203 +1,113 @@
-"""Convolutions and linear layers as calls of kernels.
+"""Convolutions and linear layers as calls of kernels, with float and with integer activations.
 
 The weights are laid out in the order in which their kernel reads them, so that a kernel and its layout are chosen
-together: a new kernel is a file in kernels/ and a function here. What integer activations share is here, too; the rest
-of theirs is in int8_weights.py.
+together: a new kernel is a file in kernels/ and a function here.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
-from sca_search.export.c.choose_kernel import (
-    CONVOLUTION_KERNELS,
-    FLOAT_LINEAR,
-    COptions,
-    LinearCosts,
-    choose_linear,
-    choose_tiles,
-)
-from sca_search.export.c.emit import (
-    MOST_CHARACTERS,
-    TRITS_A_CHARACTER,
-    Call,
-    Literal,
-    Table,
-    float_chunks,
-    float_value,
-    integers,
-    pairs,
-    struct,
-    trit_chunks,
-)
+from sca_search.export.c import choose_kernel as choose
+from sca_search.export.c import emit, tables
+from sca_search.export.c.emit import MOST_CHARACTERS, TRITS_A_CHARACTER, Call, Literal, Table, named
 from sca_search.export.c.memory import Layout
-from sca_search.export.c.tiles import CELLS, Numbers, Tiles, Tiling, lists_of
-from sca_search.export.graph.fuse import Step, is_convolution
+from sca_search.export.c.tiles import CELLS, AnyTiles, IntegerTiles, Tiles
+from sca_search.export.graph.fuse import Step
 from sca_search.export.graph.liveness import Living
 from sca_search.export.graph.records import Convolution, Shape, Trits, WeightRecord
+from sca_search.export.integer.model import IntegerStep
+from sca_search.export.integer.requantize import Requantization
 
-MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
-_MOST_FLOATS = MOST_CHARACTERS // 4
+_MOST_TRITS = MOST_CHARACTERS * TRITS_A_CHARACTER
+_MOST_WORDS = MOST_CHARACTERS // 4  # floats, or pairs of integer weights
 # Outputs of a dense convolution that share a loaded vector.
-OUTPUTS_AT_ONCE = 4
+_OUTPUTS_AT_ONCE = 4
 _FLOAT_BLOCK = 256  # inputs of a dense linear layer that are summed before they join the others
+_LIST_LENGTH = 512  # the same of a listed one, which sums in eight parts; integer sums are exact
 # Weights of a convolution that are summed before they join the others: short sums lose less to rounding.
 _SUM_LENGTH = 288
 
-Fields = dict[str, object]
+_ALL = {"channels": "NULL", "outputs": "NULL"}
+
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class LayerMaps:
-    """The shape of a layer's input, and the memory layouts of input, output and residual."""
-
-    shape: Shape
-    input: Layout
-    output: Layout
-    residual: Layout
-
-
-@dataclass(frozen=True)
-class LivePart:
-    """A ternary convolution without the outputs that nothing reads and the channels without non-zero weights."""
-
-    weight: Trits  # (outputs, channels per group, rows, columns)
-    outputs: Mask
-    channels: Mask
-
-    @classmethod
-    def of(cls, record: Convolution, live: Living) -> "LivePart":
-        """Of grouped convolutions, all: their channels follow from their outputs."""
-        alone = record.groups == 1
-        outputs = some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
-        weight = live.weight[outputs]
-        channels = some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
-        return cls(weight, outputs, channels)
 
 
 @dataclass(frozen=True)
 class TernaryConvolution:
     """How a convolution is cut, and which outputs and channels its tiles have."""
 
-    tiles: Tiles
+    tiles: AnyTiles
     outputs: Mask
     channels: Mask
 
 
 @dataclass(frozen=True)
-class TernaryLinear:
-    """What the kernels of a ternary linear layer read, with float or integer activations."""
+class Context:
+    """The context of the calls of all steps, values and layers by their names."""
 
-    kind: str  # one of LINEAR_KERNELS
-    fields: Fields  # of a `struct ternary_linear`
-    table: Table
-    constants: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+    live: Mapping[str, Living]
+    options: choose.COptions
+    layouts: Mapping[str, Layout]  # of values
+    cut: Mapping[str, TernaryConvolution]
 
-
-def weight_call(step: Step, name: str, maps: LayerMaps, live: Living | None, options: COptions) -> Call:
-    """A layer with weights, unless it is a ternary convolution."""
-    record = step.record
-    assert isinstance(record, WeightRecord)
-    if is_convolution(record):
-        return _float_convolution(step, name, maps)
-    return _float_linear(step, record, name) if live is None else _ternary_linear(step, record, name, live, options)
-
-
-def _finish(step: Step, name: str) -> tuple[str, str]:
-    """The definition of scale and bias, and the C value of a `struct finish`."""
-    record = step.record
-    assert isinstance(record, WeightRecord)
-    lowest, highest = map(float_value, step.limits)
-    return pairs(f"{name}_affine", record.scale, record.bias), f"{{{name}_affine, {lowest}, {highest}}}"
-
-
-def indices(name: str, mask: Mask) -> tuple[tuple[str, ...], str]:
-    """The definition of a list of indices and its name; none where the mask is all true."""
-    return ((), "NULL") if mask.all() else ((integers(name, np.flatnonzero(mask)),), name)
-
-
-def some(mask: Mask) -> Mask:
-    """At least one: a kernel without outputs or inputs would be one more case."""
-    result = mask.copy()
-    result[0] |= not mask.any()
-    return result
+    def inputs(self, step: Step) -> tuple[Shape, ...]:
+        """The shapes of a step's inputs."""
+        return tuple(self.shapes[name] for name in step.inputs)
 
 
 def cut_convolution(
-    record: Convolution, live: Living, input_shape: Shape, border: int | None, options: COptions
+    record: Convolution, live: Living, input_shape: Shape, border: int | None, options: choose.COptions
 ) -> TernaryConvolution:
-    """Cut for the kernel chosen for a ternary convolution; its input can have `border` rows of zeros."""
-    _check_taps(record, MOST_TRITS)
-    part = LivePart.of(record, live)
-    kinds = _kinds(record, part.weight[:, part.channels], input_shape)
-    if border is not None and (in_place := _in_place(record, part.weight, input_shape, border)):
-        kinds["in-place"] = in_place
+    """Cut for the kernel chosen for a ternary convolution; its input can have `border` rows of zeros.
+
+    Outputs that nothing reads and channels without non-zero weights are left out, but of grouped convolutions none:
+    their channels follow from their outputs.
+    """
+    alone = record.groups == 1
+    outputs = _some(live.outputs) if alone else np.ones(len(live.weight), dtype=bool)
+    weight = live.weight[outputs]
+    channels = _some(np.asarray(weight.any(axis=(0, 2, 3)))) if alone else np.ones(weight.shape[1], dtype=bool)
+    kinds = _integer_kinds(record, weight[:, channels]) if options.integer else {}
+    if not options.integer:
+        _check_taps(record, _MOST_TRITS)
+        kinds = _float_kinds(record, weight[:, channels], input_shape)
+        if border is not None and (in_place := _in_place(record, weight, input_shape, border)):
+            kinds["in-place"] = in_place
     if not kinds:
-        size = " x ".join(map(str, part.weight.shape))
-        raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for the C kernels")
-    tiles = choose_tiles(record.name, kinds, options)
-    channels = part.channels if tiles.border is None else np.ones_like(part.channels)
-    return TernaryConvolution(tiles, part.outputs, channels)
+        size = " x ".join(map(str, weight.shape))
+        what = "integer" if options.integer else "the C"
+        raise ExportError(f"{record.name}: a ternary Convolution of {size} weights is too large for {what} kernels")
+    tiles = choose.choose_tiles(record.name, kinds, options)
+    return TernaryConvolution(tiles, outputs, channels if tiles.border is None else np.ones_like(channels))
 
 
-def ternary_convolution_call(step: Step, name: str, maps: LayerMaps, cut: TernaryConvolution) -> Call:
-    """A ternary convolution as it was cut."""
-    tiles = cut.tiles
-    output_lines, output_name = indices(f"{name}_outputs", cut.outputs)
-    channel_lines, channel_name = indices(f"{name}_channels", cut.channels)
-    columns = f"{tiles.combined} columns in {tiles.row_vectors} vectors"
-    constants, fields = _convolution_struct(step, name, maps, tiles)
-    fields |= {"channels": channel_name, "outputs": output_name}
-    return Call(
-        f"ternary_convolution(&{name}, {{table}}, {tiles.planes_floats}, {{in0}}, {{residual}}, {{out}}, {{work}});",
-        "ternary_convolution",
-        constants=(*constants, *output_lines, *channel_lines, struct("convolution", name, fields)),
-        work_floats=tiles.planes_floats + tiles.sums_floats,
-        table=convolution_table(tiles, name, "expand_convolution", columns),
-    )
+def _integer_kinds(record: Convolution, weight: Trits) -> dict[str, AnyTiles]:
+    """The layouts that are possible. A chunk of trits, those of one output and block, lies in one literal."""
+    most = _MOST_TRITS // _taps(record)
+    kinds = choose.INTEGER_CONVOLUTION_KERNELS.items()
+    tiles = {kind: IntegerTiles(record, weight, columns, max(1, most)) for kind, columns in kinds}
+    return {kind: each for kind, each in tiles.items() if each.fits and most > 0}
 
 
-def convolution_table(tiles: Tiling, name: str, expander: str, columns: str) -> Table:
-    """The trits of a convolution: those of a block and output, by channel, row and column of the kernel, in a row."""
-    channels = min(tiles.block, tiles.group_inputs)
-    rows = [
-        _padded(tiles.weight[outputs, inputs].reshape(outputs.stop - outputs.start, -1), channels * _taps(tiles.record))
-        for outputs, inputs, _ in tiles.blocks()
-    ]
-    return Table(
-        lists_of(tiles),
-        expander,
-        Literal(f"{name}_weights", trit_chunks(np.concatenate(rows))),
-        f"{columns}, {sum(1 for _ in tiles.blocks())} blocks",
-        int(np.count_nonzero(tiles.record.weight)) - int(np.count_nonzero(tiles.weight)),
-    )
-
-
-def _taps(record: Convolution) -> int:
-    return math.prod(record.weight.shape[2:])
-
-
-def _kinds(record: Convolution, weight: Trits, input_shape: Shape) -> dict[str, Tiles]:
-    """The layouts of a convolution whose offsets fit into two bytes."""
+def _float_kinds(record: Convolution, weight: Trits, input_shape: Shape) -> dict[str, AnyTiles]:
+    """The layouts whose offsets fit into two bytes."""
     most = max(1, _SUM_LENGTH // _taps(record))
-    kinds = {
-        kind: Tiles(record, weight, combined, most, input_shape)
-        for kind, combined in CONVOLUTION_KERNELS.items()
-        if kind != "in-place"
-    }
-    return {kind: tiles for kind, tiles in kinds.items() if tiles.fits}
+    kinds = choose.INTEGER_CONVOLUTION_KERNELS.items()
+    tiles = {kind: Tiles(record, weight, columns, most, input_shape=input_shape) for kind, columns in kinds}
+    return {kind: each for kind, each in tiles.items() if each.fits}
 
 
 def _in_place(record: Convolution, weight: Trits, input_shape: Shape, border: int) -> Tiles | None:
     """Without anything laid out, all channels are summed at once: sums must not become too long for it."""
-    tiles = Tiles(record, weight, input_shape=input_shape, border=border)
+    tiles = Tiles(record, weight, border=border, input_shape=input_shape)
     short = int(np.count_nonzero(weight, axis=(1, 2, 3)).max()) <= _SUM_LENGTH
-    return tiles if tiles.fits and short and weight[0].size <= MOST_TRITS else None
+    return tiles if tiles.fits and short and weight[0].size <= _MOST_TRITS else None
 
 
 def _check_taps(record: Convolution, most: int) -> None:
@@ -206,184 +116,262 @@ def _check_taps(record: Convolution, most: int) -> None:
         raise ExportError(f"{record.name}: a Convolution in C may have {most} weights per kernel, this is {size}")
 
 
-def map_fields(record: Convolution, input_shape: Shape) -> Fields:
-    """The sizes of input and output, the first fields of a convolution's struct."""
-    names = ("in_height", "in_width", "out_height", "out_width")
-    return dict(zip(names, (*input_shape[1:], *record.shape[1:]), strict=True))
+def _taps(record: Convolution) -> int:
+    return math.prod(record.weight.shape[2:])
 
 
-def kernel_fields(record: Convolution, name: str) -> Fields:
-    """Padding and kernel."""
-    names = ("pad_top", "pad_left", "kernel_y", "kernel_x", "kernel_rows")
-    return dict(zip(names, (*record.padding[::2], *record.weight.shape[2:], f"{name}_rows"), strict=True))
+def _some(mask: Mask) -> Mask:
+    """At least one: a kernel without outputs or inputs would be one more case."""
+    result = mask.copy()
+    result[0] |= not mask.any()
+    return result
 
 
-def group_fields(tiles: Tiling) -> Fields:
-    """Groups and their channels."""
-    return {
-        "groups": tiles.record.groups,
-        "group_inputs": tiles.group_inputs,
-        "group_outputs": tiles.group_outputs,
-    }
+def _indices(name: str, mask: Mask) -> tuple[tuple[str, ...], str]:
+    """The definition of a list of indices and its name; none where the mask is all true."""
+    return ((), "NULL") if mask.all() else ((emit.integers(name, np.flatnonzero(mask)),), name)
 
 
-def _convolution_struct(step: Step, name: str, maps: LayerMaps, tiles: Tiles) -> tuple[tuple[str, ...], Fields]:
-    """Constants that a `struct convolution` refers to, and its fields."""
-    record = tiles.record
-    affine, finish = _finish(step, name)
-    fields: Fields = {
-        **map_fields(record, maps.shape),
-        "in_row": maps.input.row_step,
-        "out_row": maps.output.row_step,
-        "residual_row": maps.residual.row_step,
-        "in_step": maps.input.channel_step,
-        "out_step": maps.output.channel_step,
-        "residual_step": maps.residual.channel_step,
-        "bordered": int(maps.output.border is not None),
-        "stride_y": record.stride[0],
-        "stride_x": record.stride[1],
-        **kernel_fields(record, name),
-        "kernel_columns": f"{name}_columns",
-        "tile_rows": tiles.rows,
-        "tile_cells": tiles.cells,
-        "phases": tiles.phases,
-        "phase_rows": tiles.phase_rows,
-        **group_fields(tiles),
-        "block_groups": tiles.block_groups,
-        "block": tiles.block,
-        "combined": int(tiles.combined > 1),
-        "laid": len(tiles.laid_cells),
-        "laid_cells": f"{name}_cells" if tiles.laid_cells else "NULL",
-        "row_floats": tiles.row_floats,
-        "channels": "NULL",
-        "outputs": "NULL",
-        "finish": finish,
-    }
-    places = {"rows": tiles.kernel_rows, "columns": tiles.kernel_columns, "cells": tiles.laid_cells}
-    return (affine, *(integers(f"{name}_{what}", values) for what, values in places.items() if values)), fields
-
-
-def _padded(rows: Any, length: int) -> Any:
-    return np.pad(rows, ((0, 0), (0, length - rows.shape[1])))
-
-
-def _float_convolution(step: Step, name: str, maps: LayerMaps) -> Call:
+def _finish(step: Step, name: str) -> tuple[str, str]:
+    """The definition of scale and bias, and the C value of a `struct finish`."""
     record = step.record
-    assert isinstance(record, Convolution)
-    _check_taps(record, _MOST_FLOATS)
-    taps = _taps(record)
-    group_outputs = len(record.weight) // record.groups
-    at_once = OUTPUTS_AT_ONCE if group_outputs > 1 and taps * OUTPUTS_AT_ONCE <= _MOST_FLOATS else 1
-    most = max(1, min(_MOST_FLOATS // (taps * at_once), _SUM_LENGTH // taps))
-    tiles = Tiles(record, record.weight, 1, most, maps.shape)
-    weights = Literal(f"{name}_weights", float_chunks(_float_rows(tiles, at_once)))
-    constants, fields = _convolution_struct(step, name, maps, tiles)
-    literal = f"static const struct literal {name}_floats = {weights.initializer};"
-    sizes = f"{at_once}, {tiles.planes_floats}"
+    assert isinstance(record, WeightRecord)
+    lowest, highest = map(emit.float_value, step.limits)
+    return emit.pairs(f"{name}_affine", record.scale, record.bias), f"{{{name}_affine, {lowest}, {highest}}}"
+
+
+def requantize_lines(name: str, to: Requantization) -> str:
+    """The definition of an array of `struct requantize`."""
+    lowest, highest = to.sum_limits
+    columns = (to.factor, to.bias, to.other, lowest, highest, to.shift)
+    rows = [f"{{{', '.join(map(str, numbers))}}}" for numbers in zip(*columns, strict=True)]
+    return emit.array("struct requantize", f"{name}[{len(rows)}]", rows, per_line=1)
+
+
+def convolution(step: Step, name: str, context: Context) -> Call:
+    """A convolution, if it is ternary as it was cut."""
+    assert isinstance(step.record, Convolution)
+    if step.name in context.cut:
+        return _ternary_convolution(step, name, context)
+    if isinstance(step, IntegerStep):
+        return _integer_convolution(step, step.record, name, context)
+    return _float_convolution(step, step.record, name, context)
+
+
+def _ternary_convolution(step: Step, name: str, context: Context) -> Call:
+    cut = context.cut[step.name]
+    tiles, kernel = cut.tiles, f"{cut.tiles.prefix}ternary_convolution"
+    output_lines, outputs = _indices(f"{name}_outputs", cut.outputs)
+    channel_lines, channels = _indices(f"{name}_channels", cut.channels)
+    constants, struct = _convolution_struct(step, name, context, tiles, {"channels": channels, "outputs": outputs})
+    return Call(
+        f"{kernel}(&{name}, {{table}}, {tiles.planes_size}, {{in0}}, {{residual}}, {{out}}, {{work}});",
+        kernel,
+        constants=(*constants, *output_lines, *channel_lines, struct),
+        work_floats=tiles.work_floats,
+        table=_convolution_table(tiles, name),
+    )
+
+
+def _convolution_table(tiles: AnyTiles, name: str) -> Table:
+    """The trits of a convolution: those of a block and output, by channel, row and column of the kernel, in a row."""
+    length = min(tiles.block, tiles.group_inputs) * _taps(tiles.record)
+    parts = [tiles.weight[outputs, channels] for outputs, channels, _ in tiles.blocks()]
+    rows = np.concatenate([tables.padded(part.reshape(len(part), -1), length) for part in parts])
+    return Table(
+        tables.lists_of(tiles),
+        f"expand_{tiles.prefix}convolution",
+        Literal(f"{name}_weights", emit.trit_chunks(rows)),
+        f"{tiles.layout}, {len(parts)} blocks",
+        int(np.count_nonzero(tiles.record.weight)) - int(np.count_nonzero(tiles.weight)),
+    )
+
+
+def _convolution_struct(
+    step: Step, name: str, context: Context, tiles: AnyTiles, read: Mapping[str, str] = _ALL
+) -> tuple[tuple[str, ...], str]:
+    """What the struct of a convolution refers to, and the struct; `read` are the lists of channels and outputs."""
+    record, shape = tiles.record, context.shapes[step.inputs[0]]
+    fields = named("in_height in_width out_height out_width", *shape[1:], *record.shape[1:])
+    if isinstance(step, IntegerStep) and isinstance(tiles, IntegerTiles):
+        return _integer_struct(step, name, tiles, fields, read)
+    assert isinstance(tiles, Tiles)
+    maps = [context.layouts[each] for each in (step.inputs[0], step.name, step.inputs[-1])]
+    affine, finish = _finish(step, name)
+    fields |= named("in_row out_row residual_row", *(each.row_step for each in maps))
+    fields |= named("in_step out_step residual_step", *(each.channel_step for each in maps))
+    fields |= named("bordered stride_y stride_x", int(maps[1].border is not None), *record.stride)
+    fields |= _kernel_fields(record, name) | {"kernel_columns": f"{name}_columns"}
+    fields |= named("tile_rows tile_cells phases phase_rows", tiles.rows, tiles.cells, tiles.phases, tiles.phase_rows)
+    fields |= named("groups group_inputs group_outputs", record.groups, tiles.group_inputs, tiles.group_outputs)
+    fields |= named("block_groups block combined", tiles.block_groups, tiles.block, int(tiles.combined > 1))
+    fields |= named("laid laid_cells", len(tiles.laid_cells), f"{name}_cells" if tiles.laid_cells else "NULL")
+    fields |= {"row_floats": tiles.row_floats, **read, "finish": finish}
+    places = {"rows": tiles.kernel_rows, "columns": tiles.kernel_columns, "cells": tiles.laid_cells}
+    lists = [emit.integers(f"{name}_{what}", values) for what, values in places.items() if values]
+    return (affine, *lists), emit.struct("convolution", name, fields)
+
+
+def _integer_struct(
+    step: IntegerStep, name: str, tiles: IntegerTiles, fields: emit.Fields, read: Mapping[str, str]
+) -> tuple[tuple[str, ...], str]:
+    record, to = tiles.record, step.requantizations[0]
+    fields |= named("stride_y stride_x dilation_x", *record.stride, record.dilation[1])
+    fields |= _kernel_fields(record, name)
+    fields |= named("tile_rows phases phase_rows", tiles.rows, tiles.phases, tiles.phase_rows)
+    fields |= {"plane_cells": tiles.plane_cells}
+    fields |= named("groups group_inputs group_outputs", record.groups, tiles.group_inputs, tiles.group_outputs)
+    fields |= {"block": tiles.block, "unit": tiles.combined, **read, "finish": f"{name}_finish"}
+    fields |= {"limits": f"{{{to.lowest}, {to.highest}}}"}
+    rows = [row * CELLS for row in tiles.kernel_rows]
+    lines = (requantize_lines(f"{name}_finish", to), emit.integers(f"{name}_rows", rows))
+    return lines, emit.struct("integer_convolution", name, fields)
+
+
+def _kernel_fields(record: Convolution, name: str) -> emit.Fields:
+    names = "pad_top pad_left kernel_y kernel_x kernel_rows"
+    return named(names, *record.padding[::2], *record.weight.shape[2:], f"{name}_rows")
+
+
+def _float_convolution(step: Step, record: Convolution, name: str, context: Context) -> Call:
+    _check_taps(record, _MOST_WORDS)
+    taps, several = _taps(record), len(record.weight) > record.groups
+    at_once = _OUTPUTS_AT_ONCE if several and taps * _OUTPUTS_AT_ONCE <= _MOST_WORDS else 1
+    most = max(1, min(_MOST_WORDS // (taps * at_once), _SUM_LENGTH // taps))
+    tiles = Tiles(record, record.weight, 1, most, input_shape=context.shapes[step.inputs[0]])
+    weights = Literal(f"{name}_weights", emit.float_chunks(tables.float_rows(tiles, at_once)))
+    constants, struct = _convolution_struct(step, name, context, tiles)
+    sizes = f"{at_once}, {tiles.planes_size}"
     return Call(
         f"float_convolution(&{name}, &{name}_floats, {sizes}, {{in0}}, {{residual}}, {{out}}, {{work}});",
         "float_convolution",
         (weights,),
-        (*constants, struct("convolution", name, fields), literal),
-        work_floats=tiles.planes_floats + OUTPUTS_AT_ONCE * tiles.rows * CELLS + tiles.sums_floats,
+        (*constants, struct, f"static const struct literal {name}_floats = {weights.initializer};"),
+        work_floats=tiles.work_floats + _OUTPUTS_AT_ONCE * tiles.rows * CELLS,
     )
 
 
-def _float_rows(tiles: Tiles, at_once: int) -> Any:
-    """A chunk has some outputs side by side for each channel, column and row of the kernel, in this order."""
-    length = at_once * min(tiles.block, tiles.group_inputs) * _taps(tiles.record)
-    rows = []
-    for outputs, channels, _ in tiles.blocks():
-        for group in range(outputs.start, outputs.stop, tiles.group_outputs):
-            for begin in range(group, group + tiles.group_outputs, at_once):
-                chunk = tiles.weight[begin : min(begin + at_once, group + tiles.group_outputs), channels]
-                rows.append(_padded(chunk.transpose(1, 3, 2, 0).reshape(1, -1), length))
-    return np.concatenate(rows)
+def _integer_convolution(step: IntegerStep, record: Convolution, name: str, context: Context) -> Call:
+    assert step.weight is not None
+    taps, several = _taps(record), len(record.weight) > record.groups
+    pairs = math.ceil(taps / 2)
+    at_once = _OUTPUTS_AT_ONCE if several and pairs * _OUTPUTS_AT_ONCE <= _MOST_WORDS else 1
+    most = max(1, (MOST_CHARACTERS // (2 * at_once) - 1) // taps)
+    tiles = IntegerTiles(record, step.weight, 1, most, sums_16=False)
+    if pairs * at_once > _MOST_WORDS or not tiles.fits:
+        raise ExportError(f"{record.name}: a Convolution of {taps} weights per kernel is too large for integer kernels")
+    weights = Literal(f"{name}_weights", tables.integer_chunks(tiles, at_once))
+    constants, struct = _convolution_struct(step, name, context, tiles)
+    columns = range(tiles.block * tiles.kernel_x)
+    offsets = [column * tiles.plane_cells + row * CELLS for column in columns for row in tiles.kernel_rows]
+    dense = named("weights offsets", weights.initializer, f"{name}_offsets")
+    dense |= named("taps outputs_at_once", taps, at_once)
+    sizes = f"&{name}_dense, {tiles.planes_size}"
+    return Call(
+        f"integer_convolution(&{name}, {sizes}, {{in0}}, {{residual}}, {{out}}, {{work}});",
+        "integer_convolution",
+        (weights,),
+        (
+            *constants,
+            emit.integers(f"{name}_offsets", offsets),
+            struct,
+            emit.struct("integer_taps", f"{name}_dense", dense),
+        ),
+        work_floats=tiles.work_floats + _OUTPUTS_AT_ONCE * (tiles.rows + 1) * CELLS,
+    )
 
 
-def _ternary_linear(step: Step, record: WeightRecord, name: str, live: Living, options: COptions) -> Call:
-    layer = ternary_linear(record, name, live.weight, some(live.outputs), FLOAT_LINEAR, options)
-    kernel = f"ternary_linear_{layer.kind}"
+def linear(step: Step, name: str, context: Context) -> Call:
+    """A linear layer, or a convolution of a single cell."""
+    live = context.live.get(step.record.name)
+    return _dense_linear(step, name) if live is None else _ternary_linear(step, name, live, context.options)
+
+
+def _ternary_linear(step: Step, name: str, live: Living, options: choose.COptions) -> Call:
+    is_logits = isinstance(step, IntegerStep) and step.is_logits
+    read = np.ones_like(live.outputs) if is_logits else _some(live.outputs)
+    weight = live.weight[read].reshape(int(read.sum()), -1)
+    outputs, inputs = weight.shape
+    kind = choose.choose_linear(step.record.name, weight, options)
+    kernel, coded = f"{'integer' if options.integer else 'ternary'}_linear_{kind}", kind == "codes"
+    lists = 0.0 if coded or options.integer else int(np.count_nonzero(weight)) / _LIST_LENGTH
+    block = _linear_block(weight, lists)
+    lines, places = _indices(f"{name}_outputs", read)
+    fields = named("inputs outputs block outputs_read", inputs, outputs, block, places)
+    table = _linear_table(step, name, weight, kind, block)
+    if isinstance(step, IntegerStep):
+        finish, statement, finisher = _integer_finish(step, name, places, outputs)
+        packed = f", (int32_t *){{work}} + {outputs}" if coded else ""
+        return Call(
+            f"{kernel}(&{name}, {{table}}, {{in0}}, (int32_t *){{work}}{packed});\n{statement}",
+            kernel,
+            constants=(*lines, finish, emit.struct("ternary_linear", name, fields)),
+            work_floats=outputs + (2 * inputs + 2 if coded else 0),
+            table=table,
+            more_kernels=(finisher,),
+        )
     affine, finish = _finish(step, name)
-    coded = layer.kind == "codes"
     return Call(
         f"{kernel}(&{name}, {{table}}, {{in0}}, {{out}}{', {work}' if coded else ''});",
         kernel,
-        constants=(affine, *layer.constants, struct("ternary_linear", name, layer.fields | {"finish": finish})),
-        work_floats=2 * live.weight[0].size if coded else 0,
-        table=layer.table,
+        constants=(affine, *lines, emit.struct("ternary_linear", name, fields | {"finish": finish})),
+        work_floats=2 * inputs if coded else 0,
+        table=table,
     )
-
-
-def ternary_linear(
-    record: WeightRecord, name: str, trits: Trits, outputs: Mask, costs: LinearCosts, options: COptions
-) -> TernaryLinear:
-    """A ternary linear layer with these of its outputs, for the kernel that costs least."""
-    weight = trits[outputs].reshape(int(outputs.sum()), -1)
-    listed = int(np.count_nonzero(weight))
-    kind = choose_linear(record.name, weight, costs, options)
-    block = _linear_block(weight, listed / costs.most_listed if kind == "lists" else 0.0)
-    rows = linear_rows(weight, block)
-    numbers = linear_lists_of(weight, block) if kind == "lists" else linear_codes_of(weight)
-    lines, output_name = indices(f"{name}_outputs", outputs)
-    fields = {"inputs": weight.shape[1], "outputs": len(weight), "block": block, "outputs_read": output_name}
-    table = Table(
-        numbers,
-        f"expand_linear_{kind}",
-        Literal(f"{name}_weights", trit_chunks(rows)),
-        f"lists of {len(rows)} blocks" if kind == "lists" else "codes",
-        int(np.count_nonzero(record.weight)) - listed,
-    )
-    return TernaryLinear(kind, fields, table, lines)
 
 
 def _linear_block(weight: Trits, lists: float) -> int:
     """Inputs at a time: short lists, of which all outputs together need `lists`, and a chunk of trits per literal."""
     inputs = int(weight.shape[1])
-    blocks = max(1, math.ceil(lists / len(weight)), math.ceil(inputs / MOST_TRITS))
+    blocks = max(1, math.ceil(lists / len(weight)), math.ceil(inputs / _MOST_TRITS))
     return math.ceil(inputs / blocks / TRITS_A_CHARACTER) * TRITS_A_CHARACTER
 
 
-def linear_rows(weight: Any, block: int) -> Any:
-    """Block after block of an output's inputs, then the next output."""
-    blocks = math.ceil(weight.shape[1] / block)
-    return _padded(weight, blocks * block).reshape(len(weight) * blocks, block)
+def _linear_table(step: Step, name: str, weight: Trits, kind: str, block: int) -> Table:
+    assert isinstance(step.record, WeightRecord)
+    rows = tables.linear_rows(weight, block)
+    return Table(
+        tables.linear_lists_of(weight, block) if kind == "lists" else tables.linear_codes_of(weight),
+        f"expand_linear_{kind}",
+        Literal(f"{name}_weights", emit.trit_chunks(rows)),
+        f"lists of {len(rows)} blocks" if kind == "lists" else "codes",
+        int(np.count_nonzero(step.record.weight)) - int(np.count_nonzero(weight)),
+    )
 
 
-def linear_lists_of(weight: Trits, block: int) -> Numbers:
-    """The lists that kernels/ternary_linear_lists.c reads."""
-    rows = linear_rows(weight, block)
-    plus, minus = rows > 0, rows < 0
-    lists = [
-        np.concatenate(([p.sum(), m.sum()], np.flatnonzero(p), np.flatnonzero(m)))
-        for p, m in zip(plus, minus, strict=True)
-    ]
-    return np.concatenate(lists).astype(np.uint16)
-
-
-def linear_codes_of(weight: Trits) -> Numbers:
-    """The numbers that kernels/ternary_linear_codes.c reads."""
-    outputs, inputs = weight.shape
-    groups = math.ceil(outputs / 64)
-    bits = np.where(weight < 0, 2, weight).astype(np.uint16)
-    bits = np.pad(bits, ((0, groups * 64 - outputs), (0, 0))).reshape(groups, 8, 8, inputs)  # group, shift, number
-    shifts = (2 * np.arange(8, dtype=np.uint16)).reshape(1, 8, 1, 1)
-    numbers: Numbers = np.bitwise_or.reduce(bits << shifts, axis=1).transpose(0, 2, 1).reshape(-1).astype(np.uint16)
-    return numbers
-
-
-def _float_linear(step: Step, record: WeightRecord, name: str) -> Call:
-    weight = record.weight.reshape(len(record.weight), -1)
-    outputs, inputs = weight.shape
-    block = math.ceil(inputs / math.ceil(inputs / _FLOAT_BLOCK))
-    weights = Literal(f"{name}_weights", float_chunks(linear_rows(weight, block)))
+def _dense_linear(step: Step, name: str) -> Call:
+    assert isinstance(step.record, WeightRecord)
+    integers = step.weight if isinstance(step, IntegerStep) else None
+    weight = step.record.weight if integers is None else integers
+    outputs, inputs = weight.reshape(len(weight), -1).shape
+    block = math.ceil(inputs / math.ceil(inputs / (_FLOAT_BLOCK if integers is None else MOST_CHARACTERS)))
+    rows = tables.linear_rows(weight.reshape(outputs, inputs), block)
+    chunks = emit.float_chunks(rows) if integers is None else np.ascontiguousarray(rows).view(np.uint8)
+    weights = Literal(f"{name}_weights", chunks)
+    fields = named("inputs outputs block weights", inputs, outputs, block, weights.initializer)
+    if isinstance(step, IntegerStep):
+        lines, statement, finisher = _integer_finish(step, name, "NULL", outputs)
+        return Call(
+            f"integer_linear(&{name}, {{in0}}, {{work}});\n{statement}",
+            "integer_linear",
+            (weights,),
+            (lines, emit.struct("integer_linear", name, fields)),
+            work_floats=outputs,
+            more_kernels=(finisher,),
+        )
     affine, finish = _finish(step, name)
-    fields = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "block": block,
-        "weights": weights.initializer,
-        "finish": finish,
-    }
-    statement = f"float_linear(&{name}, {{in0}}, {{out}});"
-    return Call(statement, "float_linear", (weights,), (affine, struct("float_linear", name, fields)))
+    constants = (affine, emit.struct("float_linear", name, fields | {"finish": finish}))
+    return Call(f"float_linear(&{name}, {{in0}}, {{out}});", "float_linear", (weights,), constants)
+
+
+def _integer_finish(step: IntegerStep, name: str, places: str, count: int) -> tuple[str, str, str]:
+    """How the sums of a linear layer become its outputs: definition, statement and kernel."""
+    to = step.requantizations[0]
+    if not step.is_logits:
+        statement = f"requantize_sums({name}_finish, {to.lowest}, {to.highest}, {places}, {{work}}, {count}, {{out}});"
+        return requantize_lines(f"{name}_finish", to), statement, "requantize_sums"
+    numbers = [f"{{INT64_C({f}), INT64_C({b})}}" for f, b in zip(to.factor, to.bias, strict=True)]
+    lines = emit.array("struct logit", f"{name}_finish[{count}]", numbers, per_line=1)
+    limits = f"{to.shift[0]}, {to.lowest}, {to.highest}"
+    statement = f"requantize_logits({name}_finish, {limits}, {{unit}}, {{work}}, {count}, {{logits}});"
+    return lines, statement, "requantize_logits"

@@ -43,15 +43,14 @@ def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating], *, 
     a, b = answers.astype(np.float64), expected.astype(np.float64)
     largest, apart = float(np.abs(b).max(initial=0.0)), float(np.abs(a - b).max(initial=0.0))
     difference = apart / largest if largest > 0 else (0.0 if apart == 0 else np.inf)
-    mine, theirs = a.argmax(1), b.argmax(1)
-    rows = np.arange(len(b))
-    # Two logits that are each off by the tolerance may change places over twice the tolerance.
-    gaps = b[rows, theirs] - b[rows, mine]
-    other = mine != theirs
-    close = gaps <= 2 * TOLERANCE * largest
     difference = difference if bool(np.isfinite(a).all()) else np.inf
     if not has_classes:
         return Agreement(len(b), difference, 0, 0, has_classes=False)
+    mine, theirs = a.argmax(1), b.argmax(1)
+    rows = np.arange(len(b))
+    other = mine != theirs
+    # Two logits that are each off by the tolerance may change places over twice the tolerance.
+    close = b[rows, theirs] - b[rows, mine] <= 2 * TOLERANCE * largest
     return Agreement(len(b), difference, int((other & ~close).sum()), int((other & close).sum()))
 
 
@@ -59,22 +58,27 @@ def compare(
     runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float, *, has_classes: bool = True
 ) -> dict[str, Agreement]:
     """Runs every format on the batches, each as long as it has used less than `seconds` of its own."""
-    clocks = {name: _Clock(run, seconds) for name, run in runs.items()}
-    expected: list[NDArray[np.floating]] = []
-    answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in runs}
-    reference_clock = _Clock(reference, seconds)
+    answers, expected = _timed(runs, reference, batches, seconds)
+    return {name: agreement(found, expected[: len(found)], has_classes=has_classes) for name, found in answers.items()}
+
+
+def _timed(
+    runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float
+) -> tuple[dict[str, NDArray[np.floating]], NDArray[np.floating]]:
+    """The answers of each and of the reference; what answers fewer batches has those of the first."""
+    every = {"": reference, **runs}
+    left = dict.fromkeys(every, seconds)
+    answers: dict[str, list[NDArray[np.floating]]] = {name: [] for name in every}
     for images in batches:
-        waiting = [name for name, clock in clocks.items() if clock.has_time]
-        if not waiting or not reference_clock.has_time:
+        waiting = [name for name in every if left[name] > 0]
+        if "" not in waiting or len(waiting) == 1:
             break
-        expected.append(reference_clock(images))
         for name in waiting:
-            answers[name].append(clocks[name](images))
-    return {
-        name: agreement(np.concatenate(found), np.concatenate(expected[: len(found)]), has_classes=has_classes)
-        for name, found in answers.items()
-        if found
-    }
+            began = time.monotonic()
+            answers[name].append(every[name](images))
+            left[name] -= time.monotonic() - began
+    found = {name: np.concatenate(each) for name, each in answers.items() if each}
+    return found, found.pop("", np.empty(0))
 
 
 def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
@@ -83,64 +87,23 @@ def portions(batches: Iterable[Floats], size: int) -> Iterator[Floats]:
         yield from (batch[begin : begin + size] for begin in range(0, len(batch), size))
 
 
-@dataclass(frozen=True)
-class ClassComparison:
-    """The classes of two models on the same images, which need not be equal."""
-
-    images: int
-    same: int
-    correct: tuple[int, int] | None  # of both, where the labels are known
-
-    def __str__(self) -> str:
-        text = f"the same class for {self.same} of {self.images} validation images"
-        if self.correct is None:
-            return text
-        mine, other = (each / self.images for each in self.correct)
-        return f"{text}; accuracy {mine:.2%}, with float activations {other:.2%}"
-
-
 def compare_classes(
-    runs: tuple[Run, Run], batches: Iterable[Floats], labels: NDArray[np.int64] | None, seconds: float
-) -> ClassComparison:
-    """Runs each for at most this many seconds."""
-    pairs = [(mine.argmax(1), other.argmax(1)) for mine, other in _timed_pairs(runs, batches, seconds)]
-    mine, others = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    known = None if labels is None else labels[: len(mine)]
-    correct = None if known is None else (int((mine == known).sum()), int((others == known).sum()))
-    return ClassComparison(len(mine), int((mine == others).sum()), correct)
+    runs: tuple[Run, Run], batches: Iterable[Floats], labels: Callable[[], NDArray[np.int64]] | None, seconds: float
+) -> str:
+    """The classes of two models, which need not be equal, as a sentence; each runs for at most this many seconds."""
+    answers, others = _timed({"mine": runs[0]}, runs[1], batches, seconds)
+    mine, other = answers["mine"].argmax(1), others.argmax(1)
+    text = f"the same class for {(mine == other).sum()} of {len(mine)} validation images"
+    if labels is None:
+        return text
+    known = labels()[: len(mine)]
+    accuracies = [int((classes == known).sum()) / len(mine) for classes in (mine, other)]
+    return f"{text}; accuracy {accuracies[0]:.2%}, with float activations {accuracies[1]:.2%}"
 
 
 def compare_values(runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float) -> str:
     """The difference of the values of two models, which need not be equal, as a sentence."""
-    pairs = [np.stack(pair).astype(np.float64) for pair in _timed_pairs(runs, batches, seconds)]
-    mine, other = np.concatenate(pairs, axis=1)
+    answers, others = _timed({"mine": runs[0]}, runs[1], batches, seconds)
+    mine, other = answers["mine"].astype(np.float64), others.astype(np.float64)
     every = np.abs(mine - other) / (float(np.abs(other).max()) or 1.0)
     return f"{every.mean():.1e} apart on average, {every.max():.1e} at most, on {len(every)} validation examples"
-
-
-def _timed_pairs(
-    runs: tuple[Run, Run], batches: Iterable[Floats], seconds: float
-) -> Iterator[tuple[NDArray[np.floating], NDArray[np.floating]]]:
-    clocks = _Clock(runs[0], seconds), _Clock(runs[1], seconds)
-    for batch in batches:
-        if not all(clock.has_time for clock in clocks):
-            return
-        yield clocks[0](batch), clocks[1](batch)
-
-
-class _Clock:
-    """A run that counts the seconds it took."""
-
-    def __init__(self, run: Run, seconds: float) -> None:
-        self._run = run
-        self._left = seconds
-
-    @property
-    def has_time(self) -> bool:
-        return self._left > 0
-
-    def __call__(self, images: Floats) -> NDArray[np.floating]:
-        began = time.monotonic()
-        answers = self._run(images)
-        self._left -= time.monotonic() - began
-        return answers

@@ -1,17 +1,106 @@
 """One ATen call -> its record, or two: the table of what records can express."""
 
 import operator
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import Node
 
+from sca_search.errors import ExportError
 from sca_search.export.graph import records as r
-from sca_search.export.graph.call import Call, Value
+
+BATCH = 2
+"""Batch size for tracing: two and not one, so that mixing images shows in a shape."""
+
+
+def as_map(shape: r.Shape) -> r.Shape:
+    """A sequence (channels, length) as a map (channels, 1, length): the same values in the same order."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of a record, by name; `padding` is zeros around it, which the next convolution absorbs."""
+
+    name: str
+    shape: r.Shape
+    padding: r.Sides = (0, 0, 0, 0)
+
+    @property
+    def padded_shape(self) -> r.Shape:
+        """The shape with the zeros around it, as torch has it."""
+        if not any(self.padding):
+            return self.shape
+        top, bottom, left, right = self.padding
+        channels, height, width = self.shape
+        return (channels, top + height + bottom, left + width + right)
+
+
+def depends_on_input(argument: Any) -> bool:
+    """Whether an argument of a call is, or holds, a value of the graph."""
+    if isinstance(argument, list | tuple):
+        return any(map(depends_on_input, argument))
+    return isinstance(argument, Value)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, the layer that makes it, its arguments (constants are tensors), and a function that adds records."""
+
+    node: Node
+    place: str
+    arguments: list[Any]
+    options: dict[str, Any]
+    keep: Callable[[r.Record], Value]
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument by its name in ATen's signature, or its default."""
+        for index, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name == name:
+                positional = index < len(self.arguments)
+                return self.arguments[index] if positional else self.options.get(name, argument.default_value)
+        raise AssertionError(f"{self.node.target} has no argument {name}")
+
+    def value(self, name: str) -> Value:
+        """An argument that must depend on the input."""
+        value = self[name]
+        if not isinstance(value, Value):
+            self.reject(f"needs a value that depends on the input as its {name}")
+        return self.unpadded(value)
+
+    def unpadded(self, value: Value) -> Value:
+        """The value, which must not have padding."""
+        if any(value.padding):
+            self.reject("follows a padding with zeros, which only a convolution can absorb")
+        return value
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The result's shape in torch, with the batch."""
+        result = self.node.meta["val"]
+        return tuple((result[0] if isinstance(result, tuple | list) else result).shape)
+
+    @property
+    def shape(self) -> r.Shape:
+        """The result's shape without the batch; a sequence counts as a map one pixel high."""
+        sizes = self.sizes
+        if len(sizes) not in (2, 3, 4) or sizes[0] != BATCH:
+            self.reject(f"must give one map or vector per image: two images became the shape {sizes}")
+        return as_map(sizes[1:])
+
+    def add(self, record: type[r.Record], inputs: Sequence[Value], shape: r.Shape, **fields: Any) -> Value:
+        """A record of that type under the layer's name."""
+        return self.keep(record(self.place, tuple(value.name for value in inputs), shape, **fields))
+
+    def reject(self, why: str) -> NoReturn:
+        """ExportError with the layer, the operation and the reason."""
+        raise ExportError(f"{self.place}: the operation {self.node.target} {why}")
+
 
 _aten = torch.ops.aten
 EXPORTABLE = (
@@ -22,10 +111,10 @@ PoolKind = Literal["max", "average"]
 
 
 def translate(call: Call) -> Any:
-    """The result of the call: a value, or for a call with several results a tuple whose first is one."""
+    """The result of the call; of several results the first."""
     if call.node.target is operator.getitem:
         source, index = call.arguments
-        return source[index] if isinstance(source, tuple) and index == 0 else call.reject("gives indices or statistics")
+        return source if index == 0 else call.reject("gives indices or statistics")
     if call.node.target not in _TABLE:
         call.reject(f"cannot be exported; {EXPORTABLE}")
     return _TABLE[call.node.target](call)
@@ -75,25 +164,16 @@ def _convolution(call: Call) -> Value:
     if _is_over_sequences(call):
         fields["weight"] = fields["weight"][:, :, None]
     dilation = _pair(call, "dilation", 1)
-    padding = call["padding"]
-    sides = _named_padding(padding, fields["weight"].shape[2:], dilation) if isinstance(padding, str) else None
-    own = sides or _both_sides(call, "padding")
-    return call.add(
-        r.Convolution,
-        [source],
-        call.shape,
-        stride=_pair(call, "stride", 1),
-        padding=tuple(mine + before for mine, before in zip(own, source.padding, strict=True)),
-        dilation=dilation,
-        groups=call["groups"],
-        **fields,
-    )
-
-
-def _named_padding(name: str, kernel: tuple[int, ...], dilation: r.Pair) -> r.Sides:
-    """torch's "same" puts the odd row or column at the end; "valid" pads nothing."""
-    rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
-    return (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
+    name = call["padding"]
+    if isinstance(name, str):  # torch's "same" puts the odd row or column at the end; "valid" pads nothing
+        sizes = zip(fields["weight"].shape[2:], dilation, strict=True)
+        rows, columns = (step * (size - 1) if name == "same" else 0 for size, step in sizes)
+        own = (rows // 2, rows - rows // 2, columns // 2, columns - columns // 2)
+    else:
+        own = _both_sides(call, "padding")
+    padding = tuple(mine + before for mine, before in zip(own, source.padding, strict=True))
+    fields |= {"stride": _pair(call, "stride", 1), "padding": padding, "dilation": dilation, "groups": call["groups"]}
+    return call.add(r.Convolution, [source], call.shape, **fields)
 
 
 def _linear(call: Call) -> Value:
@@ -103,13 +183,13 @@ def _linear(call: Call) -> Value:
     return call.add(r.Linear, [source], call.shape, **_weight_fields(call))
 
 
-def _batch_norm(call: Call) -> tuple[Value]:
+def _batch_norm(call: Call) -> Value:
     """(x - mean) / √(variance + eps) · weight + bias, as one scale and one bias, computed in float64."""
     mean, variance = (_constant(call, f"running_{name}").double() for name in ("mean", "var"))
     weight, bias = call["weight"], call["bias"]
     scale = (variance + call["eps"]).rsqrt() * (1.0 if weight is None else weight.double())
     shift = (0.0 if bias is None else bias.double()) - mean * scale
-    return (call.add(r.ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift)),)
+    return call.add(r.ChannelAffine, [call.value("input")], call.shape, scale=_floats(scale), bias=_floats(shift))
 
 
 def _pool(kind: PoolKind, call: Call) -> Value:
@@ -119,17 +199,11 @@ def _pool(kind: PoolKind, call: Call) -> Value:
     if kind == "average" and not _is_over_sequences(call) and call["divisor_override"] is not None:
         call.reject("has divisor_override, which is not supported")
     kernel = _pair(call, "kernel_size", 1)
-    return call.add(
-        r.Pool,
-        [source],
-        call.shape,
-        kind=kind,
-        kernel=kernel,
-        stride=_pair(call, "stride", 1) if call["stride"] else kernel,
-        padding=_both_sides(call, "padding"),
-        ceil_mode=bool(call["ceil_mode"]),
-        count_include_pad=kind == "average" and bool(call["count_include_pad"]),
-    )
+    stride = _pair(call, "stride", 1) if call["stride"] else kernel
+    windows = {"kernel": kernel, "stride": stride, "padding": _both_sides(call, "padding")}
+    counted = kind == "average" and bool(call["count_include_pad"])
+    modes = {"ceil_mode": bool(call["ceil_mode"]), "count_include_pad": counted}
+    return call.add(r.Pool, [source], call.shape, kind=kind, **windows, **modes)
 
 
 def _adaptive_pool(kind: PoolKind, call: Call) -> Value:
@@ -184,10 +258,6 @@ def _activation(kind: r.ActivationKind, call: Call) -> Value:
     return call.add(r.Activation, [call.unpadded(call.arguments[0])], call.shape, kind=kind)
 
 
-def _gelu(call: Call) -> Value:
-    return _activation("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call)
-
-
 def _leaky_relu(call: Call) -> Value:
     slope = float(np.float32(call["negative_slope"]))
     return call.add(r.Activation, [call.value("self")], call.shape, kind="leaky_relu", slope=slope)
@@ -223,8 +293,7 @@ def _reversed_difference(call: Call) -> Value:
 def _product(call: Call) -> Value:
     left, right = call["self"], call["other"]
     if isinstance(left, Value) and isinstance(right, Value):
-        gate_first = left.shape != call.shape
-        return _joined(call, r.Multiply, *((right, left) if gate_first else (left, right)))
+        return _joined(call, r.Multiply, *((left, right) if left.shape == call.shape else (right, left)))
     return _affine(call, left, right, 0.0) if isinstance(left, Value) else _affine(call, right, left, 0.0)
 
 
@@ -268,15 +337,7 @@ def _concat(call: Call) -> Value:
     return inputs[0] if len(inputs) == 1 else call.add(r.Concat, inputs, call.shape)
 
 
-_KINDS: dict[Any, r.ActivationKind] = {
-    _aten.relu.default: "relu",
-    _aten.relu6.default: "relu6",
-    _aten.hardsigmoid.default: "hardsigmoid",
-    _aten.hardswish.default: "hardswish",
-    _aten.sigmoid.default: "sigmoid",
-    _aten.silu.default: "silu",
-    _aten.tanh.default: "tanh",
-}
+_KINDS: tuple[r.ActivationKind, ...] = ("relu", "relu6", "hardsigmoid", "hardswish", "sigmoid", "silu", "tanh")
 _VIEWS = (
     _aten.view.default,
     _aten.reshape.default,
@@ -295,7 +356,7 @@ _VIEWS = (
 )
 _CONVOLUTIONS = (_aten.conv1d.default, _aten.conv1d.padding, _aten.conv2d.default, _aten.conv2d.padding)
 _TABLE: dict[Any, Callable[[Call], Any]] = {
-    **{target: partial(_activation, kind) for target, kind in _KINDS.items()},
+    **{getattr(_aten, kind).default: partial(_activation, kind) for kind in _KINDS},
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     _aten.linear.default: _linear,
@@ -306,14 +367,14 @@ _TABLE: dict[Any, Callable[[Call], Any]] = {
     _aten.avg_pool1d.default: partial(_pool, "average"),
     _aten.adaptive_avg_pool1d.default: partial(_adaptive_pool, "average"),
     _aten.adaptive_avg_pool2d.default: partial(_adaptive_pool, "average"),
-    _aten.adaptive_max_pool1d.default: lambda call: (_adaptive_pool("max", call),),
-    _aten.adaptive_max_pool2d.default: lambda call: (_adaptive_pool("max", call),),
+    _aten.adaptive_max_pool1d.default: partial(_adaptive_pool, "max"),
+    _aten.adaptive_max_pool2d.default: partial(_adaptive_pool, "max"),
     _aten.mean.dim: partial(_reduction, "average"),
     _aten.amax.default: partial(_reduction, "max"),
     _aten.permute.default: _permute,
     _aten.constant_pad_nd.default: _pad,
     _aten.pad.default: _pad,
-    _aten.gelu.default: _gelu,
+    _aten.gelu.default: lambda call: _activation("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call),
     _aten.leaky_relu.default: _leaky_relu,
     _aten.hardtanh.default: partial(_clamp, "min_val", "max_val"),
     _aten.clamp.default: partial(_clamp, "min", "max"),

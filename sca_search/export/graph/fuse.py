@@ -4,7 +4,6 @@ A convolution includes a residual sum that follows it, and it or a linear layer 
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -41,19 +40,23 @@ def is_convolution(record: Record) -> bool:
 
 def steps_of(graph: Graph) -> tuple[Step, ...]:
     """In the order of execution."""
-    uses = Counter(name for record in graph.records for name in record.inputs)
-    uses[graph.output] += 1
+    uses = graph.uses()
     places = {INPUT: -1}
     steps: list[Step] = []
 
     def front(name: str) -> Step | None:
         """The step of a weight record with a single use and without limits so far."""
-        step = steps[places[name]] if places[name] >= 0 else None
-        fits = step is not None and isinstance(step.record, WeightRecord) and uses[name] == 1
-        return step if fits and step is not None and step.limits == (-math.inf, math.inf) else None
+        if name == INPUT or uses[name] > 1:
+            return None
+        step = steps[places[name]]
+        return step if isinstance(step.record, WeightRecord) and step.limits == (-math.inf, math.inf) else None
 
     for record in graph.records:
-        fused = _with_residual(record, front, places) if isinstance(record, Add) else _with_limits(record, front)
+        fused = None
+        if isinstance(record, Add):
+            fused = _with_residual(record, front, places)
+        elif isinstance(record, Activation) and record.kind in _LIMITS and (step := front(record.inputs[0])):
+            fused = replace(step, limits=_LIMITS[record.kind])
         if fused is None:
             places[record.name] = len(steps)
             steps.append(Step(record, record.inputs, record.name))
@@ -62,13 +65,6 @@ def steps_of(graph: Graph) -> tuple[Step, ...]:
             steps[place] = replace(fused, name=record.name)
             places[record.name] = place
     return tuple(steps)
-
-
-def _with_limits(record: Record, front: _Front) -> Step | None:
-    if not isinstance(record, Activation) or record.kind not in _LIMITS:
-        return None
-    step = front(record.inputs[0])
-    return None if step is None else replace(step, limits=_LIMITS[record.kind])
 
 
 def _with_residual(record: Add, front: _Front, places: dict[str, int]) -> Step | None:

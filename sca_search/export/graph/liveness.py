@@ -51,8 +51,10 @@ def _effective_weights(graph: r.Graph, shapes: Mapping[str, r.Shape]) -> dict[st
             nothing = ~weight.reshape(len(weight), -1).any(axis=1)
             constants[record.name] = np.where(nothing, record.bias, np.nan)
         else:
-            rule: Callable[..., _Constants] = _CONSTANTS.get(type(record), _unknown)
-            constants[record.name] = rule(record, *inputs, shapes[record.inputs[0]])
+            rule = _CONSTANTS.get(type(record))
+            with np.errstate(invalid="ignore"):
+                known = None if rule is None else rule(record, *inputs, shapes[record.inputs[0]])
+            constants[record.name] = np.full(record.shape[0], np.nan) if known is None else known
     return weights
 
 
@@ -64,28 +66,16 @@ def _without_inputs(record: r.WeightRecord, zero: _Mask) -> Any:
     return weight
 
 
-def _unknown(record: r.Record, *_: Any) -> _Constants:
-    return np.full(record.shape[0], np.nan)
-
-
-def _activated(record: r.Activation, values: _Constants, *_: Any) -> _Constants:
-    with np.errstate(invalid="ignore"):
-        return apply(record, [values])
-
-
-def _pooled(_: r.Record, values: _Constants, *__: Any) -> _Constants:
-    return np.where(values == 0, 0.0, np.nan)  # the mean of others may count a border of zeros
-
-
 def _reshaped(record: r.Reshape, values: _Constants, source: r.Shape) -> _Constants:
     cells = np.broadcast_to(values.reshape(-1, *[1] * (len(source) - 1)), source).reshape(record.shape[0], -1)
     return np.where((cells == cells[:, :1]).all(axis=1), cells[:, 0], np.nan)
 
 
 _CONSTANTS: dict[type[r.Record], Callable[..., _Constants]] = {
-    r.Activation: _activated,
-    r.Pool: _pooled,
-    r.AdaptivePool: _pooled,
+    r.Activation: lambda record, values, _: apply(record, [values]),
+    # the mean of others may count a border of zeros
+    r.Pool: lambda _, values, *__: np.where(values == 0, 0.0, np.nan),
+    r.AdaptivePool: lambda _, values, *__: np.where(values == 0, 0.0, np.nan),
     r.Reshape: _reshaped,
     r.Add: lambda _, left, right, *__: left + right,
     r.Concat: lambda _, *parts: np.concatenate(parts[:-1]),

@@ -9,6 +9,7 @@ BatchNorm is not a record: it is folded into the scale and bias of the preceding
 is none. Dropout is left out.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -24,6 +25,8 @@ Trits = NDArray[np.int8]
 
 INPUT = "input"
 """The name of the normalised image; no record has it."""
+ARRAYS = ("weight", "scale", "bias")
+"""The fields of records that are arrays; a packed file has each as a tensor, named record.field."""
 
 ActivationKind = Literal[
     "relu",  # max(x, 0)
@@ -50,6 +53,11 @@ class Record:
     name: str
     inputs: tuple[str, ...]
     shape: Shape
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Those of its fields that are arrays."""
+        return {name: getattr(self, name) for name in ARRAYS if hasattr(self, name)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,16 +172,8 @@ class ChannelAffine(Record):
 
 
 RECORDS: tuple[type[Record], ...] = (
-    Convolution,
-    Linear,
-    Pool,
-    AdaptivePool,
-    Activation,
-    Add,
-    Multiply,
-    Concat,
-    Reshape,
-    ChannelAffine,
+    *WeightRecord.__subclasses__(),
+    *(kind for kind in Record.__subclasses__() if kind is not WeightRecord),
 )
 """All types of records. Every exporter has a table with an entry for each."""
 
@@ -208,10 +208,19 @@ class Graph:
         return tuple(record for record in self.records if isinstance(record, WeightRecord) and record.ternary)
 
     @property
+    def zeros(self) -> dict[str, tuple[int, int]]:
+        """The zeros and the weights of each ternary layer."""
+        return {layer.name: (layer.zeros, layer.weight.size) for layer in self.ternary_layers}
+
+    @property
     def sparsity(self) -> float:
         """Zeros among all ternary weights; 0 where there are none."""
-        weights = sum(layer.weight.size for layer in self.ternary_layers)
-        return sum(layer.zeros for layer in self.ternary_layers) / weights if weights else 0.0
+        zeros, weights = (sum(count[index] for count in self.zeros.values()) for index in (0, 1))
+        return zeros / weights if weights else 0.0
+
+    def uses(self) -> Counter[str]:
+        """How often each value is used; the output is used once more."""
+        return Counter([*(name for record in self.records for name in record.inputs), self.output])
 
     def last_uses(self) -> dict[str, int]:
         """For each value, the index of the last record that uses it; for the output, one past the last record."""

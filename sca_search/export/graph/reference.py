@@ -22,10 +22,8 @@ def evaluate(graph: r.Graph, images: r.Floats) -> r.Floats:
 
 def every_value(graph: r.Graph, images: r.Floats) -> dict[str, Values]:
     """The value of each record, and of the input."""
-    normalised = (images.astype(np.float64) - _by_channel(graph.mean, images.ndim)) / _by_channel(
-        graph.std, images.ndim
-    )
-    values: dict[str, Values] = {r.INPUT: normalised}
+    mean, std = (_by_channel(each, images.ndim) for each in (graph.mean, graph.std))
+    values: dict[str, Values] = {r.INPUT: (images.astype(np.float64) - mean) / std}
     for record in graph.records:
         values[record.name] = apply(record, [values[name] for name in record.inputs])
     return values
@@ -64,10 +62,6 @@ def _convolution(record: r.Convolution, x: Values) -> Values:
     return _scaled(record, sums)
 
 
-def _linear(record: r.Linear, x: Values) -> Values:
-    return _scaled(record, x @ record.weight.astype(np.float64).T)
-
-
 def _window_cells(record: r.Pool | r.AdaptivePool, size: int, axis: int) -> Iterator[tuple[slice, int]]:
     """For each window along an axis: the cells of the map in it, and how many its divisor counts."""
     if isinstance(record, r.AdaptivePool):
@@ -98,22 +92,12 @@ def pooled(record: r.Pool | r.AdaptivePool, x: Numbers, average: Callable[[Numbe
     return out  # type: ignore[return-value]
 
 
-def _pool(record: r.Pool | r.AdaptivePool, x: Values) -> Values:
-    return pooled(record, x, lambda sums, count: sums / count)
-
-
 def adaptive_windows(size: int, parts: int) -> list[slice]:
     """The windows of an adaptive pool along a side of this size."""
     return [slice(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
 
 
-def _erf(x: Values) -> Values:
-    values: Values = np.vectorize(math.erf, otypes=[np.float64])(x)  # numpy has none
-    return values
-
-
-def _hardsigmoid(x: Values) -> Values:
-    return np.clip(x + 3, 0, 6) / 6
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # numpy has none
 
 
 def _sigmoid(x: Values) -> Values:
@@ -123,8 +107,8 @@ def _sigmoid(x: Values) -> Values:
 _FUNCTIONS: dict[str, Callable[[Values], Values]] = {
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": lambda x: x * _hardsigmoid(x),
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "hardswish": lambda x: x * (np.clip(x + 3, 0, 6) / 6),
     "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: x * (1 + _erf(x / np.sqrt(2))) / 2,
@@ -141,9 +125,9 @@ def _activation(record: r.Activation, x: Values) -> Values:
 
 _MEANING: dict[type[r.Record], Callable[..., Values]] = {
     r.Convolution: _convolution,
-    r.Linear: _linear,
-    r.Pool: _pool,
-    r.AdaptivePool: _pool,
+    r.Linear: lambda record, x: _scaled(record, x @ record.weight.astype(np.float64).T),
+    r.Pool: lambda record, x: pooled(record, x, np.divide),
+    r.AdaptivePool: lambda record, x: pooled(record, x, np.divide),
     r.Activation: _activation,
     r.Add: lambda _, left, right: left + right,
     r.Multiply: lambda _, value, gate: value * gate,

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,11 @@ Shapes = tuple[r.Shape, ...]
 
 def check_graph(graph: r.Graph) -> None:
     """Raises ExportError unless every rule of the records holds."""
-    _check_input(graph)
+    _check_sizes("the input", graph.input_shape, (1, 2, 3))
+    for what, values in (("mean", graph.mean), ("std", graph.std)):
+        _check_floats(f"the input's {what}", values, (graph.input_shape[0],))
+    if not (graph.std > 0).all():
+        raise ExportError("the input's std must be above 0 in every channel")
     shapes: dict[str, r.Shape] = {r.INPUT: graph.input_shape}
     for record in graph.records:
         _check_record(record, shapes)
@@ -39,7 +43,7 @@ def output_shape(record: r.Record, inputs: Shapes) -> r.Shape:
     return _RULES[type(record)](record, inputs)
 
 
-def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ceil_mode: bool = False) -> int:
+def windows(size: int, kernel: int, stride: int, padding: tuple[int, ...], *, ceil_mode: bool = False) -> int:
     """Number of windows along a side; with `ceil_mode` one may extend over the edge, but must begin before it."""
     rest = size + sum(padding) - kernel
     if rest < 0 and not (ceil_mode and rest > -stride):
@@ -48,14 +52,6 @@ def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], *, ce
     if ceil_mode and (count - 1) * stride >= size + padding[0]:
         count -= 1
     return count
-
-
-def _check_input(graph: r.Graph) -> None:
-    _check_sizes("the input", graph.input_shape, (1, 2, 3))
-    for what, values in (("mean", graph.mean), ("std", graph.std)):
-        _check_floats(f"the input's {what}", values, (graph.input_shape[0],))
-    if not (graph.std > 0).all():
-        raise ExportError("the input's std must be above 0 in every channel")
 
 
 def _check_record(record: r.Record, shapes: Mapping[str, r.Shape]) -> None:
@@ -103,6 +99,10 @@ def _check_weight(record: r.WeightRecord, shape: r.Shape) -> None:
         _require(record, bool(((weight >= -1) & (weight <= 1)).all()), "has a weight that is no trit")
     else:
         _check_floats(f"{record.name}: the weight", weight, shape)
+    _check_constants(record, shape)
+
+
+def _check_constants(record: r.WeightRecord | r.ChannelAffine, shape: r.Shape) -> None:
     _check_floats(f"{record.name}: the scale", record.scale, shape[:1])
     _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
 
@@ -121,12 +121,9 @@ def _convolution(record: r.Convolution, inputs: Shapes) -> r.Shape:
     _require(record, fits, f"cannot divide {channels} inputs and {outputs} outputs into {record.groups} groups")
     _check_weight(record, (outputs, channels // record.groups, *kernel))
     spans = [(size - 1) * step + 1 for size, step in zip(kernel, record.dilation, strict=True)]
-    top, bottom, left, right = record.padding
-    return (
-        outputs,
-        windows(height, spans[0], record.stride[0], (top, bottom)),
-        windows(width, spans[1], record.stride[1], (left, right)),
-    )
+    sides = (record.padding[:2], record.padding[2:])
+    counts = map(windows, (height, width), spans, record.stride, sides)
+    return (outputs, *counts)
 
 
 def _linear(record: r.Linear, inputs: Shapes) -> r.Shape:
@@ -138,7 +135,6 @@ def _linear(record: r.Linear, inputs: Shapes) -> r.Shape:
 
 def _pool(record: r.Pool, inputs: Shapes) -> r.Shape:
     channels, *sizes = _one_input(record, inputs, rank=3)
-    _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
     _sane(record, 1, *record.kernel, *record.stride)
     _sane(record, 0, *record.padding)
     sides = (record.padding[:2], record.padding[2:])
@@ -146,7 +142,7 @@ def _pool(record: r.Pool, inputs: Shapes) -> r.Shape:
     fits = all(side[0] == side[1] <= kernel // 2 for side, kernel in zip(sides, record.kernel, strict=True))
     _require(record, fits, f"is padded alike on both sides by at most half of {record.kernel}, got {record.padding}")
     counts = [
-        windows(size, kernel, stride, (side[0], side[1]), ceil_mode=record.ceil_mode)
+        windows(size, kernel, stride, side, ceil_mode=record.ceil_mode)
         for size, kernel, stride, side in zip(sizes, record.kernel, record.stride, sides, strict=True)
     ]
     return (channels, *counts)
@@ -154,13 +150,11 @@ def _pool(record: r.Pool, inputs: Shapes) -> r.Shape:
 
 def _adaptive_pool(record: r.AdaptivePool, inputs: Shapes) -> r.Shape:
     channels, *_ = _one_input(record, inputs, rank=3)
-    _require(record, record.kind in ("max", "average"), f"is 'max' or 'average', got {record.kind!r}")
     _require(record, len(record.shape) == 3, "gives a map")
     return (channels, *record.shape[1:])
 
 
 def _activation(record: r.Activation, inputs: Shapes) -> r.Shape:
-    _require(record, record.kind in get_args(r.ActivationKind), f"of an unknown kind {record.kind!r}")
     _require(record, abs(record.slope) < 1e30, f"has the slope {record.slope}")
     return _one_input(record, inputs)
 
@@ -192,8 +186,7 @@ def _reshape(record: r.Reshape, inputs: Shapes) -> r.Shape:
 
 def _channel_affine(record: r.ChannelAffine, inputs: Shapes) -> r.Shape:
     shape = _one_input(record, inputs)
-    _check_floats(f"{record.name}: the scale", record.scale, shape[:1])
-    _check_floats(f"{record.name}: the bias", record.bias, shape[:1])
+    _check_constants(record, shape)
     return shape
 
 

@@ -54,11 +54,9 @@ class _Step(nn.Module):
     def __init__(self, record: r.Record) -> None:
         super().__init__()
         self.record = record
-        for field in ("weight", "scale", "bias"):
-            if hasattr(record, field):
-                values = _tensor(getattr(record, field))
-                by_channel = values.view(-1, *[1] * (len(record.shape) - 1)) if field != "weight" else values
-                self.register_buffer(field, by_channel)
+        for field, values in record.arrays.items():
+            by_channel = (-1, *[1] * (len(record.shape) - 1))
+            self.register_buffer(field, _tensor(values).view(values.shape if field == "weight" else by_channel))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return _MEANING[type(self.record)](self, self.record, *inputs)
@@ -78,10 +76,6 @@ def _convolution(step: _Step, record: r.Convolution, x: Tensor) -> Tensor:
     return step.scaled(F.conv2d(x, step.weight, None, record.stride, (top, left), record.dilation, record.groups))
 
 
-def _linear(step: _Step, _record: r.Linear, x: Tensor) -> Tensor:
-    return step.scaled(F.linear(x, step.weight))
-
-
 def _pool(_step: _Step, record: r.Pool, x: Tensor) -> Tensor:
     padding = (record.padding[0], record.padding[2])
     if record.kind == "max":
@@ -95,26 +89,18 @@ def _adaptive_pool(_step: _Step, record: r.AdaptivePool, x: Tensor) -> Tensor:
     return pooled
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "tanh": torch.tanh,
-}
-
-
 def _activation(_step: _Step, record: r.Activation, x: Tensor) -> Tensor:
-    return F.leaky_relu(x, record.slope) if record.kind == "leaky_relu" else _FUNCTIONS[record.kind](x)
+    if record.kind == "leaky_relu":
+        return F.leaky_relu(x, record.slope)
+    if record.kind == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    function: Callable[[Tensor], Tensor] = getattr(F, record.kind)  # torch has the same names
+    return function(x)
 
 
 _MEANING: dict[type[r.Record], Callable[..., Tensor]] = {
     r.Convolution: _convolution,
-    r.Linear: _linear,
+    r.Linear: lambda step, _record, x: step.scaled(F.linear(x, step.weight)),
     r.Pool: _pool,
     r.AdaptivePool: _adaptive_pool,
     r.Activation: _activation,

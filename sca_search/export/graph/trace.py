@@ -7,21 +7,20 @@ one record. Calls on constants alone (a weight computed from parameters) are eva
 import copy
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.aten import EXPORTABLE, translate
-from sca_search.export.graph.call import BATCH, Call, Value, as_map, depends_on_input
-from sca_search.export.graph.fold import fold_affines
-from sca_search.export.graph.records import INPUT, Graph, Record, Reshape, Shape, Trits, WeightRecord
+from sca_search.export.graph.aten import BATCH, EXPORTABLE, Call, Value, as_map, depends_on_input, translate
+from sca_search.export.graph.records import INPUT, ChannelAffine, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.graph.shapes import check_graph
 from sca_search.models.attention import Attention
 from sca_search.models.scales import OUTPUT_SCALE, has_output_scale
@@ -46,16 +45,10 @@ def trace(
     _check_kinds(model, program)
     walk = _Walk(model, program, ternary_layers)
     output = walk.run()
-    walk.require_all_found()
-    graph = Graph(
-        input_shape=input_shape,
-        mean=_channels(mean, input_shape, 0.0),
-        std=_channels(std, input_shape, 1.0),
-        records=tuple(walk.records),
-        output=output.name,
-        class_names=tuple(class_names) if class_names is not None else _numbers(output),
-        about=dict(about or {}),
-    )
+    means = np.asarray([0.0] * input_shape[0] if mean is None else mean, dtype=np.float32)
+    stds = np.asarray([1.0] * input_shape[0] if std is None else std, dtype=np.float32)
+    names = tuple(map(str, range(output.shape[0])) if class_names is None else class_names)
+    graph = Graph(input_shape, means, stds, tuple(walk.records), output.name, names, dict(about or {}))
     graph = fold_affines(graph)
     check_graph(graph)
     return graph
@@ -66,22 +59,13 @@ def record_name(layer: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", layer).lstrip(".-")[:190] or "network"
 
 
-def _numbers(output: Value) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(output.shape[0]))
-
-
-def _channels(values: Sequence[float] | None, shape: Shape, default: float) -> Any:
-    return np.asarray([default] * shape[0] if values is None else values, dtype=np.float32)
-
-
 def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
     network = copy.deepcopy(model).cpu().float().eval()
     images = torch.zeros(BATCH, *input_shape)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # torch warns about its own internals, nothing that a user can change
-            program: torch.export.ExportedProgram
-            program = torch.export.export(network, (images,)).run_decompositions({})
+            program: torch.export.ExportedProgram = torch.export.export(network, (images,)).run_decompositions({})
             return program
     except Exception as error:  # torch raises whatever the network's own code raised
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -89,13 +73,10 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
 
 
 # Layers whose operations would be rejected one by one, with less helpful messages.
-_UNKNOWN_KINDS: dict[type[nn.Module], str] = {
-    Attention: "attention",
-    nn.MultiheadAttention: "attention",
-    nn.Conv3d: "a convolution over volumes",
-    nn.ConvTranspose1d: "a transposed convolution",
-    nn.ConvTranspose2d: "a transposed convolution",
-    nn.ConvTranspose3d: "a transposed convolution",
+_UNKNOWN_KINDS: dict[tuple[type[nn.Module], ...], str] = {
+    (Attention, nn.MultiheadAttention): "attention",
+    (nn.Conv3d,): "a convolution over volumes",
+    (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d): "a transposed convolution",
 }
 
 
@@ -126,7 +107,11 @@ class _Walk:
         self._scaled = {name for name, module in model.named_modules() if has_output_scale(module)}
 
     def run(self) -> Value:
-        constants = self._constants()
+        signature, state = self._program.graph_signature, self._program.state_dict | self._program.constants
+        targets = (
+            signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+        )
+        constants = {name: state[target].detach() for name, target in targets.items() if target in state}
         for node in self._program.graph.nodes:
             if node.op == "placeholder":
                 self._known[node] = constants[node.name] if node.name in constants else self._input(node)
@@ -138,14 +123,6 @@ class _Walk:
                 raise ExportError(f"{node.name}: the operation {node.op} cannot be exported")
         raise AssertionError("a program ends with its output")
 
-    def _constants(self) -> dict[str, Tensor]:
-        signature = self._program.graph_signature
-        state = self._program.state_dict | self._program.constants
-        targets = (
-            signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
-        )
-        return {name: state[target].detach() for name, target in targets.items() if target in state}
-
     def _input(self, node: Node) -> Value:
         shape = tuple(node.meta["val"].shape)[1:]
         if len(shape) != 2:
@@ -153,25 +130,20 @@ class _Walk:
         return self._add(Reshape("sequence", (INPUT,), as_map(shape)))
 
     def _output(self, node: Node) -> Value:
-        results = self._resolved(node.args[0])
+        results: Any = map_arg(node.args[0], self._known.__getitem__)
         if len(results) != 1 or not isinstance(results[0], Value) or results[0].name == INPUT:
             raise ExportError(f"the network must give one tensor that depends on its input, got {len(results)} values")
         value: Value = results[0]
         if len(value.shape) != 1:
             raise ExportError(f"the network must give one number per class, got the shape {value.shape}")
+        # A ternary layer that the network never calls would be missing from every count.
+        if missing := sorted(self._ternary - self._found):
+            raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
         return value
 
-    def _resolved(self, argument: Any) -> Any:
-        if isinstance(argument, Node):
-            return self._known[argument]
-        if isinstance(argument, list | tuple):
-            return [self._resolved(each) for each in argument]
-        return argument
-
     def _call(self, node: Node) -> Any:
-        arguments = self._resolved(list(node.args))
-        options = {name: self._resolved(value) for name, value in node.kwargs.items()}
-        if not any(map(depends_on_input, [*arguments, *options.values()])):
+        arguments, options = map_arg((list(node.args), dict(node.kwargs)), self._known.__getitem__)
+        if not depends_on_input([*arguments, *options.values()]):
             with torch.no_grad():
                 return node.target(*arguments, **options)  # type: ignore[operator]
         return translate(Call(node, self._place(node), arguments, options, self._add))
@@ -180,19 +152,14 @@ class _Walk:
         """Appends a record under a unique name: a module that is called twice makes two records."""
         is_scale = record.name in self._scaled and not isinstance(record, WeightRecord)
         base = record_name(f"{record.name}.{OUTPUT_SCALE}" if is_scale else record.name)
-        name = next(name for name in _numbered(base) if name not in self._names)
+        names = chain([base], (f"{base}_{number}" for number in count(2)))
+        name = next(name for name in names if name not in self._names)
         self._names.add(name)
         if isinstance(record, WeightRecord) and record.name in self._ternary:
             record = replace(record, weight=_trits(record))
             self._found.add(record.name)
         self.records.append(replace(record, name=name))
         return Value(name, record.shape)
-
-    def require_all_found(self) -> None:
-        """A ternary layer that the network never calls would be missing from every count."""
-        missing = sorted(self._ternary - self._found)
-        if missing:
-            raise ExportError(f"{missing[0]}: the layer is said to be ternary, and the network does not call it")
 
     def _place(self, node: Node) -> str:
         """The name of the innermost module that made the call, with the call's own if the module makes several."""
@@ -203,13 +170,57 @@ class _Walk:
         return f"{path}.{node.name}" if path else node.name
 
 
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in count(2))
-
-
 def _trits(record: WeightRecord) -> Trits:
     trits = record.weight.astype(np.int8)
     if not np.array_equal(trits, record.weight) or not np.isin(trits, (-1, 0, 1)).all():
         raise ExportError(f"{record.name}: the layer is said to be ternary, and its weights are not -1, 0 and 1 alone")
     return trits
+
+
+def fold_affines(graph: Graph) -> Graph:
+    """A graph that computes the same with fewer records: a BatchNorm is folded into the preceding layer, an output scale
+    into the following one.
+
+    s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between
+    has no other use. A single factor before a layer, w·(f·x) = f·w·x, goes into its scale.
+    """
+    return _fold_into_front(_fold_into_behind(graph))
+
+
+def _fold_into_behind(graph: Graph) -> Graph:
+    uses = graph.uses()
+    factors = {
+        record.name: record
+        for record in graph.records
+        if isinstance(record, ChannelAffine) and uses[record.name] == 1
+        if not record.bias.any() and bool((record.scale == record.scale[0]).all())
+    }
+    folded: set[str] = set()
+    records: list[Record] = []
+    for record in graph.records:
+        if isinstance(record, WeightRecord) and record.inputs[0] in factors:
+            front = factors[record.inputs[0]]
+            scale = (record.scale.astype(np.float64) * front.scale[0]).astype(np.float32)
+            folded.add(front.name)
+            records.append(replace(record, inputs=front.inputs, scale=scale))
+        else:
+            records.append(record)
+    return replace(graph, records=tuple(record for record in records if record.name not in folded))
+
+
+def _fold_into_front(graph: Graph) -> Graph:
+    uses = graph.uses()
+    records: dict[str, Record] = {}
+    names: dict[str, str] = {}  # of folded records -> of those that absorbed them
+    for record in graph.records:
+        current = replace(record, inputs=tuple(names.get(name, name) for name in record.inputs))
+        front = records.get(current.inputs[0])
+        alone = uses[record.inputs[0]] == 1
+        if alone and isinstance(current, ChannelAffine) and isinstance(front, WeightRecord | ChannelAffine):
+            factor = current.scale.astype(np.float64)
+            scale, bias = factor * front.scale, factor * front.bias + current.bias
+            records[front.name] = replace(front, scale=scale.astype(np.float32), bias=bias.astype(np.float32))
+            names[record.name] = front.name
+        else:
+            records[current.name] = current
+    return replace(graph, records=tuple(records.values()), output=names.get(graph.output, graph.output))

@@ -59,14 +59,9 @@ class IntegerModel:
 
     graph: r.Graph
     steps: tuple[IntegerStep, ...]
-    live: Mapping[str, Living]
     largest: Mapping[str, float]  # value that each was made for
     input_factors: r.Floats  # of each channel: twice the values of a unit
     logit_unit: np.float32
-
-    @property
-    def output(self) -> str:
-        return self.graph.output
 
 
 def integer_model(graph: r.Graph, largest: Mapping[str, float]) -> IntegerModel:
@@ -76,12 +71,9 @@ def integer_model(graph: r.Graph, largest: Mapping[str, float]) -> IntegerModel:
     units = _units(steps, largest)
     logits = _logit_step(graph, steps)
     logit_unit = _power_of_two(_LOGIT_ROOM * largest[graph.output] / LOGIT_LIMIT) if logits else units[graph.output]
-    made = tuple(
-        _logits(step, units, logit_unit, live) if step.name == logits else _integer_step(step, units, live, graph)
-        for step in steps
-    )
+    made = tuple(_integer_step(step, units, live, graph, logit_unit if step.name == logits else None) for step in steps)
     factors = (2 / (graph.std.astype(np.float64) * units[r.INPUT])).astype(np.float32)
-    return IntegerModel(graph, made, live, largest, factors, np.float32(logit_unit))
+    return IntegerModel(graph, made, largest, factors, np.float32(logit_unit))
 
 
 def _units(steps: tuple[Step, ...], largest: Mapping[str, float]) -> dict[str, float]:
@@ -114,13 +106,15 @@ def _logit_step(graph: r.Graph, steps: tuple[Step, ...]) -> str | None:
     return name if isinstance(record, r.WeightRecord) and not is_convolution(record) and uses == 1 else None
 
 
-def _integer_step(step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: r.Graph) -> IntegerStep:
+def _integer_step(
+    step: Step, units: Mapping[str, float], live: Mapping[str, Living], graph: r.Graph, logit_unit: float | None
+) -> IntegerStep:
+    """`logit_unit` if its sums become the logits."""
     record, unit = step.record, units[step.name]
     if not record.has_integers:
         raise ExportError(f"{record.name}: {type(record).__name__} has no kernel for integer activations")
     if isinstance(record, r.WeightRecord):
-        weight, scaling = _layer(step, units, unit, live)
-        return IntegerStep(**vars(step), weight=weight, requantizations=(requantization(record.name, scaling),))
+        return _weighted(step, units, live, logit_unit)
     ratios = [units[name] / unit for name in step.inputs]
     if isinstance(record, r.Activation):
         return IntegerStep(**vars(step), table=_table(record, units[step.inputs[0]], unit))
@@ -163,16 +157,10 @@ def _average_factor(step: Step, ratio: float, graph: r.Graph) -> int:
     return int(np.rint(ratio * 2**AVERAGE_SHIFT))
 
 
-def _logits(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> IntegerStep:
-    weight, scaling = _layer(step, units, unit, live)
-    return IntegerStep(
-        **vars(step), weight=weight, requantizations=(logit_requantization(step.record.name, scaling),), is_logits=True
-    )
-
-
-def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[str, Living]) -> tuple[Weight, Scaling]:
-    """The weights of a layer as integers, and the scaling of its sums."""
-    record = step.record
+def _weighted(
+    step: Step, units: Mapping[str, float], live: Mapping[str, Living], logit_unit: float | None
+) -> IntegerStep:
+    record, unit = step.record, logit_unit or units[step.name]
     assert isinstance(record, r.WeightRecord)
     if record.ternary:
         weight, weight_units = live[record.name].weight, np.ones(len(record.weight))
@@ -184,7 +172,9 @@ def _layer(step: Step, units: Mapping[str, float], unit: float, live: Mapping[st
     ratio = record.scale.astype(np.float64) * weight_units * units[step.inputs[0]] / unit
     other = units[step.inputs[-1]] / unit if step.residual else 0.0
     lowest, highest = (limit / unit for limit in step.limits)
-    return weight, Scaling(ratio, record.bias.astype(np.float64) / unit, other, (lowest, highest))
+    scaling = Scaling(ratio, record.bias.astype(np.float64) / unit, other, (lowest, highest))
+    to = requantization(record.name, scaling) if logit_unit is None else logit_requantization(record.name, scaling)
+    return IntegerStep(**vars(step), weight=weight, requantizations=(to,), is_logits=logit_unit is not None)
 
 
 def quantized_weight(weight: Weight | r.Floats) -> tuple[Weight, NDArray[np.float64]]:

@@ -21,7 +21,7 @@ from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
 
 def evaluate_integer(model: IntegerModel, images: r.Floats) -> r.Floats:
     """The logits of a batch of images before normalisation."""
-    logits: r.Floats = every_integer(model, images)[model.output].astype(np.float32) * model.logit_unit
+    logits: r.Floats = every_integer(model, images)[model.graph.output].astype(np.float32) * model.logit_unit
     return logits
 
 
@@ -79,24 +79,15 @@ def average(sums: Integers, count: int, factor: int) -> Integers:
     return np.clip((2 * sums * factor + divisor) // (2 * divisor), -HIGHEST, HIGHEST)
 
 
-def _concat(step: IntegerStep, _record: r.Concat, *parts: Integers) -> Integers:
-    return np.concatenate([requantize(part, to) for part, to in zip(parts, step.requantizations, strict=True)], axis=1)
-
-
-def _activation(step: IntegerStep, _record: r.Activation, x: Integers) -> Integers:
-    assert step.table is not None
-    return step.table[x + HIGHEST + 1].astype(np.int64)
-
-
 _MEANING: dict[type[r.Record], Callable[..., Any]] = {
     r.Convolution: _weighted,
     r.Linear: _weighted,
     r.Pool: _pool,
     r.AdaptivePool: _pool,
-    r.Activation: _activation,
+    r.Activation: lambda step, _, x: step.table[x + HIGHEST + 1].astype(np.int64),
     r.Add: lambda step, _, left, right: requantize(left, step.requantizations[0], right),
     r.Multiply: lambda step, _, value, gate: requantize(value * gate, step.requantizations[0]),
-    r.Concat: _concat,
+    r.Concat: lambda step, _, *parts: np.concatenate(list(map(requantize, parts, step.requantizations)), axis=1),
     r.Reshape: lambda _, record, x: x.reshape(len(x), *record.shape),
     r.ChannelAffine: lambda step, _, x: requantize(x, step.requantizations[0]),
 }
@@ -115,14 +106,10 @@ def largest_values(graph: r.Graph, images: Iterable[r.Floats]) -> dict[str, floa
         largest[name] = max(largest[name], float(value.abs().max()))
 
     for record, step in zip(graph.records, network.steps, strict=True):
-        step.register_forward_hook(_hook(record.name, measure))
+        step.register_forward_hook(lambda _module, _inputs, value, name=record.name: measure(name, value))
     with torch.inference_mode():
         for batch in images:
             for part in torch.split(torch.from_numpy(batch), _PORTION):
                 measure(r.INPUT, (part - network.mean) / network.std)
                 network(part)
     return largest
-
-
-def _hook(name: str, measure: Callable[[str, Tensor], None]) -> Callable[[nn.Module, object, Tensor], None]:
-    return lambda _module, _inputs, value: measure(name, value)

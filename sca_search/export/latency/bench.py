@@ -17,7 +17,7 @@ from sca_search.export.c.compiler import require_compiler
 from sca_search.export.c.library import CompiledModel, compile_model, require_answers
 from sca_search.export.graph.records import Floats, Graph, TestVectors, WeightRecord
 from sca_search.export.graph.torch_module import RecordNetwork
-from sca_search.export.latency.timing import Sampler, Timing, Timings, python_sampler, stopwatch, time_interleaved
+from sca_search.export.latency.timing import Sampler, Timing, python_sampler, stopwatch, time_interleaved
 from sca_search.export.layout import INTEGER_VECTORS_FILE, PACKED, VECTORS_FILE, C
 from sca_search.export.metadata import require_c
 from sca_search.export.onnx import onnxruntime_missing
@@ -72,24 +72,23 @@ class Bench:
             "adds": self.adds,
             "built_by": self.built_by,
             "left_out": list(self.left_out),
-            "engines": [self._row(measured) for measured in self.measured],
-        }
-
-    def _row(self, measured: Measured) -> dict[str, Any]:
-        engine, timing = measured.engine, measured.timing
-        return {
-            "name": engine.name,
-            "median_us": 1e6 * timing.median,
-            "iqr_us": 1e6 * timing.spread,
-            "low_us": 1e6 * timing.low,
-            "ratio": self.ratio(measured),
-            "adds_per_cycle": self.adds_per_cycle(measured),
-            "samples": len(timing.seconds),
-            "noisy_fraction": timing.noisy_fraction,
-            "over_quiet_samples": timing.has_quiet,
-            "disk_bytes": engine.disk_bytes,
-            "scratch_bytes": engine.scratch_bytes,
-            "table_bytes": engine.table_bytes,
+            "engines": [
+                {
+                    "name": each.engine.name,
+                    "median_us": 1e6 * each.timing.median,
+                    "iqr_us": 1e6 * each.timing.spread,
+                    "low_us": 1e6 * each.timing.low,
+                    "ratio": self.ratio(each),
+                    "adds_per_cycle": self.adds_per_cycle(each),
+                    "samples": len(each.timing.seconds),
+                    "noisy_fraction": each.timing.noisy_fraction,
+                    "over_quiet_samples": each.timing.has_quiet,
+                    "disk_bytes": each.engine.disk_bytes,
+                    "scratch_bytes": each.engine.scratch_bytes,
+                    "table_bytes": each.engine.table_bytes,
+                }
+                for each in self.measured
+            ],
         }
 
 
@@ -101,7 +100,9 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
     compiler = require_compiler()
     say("compiling")
     model = compile_model(folder, compiler=compiler)
-    graph, vectors = _known(folder)
+    graph, vectors = read_packed(folder / PACKED) if (folder / PACKED).is_file() else (None, None)
+    if (folder / VECTORS_FILE).is_file():  # a packed file in float16 has others than C
+        vectors = read_vectors(folder / VECTORS_FILE)
     integers = folder / INTEGER_VECTORS_FILE
     expected = read_vectors(integers) if integers.is_file() else vectors
     if expected is not None:
@@ -115,38 +116,28 @@ def bench_folder(folder: Path, seconds: float, say: Callable[[str], None] = lamb
         engines += [*rivals, torch_engine(graph, image, (folder / PACKED).stat().st_size)]
         left_out += missing
     say(f"timing for {seconds:g} s")
-    timings = bench_engines(engines, seconds)
     built_by = f"{compiler.version().splitlines()[0]}, {' '.join(compiler.native())}"
-    return of_timings(engines, timings, adds_of(graph) if graph else None, tuple(left_out), built_by)
+    return bench_engines(engines, seconds, adds_of(graph) if graph else None, tuple(left_out), built_by)
 
 
-def of_timings(
-    engines: list[Engine], timings: Timings, adds: int | None, left_out: tuple[str, ...], built_by: str
+def bench_engines(
+    engines: list[Engine], seconds: float, adds: int | None, left_out: tuple[str, ...] = (), built_by: str = ""
 ) -> Bench:
-    """The engines with their timings."""
-    measured = tuple(Measured(engine, timings.each[engine.name]) for engine in engines)
-    return Bench(measured, timings.clock_hz, adds, left_out, built_by)
-
-
-def bench_engines(engines: list[Engine], seconds: float) -> Timings:
     """Times engines interleaved, with torch on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return time_interleaved({engine.name: engine.sampler for engine in engines}, seconds)
+        timings = time_interleaved({engine.name: engine.sampler for engine in engines}, seconds)
     finally:
         torch.set_num_threads(threads)
+    measured = tuple(Measured(engine, timings.each[engine.name]) for engine in engines)
+    return Bench(measured, timings.clock_hz, adds, left_out, built_by)
 
 
 def c_engine(name: str, model: CompiledModel, image: Floats) -> Engine:
     """A compiled model; its size on disk is that of the library, with the weights."""
-    return Engine(
-        name,
-        stopwatch().sampler(model, image),
-        model.library_path.stat().st_size,
-        model.scratch_bytes,
-        model.table_bytes,
-    )
+    size = model.library_path.stat().st_size
+    return Engine(name, stopwatch().sampler(model, image), size, model.scratch_bytes, model.table_bytes)
 
 
 def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[str]]:
@@ -177,11 +168,3 @@ def adds_of(graph: Graph) -> int:
     """Non-zero weights times the cells that use them, multiplications of dense layers included."""
     layers = [record for record in graph.records if isinstance(record, WeightRecord)]
     return sum((layer.weight.size - layer.zeros) * math.prod(layer.shape[1:]) for layer in layers)
-
-
-def _known(folder: Path) -> tuple[Graph | None, TestVectors | None]:
-    """The model and its test vectors, from the files that exist; a packed file in float16 has others than C."""
-    graph, vectors = read_packed(folder / PACKED) if (folder / PACKED).is_file() else (None, None)
-    if (folder / VECTORS_FILE).is_file():
-        vectors = read_vectors(folder / VECTORS_FILE)
-    return graph, vectors

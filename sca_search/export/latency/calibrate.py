@@ -1,7 +1,6 @@
 """Measures the latency of a network: its latency model, from the cache or now; one candidate as it would be exported;
 or the program that measures it on another device."""
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sca_search.errors import SpecError, StorageError
 from sca_search.export.c.compiler import (
     PORTABLE,
     Compiler,
+    digest,
     make_private,
     require_compiler,
     run_program,
@@ -24,7 +24,7 @@ from sca_search.export.c.cross import TARGETS, require_target
 from sca_search.export.c.library import compile_source
 from sca_search.export.c.source import write_c
 from sca_search.export.graph.network import Network
-from sca_search.export.graph.records import Floats, Graph, TestVectors
+from sca_search.export.graph.records import Graph, TestVectors
 from sca_search.export.latency.model import Calibration
 from sca_search.export.latency.program import (
     SPARSITIES,
@@ -115,8 +115,7 @@ def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
     """The cache file of a network on this machine: one per processor, compiler and version of the kernels."""
     built_by = (compiler.version(), *compiler.command, *compiler.native())
     parts = [instruction_set(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
-    whole = "".join(f"{len(part)}:{part}" for part in parts)
-    return cache_folder() / f"latency-{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+    return cache_folder() / f"latency-{digest(parts)}.json"
 
 
 def _measured(graph: Graph, compiler: Compiler, how: How, say: Say) -> Calibration:
@@ -139,8 +138,9 @@ def emit_calibration(
     folder: Path, graph: Graph, target: str, say: Say = lambda _line: None, how: How | None = None
 ) -> Emitted:
     """Writes the program that calibrates a network on another device: sources, and programs if they can be built."""
-    kind = TARGETS[require_target(target)]
+    require_target(target)
     check_empty(folder)
+    kind = TARGETS[target]
     compiler, programs = zig_compiler(), []
     with new_folder(folder) as new:
         _write_sources(new, graph, how or How(), say)
@@ -149,11 +149,8 @@ def emit_calibration(
             programs.append(f"calibrate-{'-'.join([target, *build.instructions.lower().split()])}")
             cross = ("-target", kind.triple)
             build_calibration(new, new / programs[-1], compiler, (*PORTABLE, *build.flags), say, cross)
-    missing = "" if compiler else f"ziglang is not installed: run make on the device, or {_INSTALL} here"
-    return Emitted(folder, tuple(programs), missing)
-
-
-_INSTALL = "pip install 'sca-search[cross]'"
+    missing = "ziglang is not installed: run make on the device, or pip install 'sca-search[cross]' here"
+    return Emitted(folder, tuple(programs), "" if compiler else missing)
 
 
 def check_options(emit: Path | None, target: str | None, seconds: float) -> None:
@@ -183,12 +180,15 @@ def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
 
 def sampler_of(graph: Graph) -> Sampler:
     """The C export of a graph, compiled, on one image; nothing stays on disk."""
-    noise = _noise(graph)
-    nothing = TestVectors(noise[None], np.zeros((1, len(graph.class_names)), np.float32))
+    # An image that is normal noise after normalisation, as in a calibration.
+    channels = (-1, *(1 for _ in graph.input_shape[1:]))
+    noise = np.random.default_rng(0).standard_normal(graph.input_shape)
+    image = (noise * graph.std.reshape(channels) + graph.mean.reshape(channels)).astype(np.float32)
+    nothing = TestVectors(image[None], np.zeros((1, len(graph.class_names)), np.float32))
     with tempfile.TemporaryDirectory() as temporary:
         write_c(Path(temporary), graph, nothing)
         model = compile_source(Path(temporary), keep=False)
-    return stopwatch().sampler(model, noise)
+    return stopwatch().sampler(model, image)
 
 
 def steadiest(measure: Callable[[], Timing]) -> Timing:
@@ -199,11 +199,3 @@ def steadiest(measure: Callable[[], Timing]) -> Timing:
         if timings[-1].has_quiet and timings[-1].spread <= _STEADY * timings[-1].low:
             return timings[-1]
     return min(timings, key=lambda timing: timing.spread / timing.low)
-
-
-def _noise(graph: Graph) -> Floats:
-    """An image that is normal noise after normalisation, as in a calibration."""
-    channels = (-1, *(1 for _ in graph.input_shape[1:]))
-    noise = np.random.default_rng(0).standard_normal(graph.input_shape)
-    image: Floats = (noise * graph.std.reshape(channels) + graph.mean.reshape(channels)).astype(np.float32)
-    return image

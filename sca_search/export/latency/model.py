@@ -110,12 +110,8 @@ def latency_model(calibration: Calibration) -> LatencyModel:
         layers={layer.layer: layer for layer in layers},
         spread=max(variant.spread for variant in calibration.variants),
         about={
-            "cpu": calibration.cpu,
-            "compiler": calibration.compiler,
-            "kernels": calibration.kernels,
-            "network": calibration.network,
-            "threads": str(calibration.threads),
-            "batch": str(calibration.batch),
+            name: str(getattr(calibration, name))
+            for name in ("cpu", "compiler", "kernels", "network", "threads", "batch")
         },
     )
 

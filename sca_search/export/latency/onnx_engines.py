@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from sca_search.export.graph.records import Floats, Graph, Record, WeightRecord
+from sca_search.export.graph.records import Floats, Graph, WeightRecord
 from sca_search.export.onnx.write import IMAGES, LOGITS, onnx_model
 
 
@@ -56,16 +56,14 @@ def int8_engine(graph: Graph, image: Floats, calibration: Floats) -> OnnxEngine:
 
 def float_model(graph: Graph) -> onnx.ModelProto:
     """The model with plain float weights, for a batch of one."""
-    model = onnx_model(replace(graph, records=tuple(map(_with_floats, graph.records))))
+    records = (
+        replace(record, weight=record.weight.astype(np.float32)) if isinstance(record, WeightRecord) else record
+        for record in graph.records
+    )
+    model = onnx_model(replace(graph, records=tuple(records)))
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 1
     return model
-
-
-def _with_floats(record: Record) -> Record:
-    if not isinstance(record, WeightRecord) or not record.ternary:
-        return record
-    return replace(record, weight=record.weight.astype(np.float32))
 
 
 def _engine(content: bytes, image: Floats) -> OnnxEngine:

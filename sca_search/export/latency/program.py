@@ -35,13 +35,8 @@ def nonzeros_at(graph: r.Graph, sparsity: float) -> dict[str, int]:
 def with_random_trits(graph: r.Graph, nonzeros: Mapping[str, int], seed: int = 0) -> r.Graph:
     """The graph with these numbers of non-zero trits, at random places in each layer."""
     draws = np.random.default_rng(seed)
-    records = tuple(
-        _filled(record, nonzeros[record.name], draws)
-        if isinstance(record, r.WeightRecord) and record.ternary
-        else record
-        for record in graph.records
-    )
-    return replace(graph, records=records)
+    filled = {layer.name: _filled(layer, nonzeros[layer.name], draws) for layer in graph.ternary_layers}
+    return replace(graph, records=tuple(filled.get(record.name, record) for record in graph.records))
 
 
 def _filled(layer: r.WeightRecord, nonzeros: int, draws: np.random.Generator) -> r.WeightRecord:
@@ -59,8 +54,6 @@ FORMAT = "sca-search/latency"
 VERSION = 1
 # Closer together where kernels list each weight and time follows the non-zeros.
 SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-# More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
-_STOPWATCH = "-O1"
 _REPORT_EVERY = 4  # files after which a compilation reports its progress
 
 Say = Callable[[str], None]
@@ -121,15 +114,17 @@ def calibration_sources(graph: r.Graph, sparsities: Sequence[float] = SPARSITIES
     ]
     files = {f"variant_{number}.c": _variant(number, variant) for number, variant in enumerate(variants)}
     files["variants.h"] = _table(graph, variants, sparsities)
-    own = {"calibrate.c": "calibrate.c", "calibrate.h": "calibrate.h", "stopwatch.c": "stopwatch.c"}
-    return files | {name: kernel_file(file) for name, file in (own | {"Makefile": "Makefile.calibrate"}).items()}
+    files |= {name: kernel_file(name) for name in ("calibrate.c", "calibrate.h", "stopwatch.c")}
+    return files | {"Makefile": kernel_file("Makefile.calibrate")}
 
 
 def build_calibration(
     folder: Path, program: Path, compiler: Compiler, flags: tuple[str, ...], say: Say, cross: tuple[str, ...] = ()
 ) -> None:
     """Compiles the sources in a folder; `cross` are the flags for another machine."""
-    objects = _objects(folder)
+    # More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
+    objects = {"stopwatch": ("-O1", str(folder / "stopwatch.c")), "calibrate": (str(folder / "calibrate.c"),)}
+    objects |= {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
 
     def compile_one(name: str) -> None:
         compiler.run([*cross, *flags, *objects[name], "-c", "-o", f"{program}-{name}.o"])
@@ -139,20 +134,11 @@ def build_calibration(
         for done, _ in enumerate(pool.map(compile_one, objects), start=1):
             if done % _REPORT_EVERY == 0 and done < len(objects):
                 say(f"compiled {done} of {len(objects)}")
-    made = [Path(f"{program}-{name}.o") for name in objects]
+    made = [f"{program}-{name}.o" for name in objects]
     static = ("-static",) if cross else ()
-    compiler.run([*cross, *static, "-o", str(program), *map(str, made), "-lm"])
+    compiler.run([*cross, *static, "-o", str(program), *made, "-lm"])
     for each in made:
-        each.unlink()
-
-
-def _objects(folder: Path) -> dict[str, tuple[str, ...]]:
-    """What is compiled, by the name of the object: its files and flags."""
-    objects: dict[str, tuple[str, ...]] = {
-        "stopwatch": (_STOPWATCH, str(folder / "stopwatch.c")),
-        "calibrate": (str(folder / "calibrate.c"),),
-    }
-    return objects | {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
+        Path(each).unlink()
 
 
 def _variant(number: int, variant: r.Graph) -> str:
@@ -187,14 +173,8 @@ def _table(graph: r.Graph, variants: list[r.Graph], sparsities: Sequence[float])
 
 def _about(graph: r.Graph) -> str:
     """The first lines of what the program prints."""
-    about: Mapping[str, object] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "network": network_hash(graph),
-        "kernels": kernels_hash(),
-        "threads": 1,
-        "batch": 1,
-    }
+    about = {"format": FORMAT, "version": VERSION, "network": network_hash(graph), "kernels": kernels_hash()}
+    about |= {"threads": 1, "batch": 1}
     return "".join(f'  "{name}": {json.dumps(value)},\n' for name, value in about.items())
 
 

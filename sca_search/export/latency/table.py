@@ -18,14 +18,9 @@ from pydantic import ValidationError
 from sca_search.errors import SpecError
 from sca_search.export.c.source import stamped_steps
 from sca_search.export.graph.records import Graph
-from sca_search.export.latency.model import Calibration, LatencyModel, VariantTime, latency_model
+from sca_search.export.latency.model import Calibration, VariantTime
 from sca_search.export.latency.program import FORMAT, VERSION, kernels_hash, network_hash
 from sca_search.system.files import write_text_atomic
-
-
-def read_latency_table(path: Path, graph: Graph) -> LatencyModel:
-    """The model of a file that was measured for this network with these kernels, on any machine."""
-    return latency_model(read_calibration(path, graph))
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -46,7 +41,12 @@ def read_calibration(path: Path, graph: Graph) -> Calibration:
 
 def parse_calibration(text: str, where: str, graph: Graph) -> Calibration:
     """The content of a file; `where` it came from is for the error message."""
-    content = _content(text, where)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{where}: cannot be read as a latency table: {error}") from error
+    if not isinstance(content, dict):
+        raise SpecError(f"{where}: a latency table must be a JSON object, got {type(content).__name__}")
     _require_same(content, where, graph)
     try:
         calibration = Calibration.model_validate_json(text)
@@ -56,16 +56,6 @@ def parse_calibration(text: str, where: str, graph: Graph) -> Calibration:
     except ValueError as error:
         raise SpecError(f"{where}: is a damaged latency table: {error}") from error
     return calibration
-
-
-def _content(text: str, where: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{where}: cannot be read as a latency table: {error}") from error
-    if not isinstance(content, dict):
-        raise SpecError(f"{where}: a latency table must be a JSON object, got {type(content).__name__}")
-    return content
 
 
 def _require_same(content: dict[str, Any], where: str, graph: Graph) -> None:
@@ -90,7 +80,7 @@ def _check(calibration: Calibration, graph: Graph) -> None:
         raise ValueError(f"{calibration.noisy_samples} of {calibration.samples} samples cannot be noisy")
     for variant in calibration.variants:
         _check_steps(variant, graph)
-    for sparser, denser in zip(calibration.variants[1:], calibration.variants, strict=False):
+    for denser, sparser in pairwise(calibration.variants):
         for few, many in zip(sparser.steps, denser.steps, strict=True):
             if (few.nonzeros or 0) > (many.nonzeros or 0):
                 raise ValueError(

@@ -85,12 +85,15 @@ def time_interleaved(samplers: Mapping[str, Sampler], seconds: float, least_roun
     names, rounds, end = list(samplers), 0, time.monotonic() + seconds
     while rounds < least_rounds or time.monotonic() < end:
         for name in names:
-            samples[name].append(_sample(watch, samplers[name], counts[name]))
+            samples[name].append(_sample(watch, samplers[name], *counts[name]))
         names = [*names[1:], names[0]]  # so that the order varies
         rounds += 1
-    loops = np.array([sample.loops for each in samples.values() for sample in each])
-    fastest = loops.min(axis=0)
-    timings = {name: _timing(each, counts[name].sample, fastest) for name, each in samples.items()}
+    rows = {name: np.array(each) for name, each in samples.items()}
+    fastest = np.concatenate(list(rows.values()))[:, 2:].min(axis=0)
+    timings = {}
+    for name, each in rows.items():
+        quiet = (each[:, 2:] <= _NOISY * fastest).all(axis=1) & (each[:, 0] <= _INTERRUPTED * each[:, 1])
+        timings[name] = Timing(each[:, 0] / counts[name][1], quiet)
     return Timings(_CYCLES_PER_LOOP * _LOOPS / float(fastest[0]), timings)
 
 
@@ -112,7 +115,7 @@ class Stopwatch:
         """A compiled model on one image, timed inside C, without the cost of calls from Python."""
         logits = np.empty(len(model.class_names), dtype=np.float32)
         memory = np.ascontiguousarray(image, dtype=np.float32)
-        places = (model.function, model.tables_address, model.scratch_address, address(memory), address(logits))
+        places = (*model.addresses, address(memory), address(logits))
 
         def sample(count: int) -> float:
             _ = model, memory, logits  # their memory is used, so they must live as long as this function
@@ -140,40 +143,22 @@ def python_sampler(call: Callable[[], Any]) -> Sampler:
     return sample
 
 
-@dataclass(frozen=True)
-class _Calls:
+_Sample = tuple[float, float, float, float]
+"""Seconds, those that the thread was not interrupted, and the slower of each calibration loop beside it."""
+
+
+def _calls(sampler: Sampler) -> tuple[int, int]:
     """Number of calls that warm the caches before a sample, and in the sample."""
-
-    warm: int
-    sample: int
-
-
-@dataclass(frozen=True)
-class _Sample:
-    seconds: float
-    running: float  # seconds that the thread was not interrupted
-    loops: tuple[float, float]  # the slower of each beside it
-
-
-def _calls(sampler: Sampler) -> _Calls:
     sampler(1)
     once = min(sampler(1) for _ in range(3))
-    return _Calls(*(max(1, round(seconds / once)) for seconds in (_WARM_SECONDS, _SAMPLE_SECONDS)))
+    return max(1, round(_WARM_SECONDS / once)), max(1, round(_SAMPLE_SECONDS / once))
 
 
-def _sample(watch: Stopwatch, sampler: Sampler, calls: _Calls) -> _Sample:
-    sampler(calls.warm)
+def _sample(watch: Stopwatch, sampler: Sampler, warm: int, calls: int) -> _Sample:
+    sampler(warm)
     before = watch.loops()
     began, running = time.perf_counter(), time.thread_time()
-    seconds = sampler(calls.sample)
+    seconds = sampler(calls)
     running, whole = time.thread_time() - running, time.perf_counter() - began
     after = watch.loops()
-    return _Sample(seconds, seconds * running / whole, (max(before[0], after[0]), max(before[1], after[1])))
-
-
-def _timing(samples: list[_Sample], calls: int, fastest: NDArray[np.float64]) -> Timing:
-    loops = np.array([sample.loops for sample in samples])
-    seconds = np.array([sample.seconds for sample in samples])
-    running = np.array([sample.running for sample in samples])
-    quiet = (loops <= _NOISY * fastest).all(axis=1) & (seconds <= _INTERRUPTED * running)
-    return Timing(seconds / calls, quiet)
+    return seconds, seconds * running / whole, max(before[0], after[0]), max(before[1], after[1])

@@ -28,7 +28,8 @@ def tune(graph: Graph, say: Callable[[str], None] = lambda _line: None, timer: T
     for layer in graph.ternary_layers:
         timings = (timer or time_kernels)(graph, layer)
         chosen[layer.name] = min(timings, key=lambda kind: timings[kind].low)
-        say(f"{layer.name}: {chosen[layer.name]} ({_described(timings)})")
+        described = ", ".join(f"{kind} {1e6 * timing.low:.1f} µs" for kind, timing in timings.items())
+        say(f"{layer.name}: {chosen[layer.name]} ({described})")
     return chosen
 
 
@@ -43,11 +44,15 @@ def layer_models(graph: Graph, layer: WeightRecord, flags: tuple[str, ...] = ())
     """A layer alone, compiled with each kernel that it can use."""
     alone = one_layer(graph, layer)
     known = [kind for kind in CONVOLUTION_KERNELS if can_have(graph, layer.name, kind)] if is_convolution(layer) else ()
+    nothing = TestVectors(np.zeros((1, *alone.input_shape), np.float32), np.zeros((1, 1), np.float32))
     models = {}
     for kind in known or LINEAR_KERNELS:
         with tempfile.TemporaryDirectory() as temporary:
-            if _write(Path(temporary), alone, COptions(kernels={layer.name: kind})):
-                models[kind] = compile_source(Path(temporary), flags=flags, keep=False)
+            try:
+                write_c(Path(temporary), alone, nothing, COptions(kernels={layer.name: kind}))
+            except ExportError:  # the layer alone cannot use that kernel
+                continue
+            models[kind] = compile_source(Path(temporary), flags=flags, keep=False)
     return models
 
 
@@ -65,17 +70,3 @@ def layer_input(graph: Graph, layer: WeightRecord) -> Floats:
     """An input as after a ReLU: half of it zeros, which some kernels skip."""
     noise = np.random.default_rng(0).standard_normal(graph.shape_of(layer.inputs[0]))
     return np.maximum(noise, 0).astype(np.float32)
-
-
-def _write(folder: Path, alone: Graph, options: COptions) -> bool:
-    """Whether the layer can use that kernel, in which case its source is written."""
-    nothing = TestVectors(np.zeros((1, *alone.input_shape), np.float32), np.zeros((1, 1), np.float32))
-    try:
-        write_c(folder, alone, nothing, options)
-    except ExportError:
-        return False
-    return True
-
-
-def _described(timings: Mapping[str, Timing]) -> str:
-    return ", ".join(f"{kind} {1e6 * timing.low:.1f} µs" for kind, timing in timings.items())

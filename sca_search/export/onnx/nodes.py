@@ -35,10 +35,10 @@ class Nodes:
 
     def trits(self, name: str, trits: NDArray[Any]) -> str:
         """A constant with one byte or two bits per trit."""
-        if self.int2:
-            self.constants.append(helper.make_tensor(name, TensorProto.INT2, trits.shape, pack_int2(trits), raw=True))
-            return name
-        return self.constant(name, trits)
+        if not self.int2:
+            return self.constant(name, trits)
+        self.constants.append(helper.make_tensor(name, TensorProto.INT2, trits.shape, pack_int2(trits), raw=True))
+        return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
@@ -54,14 +54,16 @@ def pack_int2(trits: NDArray[Any]) -> bytes:
     return packed.tobytes()
 
 
-def value_of(record: r.Record | str) -> str:
+def value_of(record: str) -> str:
     """The name of a record's value."""
-    return f"{record if isinstance(record, str) else record.name}/value"
+    return f"{record}/value"
 
 
 def add_nodes(nodes: Nodes, record: r.Record, inputs: tuple[r.Shape, ...]) -> None:
     """Appends the nodes of a record."""
-    _NODES[type(record)](nodes, record, [value_of(name) for name in record.inputs], inputs)
+    values = [value_of(name) for name in record.inputs]
+    kind, operands, attributes = _NODES[type(record)](nodes, record, values, inputs)
+    nodes.node(kind, operands, value_of(record.name), **attributes)
 
 
 def by_channel(values: r.Floats, rank: int) -> r.Floats:
@@ -78,26 +80,23 @@ def _weight(nodes: Nodes, record: r.WeightRecord) -> str:
     return nodes.node("DequantizeLinear", stored, name, axis=0)
 
 
-def _convolution(nodes: Nodes, record: r.Convolution, values: list[str], _: tuple[r.Shape, ...]) -> None:
+Last = tuple[str, list[str], dict[str, Any]]
+"""The node that gives a record's value: its type, inputs and attributes. The functions below append those before it."""
+
+
+def _convolution(nodes: Nodes, record: r.Convolution, values: list[str], _: tuple[r.Shape, ...]) -> Last:
     bias = nodes.constant(f"{record.name}/bias", record.bias)
     top, bottom, left, right = record.padding
-    nodes.node(
-        "Conv",
-        [*values, _weight(nodes, record), bias],
-        value_of(record),
-        strides=record.stride,
-        dilations=record.dilation,
-        group=record.groups,
-        pads=[top, left, bottom, right],
-    )
+    windows = {"strides": record.stride, "dilations": record.dilation, "pads": [top, left, bottom, right]}
+    return "Conv", [*values, _weight(nodes, record), bias], {"group": record.groups, **windows}
 
 
-def _linear(nodes: Nodes, record: r.Linear, values: list[str], _: tuple[r.Shape, ...]) -> None:
+def _linear(nodes: Nodes, record: r.Linear, values: list[str], _: tuple[r.Shape, ...]) -> Last:
     bias = nodes.constant(f"{record.name}/bias", record.bias)
-    nodes.node("Gemm", [*values, _weight(nodes, record), bias], value_of(record), transB=1)
+    return "Gemm", [*values, _weight(nodes, record), bias], {"transB": 1}
 
 
-def _pool(nodes: Nodes, record: r.Pool, values: list[str], inputs: tuple[r.Shape, ...]) -> None:
+def _pool(nodes: Nodes, record: r.Pool, values: list[str], inputs: tuple[r.Shape, ...]) -> Last:
     top, bottom, left, right = record.padding
     if record.count_include_pad:
         # Padding that is part of the map is counted, cells beyond its edge are not.
@@ -109,33 +108,31 @@ def _pool(nodes: Nodes, record: r.Pool, values: list[str], inputs: tuple[r.Shape
         over = max(0, reach - (before + inputs[0][1 + axis] + after))
         ends.append((0, over) if record.count_include_pad else (before, after + over))
     (top, bottom), (left, right) = ends
-    kind = "MaxPool" if record.kind == "max" else "AveragePool"
-    pads_used = [top, left, bottom, right]
-    nodes.node(kind, values, value_of(record), kernel_shape=record.kernel, strides=record.stride, pads=pads_used)
+    windows = {"kernel_shape": record.kernel, "strides": record.stride, "pads": [top, left, bottom, right]}
+    return "MaxPool" if record.kind == "max" else "AveragePool", values, windows
 
 
-def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inputs: tuple[r.Shape, ...]) -> None:
+def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inputs: tuple[r.Shape, ...]) -> Last:
     if record.shape[1:] == (1, 1):
-        nodes.node("GlobalMaxPool" if record.kind == "max" else "GlobalAveragePool", values, value_of(record))
-        return
+        return "GlobalMaxPool" if record.kind == "max" else "GlobalAveragePool", values, {}
     (_, height, width), (_, rows, columns) = inputs[0], record.shape
     if record.kind == "average":
         # A mean over a rectangle is a mean over its rows of means over its columns: two matrix products.
         down = nodes.constant(f"{record.name}/down", _means(height, rows))
         across = nodes.constant(f"{record.name}/across", np.ascontiguousarray(_means(width, columns).T))
-        nodes.node("MatMul", [down, nodes.node("MatMul", [*values, across], f"{record.name}/rows")], value_of(record))
-        return
+        return "MatMul", [down, nodes.node("MatMul", [*values, across], f"{record.name}/rows")], {}
     down_cells = nodes.constant(f"{record.name}/down", _cells(height, rows))
     across_cells = nodes.constant(f"{record.name}/across", _cells(width, columns))
-    reduced = _largest(nodes, f"{record.name}/rows", values[0], down_cells, axis=2)
-    _largest(nodes, value_of(record), reduced, across_cells, axis=3)
+    kind, operands, attributes = _largest(nodes, f"{record.name}/rows", values[0], down_cells, axis=2)
+    reduced = nodes.node(kind, operands, f"{record.name}/rows", **attributes)
+    return _largest(nodes, value_of(record.name), reduced, across_cells, axis=3)
 
 
-def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> str:
+def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> Last:
     """The maximum of these cells along one axis."""
     windows = nodes.node("Gather", [value, cells], f"{output}/windows", axis=axis)
     behind = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
-    return nodes.node("ReduceMax", [windows, behind], output, keepdims=0)
+    return "ReduceMax", [windows, behind], {"keepdims": 0}
 
 
 def _means(size: int, parts: int) -> r.Floats:
@@ -153,16 +150,14 @@ def _cells(size: int, parts: int) -> NDArray[np.int64]:
     return np.array([[min(part.start + index, part.stop - 1) for index in range(most)] for part in windows], np.int64)
 
 
-def _activation(nodes: Nodes, record: r.Activation, values: list[str], _: tuple[r.Shape, ...]) -> None:
-    out = value_of(record)
+def _activation(nodes: Nodes, record: r.Activation, values: list[str], _: tuple[r.Shape, ...]) -> Last:
     if record.kind == "relu6":
         bounds = [nodes.constant(f"{record.name}/{bound}", np.array(bound, dtype=np.float32)) for bound in (0, 6)]
-        nodes.node("Clip", [*values, *bounds], out)
-    elif record.kind == "silu":
-        nodes.node("Mul", [*values, nodes.node("Sigmoid", values, f"{record.name}/sigmoid")], out)
-    else:
-        kind, attributes = _FUNCTIONS[record.kind]
-        nodes.node(kind, values, out, **attributes, **({"alpha": record.slope} if kind == "LeakyRelu" else {}))
+        return "Clip", [*values, *bounds], {}
+    if record.kind == "silu":
+        return "Mul", [*values, nodes.node("Sigmoid", values, f"{record.name}/sigmoid")], {}
+    kind, attributes = _FUNCTIONS[record.kind]
+    return kind, values, attributes | ({"alpha": record.slope} if kind == "LeakyRelu" else {})
 
 
 _FUNCTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -177,34 +172,27 @@ _FUNCTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _simple(kind: str, **attributes: Any) -> Callable[..., None]:
-    def add(nodes: Nodes, record: r.Record, values: list[str], _: tuple[r.Shape, ...]) -> None:
-        nodes.node(kind, values, value_of(record), **attributes)
-
-    return add
-
-
-def _reshape(nodes: Nodes, record: r.Reshape, values: list[str], _: tuple[r.Shape, ...]) -> None:
+def _reshape(nodes: Nodes, record: r.Reshape, values: list[str], _: tuple[r.Shape, ...]) -> Last:
     # 0 keeps the batch, whatever it is
     shape = nodes.constant(f"{record.name}/shape", np.array([0, *record.shape], dtype=np.int64))
-    nodes.node("Reshape", [*values, shape], value_of(record))
+    return "Reshape", [*values, shape], {}
 
 
-def _channel_affine(nodes: Nodes, record: r.ChannelAffine, values: list[str], _: tuple[r.Shape, ...]) -> None:
+def _channel_affine(nodes: Nodes, record: r.ChannelAffine, values: list[str], _: tuple[r.Shape, ...]) -> Last:
     scale = nodes.constant(f"{record.name}/scale", by_channel(record.scale, len(record.shape)))
     bias = nodes.constant(f"{record.name}/bias", by_channel(record.bias, len(record.shape)))
-    nodes.node("Add", [nodes.node("Mul", [*values, scale], f"{record.name}/scaled"), bias], value_of(record))
+    return "Add", [nodes.node("Mul", [*values, scale], f"{record.name}/scaled"), bias], {}
 
 
-_NODES: dict[type[r.Record], Callable[..., None]] = {
+_NODES: dict[type[r.Record], Callable[..., Last]] = {
     r.Convolution: _convolution,
     r.Linear: _linear,
     r.Pool: _pool,
     r.AdaptivePool: _adaptive_pool,
     r.Activation: _activation,
-    r.Add: _simple("Add"),
-    r.Multiply: _simple("Mul"),
-    r.Concat: _simple("Concat", axis=1),
+    r.Add: lambda _nodes, _record, values, _: ("Add", values, {}),
+    r.Multiply: lambda _nodes, _record, values, _: ("Mul", values, {}),
+    r.Concat: lambda _nodes, _record, values, _: ("Concat", values, {"axis": 1}),
     r.Reshape: _reshape,
     r.ChannelAffine: _channel_affine,
 }

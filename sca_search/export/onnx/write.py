@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sca_search.errors import ExportError
-from sca_search.export.graph.records import INPUT, Floats, Graph, Trits
+from sca_search.export.graph.records import INPUT, Floats, Graph
 from sca_search.export.onnx import onnx_missing, onnxruntime_missing
 from sca_search.system.files import atomic_path
 
@@ -56,12 +56,9 @@ def onnx_model(graph: Graph, *, int2: bool = False) -> onnx.ModelProto:
     images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, ["batch", *graph.input_shape])
     logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", len(graph.class_names)])
     opset, file_version = INT2_VERSIONS if int2 else INT8_VERSIONS
-    model = helper.make_model(
-        helper.make_graph(nodes.nodes, "sca-search", [images], [logits], nodes.constants),
-        opset_imports=[helper.make_opsetid("", opset)],
-        ir_version=file_version,
-        producer_name="sca-search",
-    )
+    made = helper.make_graph(nodes.nodes, "sca-search", [images], [logits], nodes.constants)
+    versions = {"opset_imports": [helper.make_opsetid("", opset)], "ir_version": file_version}
+    model = helper.make_model(made, producer_name="sca-search", **versions)
     helper.set_model_props(model, {"class_names": json.dumps(graph.class_names)})
     return model
 
@@ -100,16 +97,15 @@ def count_zeros_onnx(path: Path) -> dict[str, tuple[int, int]]:
         if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
             if not isinstance(node.name, str):  # protobuf returns bytes for a name that is not UTF-8
                 raise ExportError(f"{path} cannot be read as an ONNX model: a node's name must be a string")
-            trits = _stored_trits(path, constants[node.input[0]])
-            counts[node.name.removesuffix("/weight")] = (int((trits == 0).sum()), trits.size)
+            counts[node.name.removesuffix("/weight")] = _zeros_in(path, constants[node.input[0]])
     return counts
 
 
-def _stored_trits(path: Path, constant: TensorProto) -> Trits:
+def _zeros_in(path: Path, constant: TensorProto) -> tuple[int, int]:
     try:
-        values = numpy_helper.to_array(constant).astype(np.int8)
+        trits = numpy_helper.to_array(constant).astype(np.int8)
     except (ValueError, TypeError, LookupError) as error:  # an unknown type is a LookupError
         raise ExportError(f"{path}: {constant.name[:80]!r} cannot be read: {error}") from error
-    if not ((values >= -1) & (values <= 1)).all():
+    if not ((trits >= -1) & (trits <= 1)).all():
         raise ExportError(f"{path}: {constant.name} may hold only -1, 0 and 1")
-    return values
+    return int((trits == 0).sum()), trits.size

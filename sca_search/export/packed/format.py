@@ -3,18 +3,16 @@
 The README describes it in ten bullets. The reader rejects what is invalid and repairs nothing.
 """
 
-import functools
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, create_model
 
 from sca_search.errors import ExportError, ScaError
 from sca_search.export.graph import records as r
@@ -24,11 +22,17 @@ from sca_search.export.packed.test_vectors import check_vectors, take_vectors, v
 from sca_search.export.packed.trit_code import decode_trits, encode_trits
 from sca_search.system.files import atomic_path
 
+FORMAT = "sca-search/packed"
+VERSION = "1"
+# A few bytes can stand for any number of equal trits, so a file's size does not limit its number of weights.
+MOST_WEIGHTS = 2**28
+MOST_RECORDS = 10_000
+
 KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in r.RECORDS}
 """Types of records by the names that files have for them, such as adaptive_pool."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
-ARRAYS = ("weight", "scale", "bias")
-"""The fields of a record that are arrays; a file has each as a tensor, named record.field."""
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_FROM_LIST = Strict(False)  # of a tuple, which is a list in JSON; what is in it is not converted
 
 
 def describe(record: r.Record) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def describe(record: r.Record) -> dict[str, Any]:
     plain = {
         field.name: getattr(record, field.name)
         for field in fields(record)
-        if field.name not in ARRAYS and getattr(record, field.name) != field.default
+        if field.name not in r.ARRAYS and getattr(record, field.name) != field.default
     }
     # pools and activations have a field `kind`; the type of the record is `type`
     described = {"type": _NAMES[type(record)], **plain}
@@ -45,58 +49,32 @@ def describe(record: r.Record) -> dict[str, Any]:
     return described
 
 
-def restore(
-    description: Any, array: Callable[[str, str], r.Floats], trits: Callable[[str, r.Shape], r.Trits]
-) -> r.Record:
-    """The record that was described.
-
-    `array(record, field)` reads float values, `trits(record, shape)` a ternary weight. Types are checked here; whether
-    shapes fit each other is checked by the rules of a graph.
-    """
-    if not isinstance(description, dict) or description.get("type") not in tuple(KINDS):  # a list has no hash
-        raise ExportError(f"a record must have one of the types {', '.join(KINDS)}")
-    kind = KINDS[description["type"]]
-    types = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
-    is_weight = issubclass(kind, r.WeightRecord)
-    plain = types.keys() - set(ARRAYS)
-    known = plain | {"type"} | ({"ternary", "weight_shape"} if is_weight else set())
-    optional = {field.name for field in fields(kind) if field.default is not MISSING}
-    odd = sorted((description.keys() - known) | (known - description.keys() - optional))
-    if odd:
-        raise ExportError(f"a record of type {description['type']} lacks or does not know {odd[0][:80]!r}")
-    values = {name: _parsed(name, types[name], description[name]) for name in plain & description.keys()}
-    values |= {name: array(values["name"], name) for name in types.keys() & {"scale", "bias"}}
-    if is_weight:
-        shape = _parsed("weight_shape", r.Shape, description["weight_shape"])
-        ternary = _parsed("ternary", bool, description["ternary"])
-        # Before anything is decoded: scales lie in the file, so that many outputs need a large file.
-        if shape[:1] != values["scale"].shape:
-            raise ExportError(f"{values['name']}: the weight has the shape {shape}, the scale {values['scale'].shape}")
-        values["weight"] = trits(values["name"], shape) if ternary else array(values["name"], "weight")
-        if shape != values["weight"].shape:
-            raise ExportError(f"{values['name']}: the weight has not the shape {shape}")
-    return kind(**values)
+def _description_of(kind: type[r.Record]) -> type[BaseModel]:
+    """What `describe` gives for a record of this type."""
+    hints = get_type_hints(kind)
+    known: dict[str, Any] = {"type": (Literal[_NAMES[kind]], ...)}
+    for field in fields(kind):
+        if field.name not in r.ARRAYS:
+            hint = hints[field.name]
+            known[field.name] = (
+                Annotated[hint, _FROM_LIST] if get_origin(hint) is tuple else hint,
+                ... if field.default is MISSING else field.default,
+            )
+    if issubclass(kind, r.WeightRecord):
+        known |= {"ternary": (bool, ...), "weight_shape": (Annotated[r.Shape, _FROM_LIST], ...)}
+    return create_model(kind.__name__, __config__=_STRICT, **known)
 
 
-@functools.cache
-def _adapter(type_: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(type_)
-
-
-def _parsed(name: str, type_: Any, value: Any) -> Any:
-    """A JSON value as one of this type, without any conversion."""
-    try:
-        return _adapter(type_).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        _, found, rule = error.errors()[0]["msg"].partition("Input should be ")
-        raise ExportError(f"{name} must be {rule if found else type_}, got {str(value)[:80]}") from error
-
-
-FORMAT = "sca-search/packed"
-VERSION = "1"
-# A few bytes can stand for any number of equal trits, so a file's size does not limit its number of weights.
-MOST_WEIGHTS = 2**28
-MOST_RECORDS = 10_000
+_KINDS = tuple(map(_description_of, r.RECORDS))
+_DESCRIPTION: Any = Annotated[Union[_KINDS], Field(discriminator="type")]  # noqa: UP007 - they are computed
+_MODEL: Any = create_model(
+    "Model",
+    __config__=_STRICT,
+    input_shape=(Annotated[r.Shape, _FROM_LIST], ...),
+    records=(Annotated[list[_DESCRIPTION], Field(min_length=1, max_length=MOST_RECORDS)], ...),
+    output=(str, ...),
+    class_names=(Annotated[tuple[str, ...], _FROM_LIST], ...),
+)
 
 
 def write_packed(path: Path, graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) -> None:
@@ -122,6 +100,7 @@ def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) 
     """The file's content."""
     check_graph(graph)
     check_vectors(graph, vectors)
+    graph = round_to_half(graph) if half else graph
     tensors: Tensors = {"input.mean": graph.mean, "input.std": graph.std}
     for record in graph.records:
         tensors |= _tensors(record, half=half)
@@ -136,7 +115,7 @@ def packed_bytes(graph: r.Graph, vectors: r.TestVectors, *, half: bool = False) 
         "format": FORMAT,
         "version": VERSION,
         "model": _json(model),
-        "sparsity": _json({layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}),
+        "sparsity": _json(graph.zeros),
         "about": _json(dict(graph.about)),
     }
     return to_bytes(tensors, metadata)
@@ -150,13 +129,15 @@ def from_packed_bytes(content: bytes) -> tuple[r.Graph, r.TestVectors]:
         raise ExportError(f"it must be {FORMAT} of version {VERSION}, got {found}")
     if metadata.keys() != {"format", "version", "model", "sparsity", "about"}:
         raise ExportError("its metadata must be format, version, model, sparsity, about and checksum")
-    graph, left = _graph(metadata, tensors)
+    stored = _StoredTensors(tensors)
+    graph = _graph(metadata, stored)
     check_graph(graph)
-    _check_sparsity(graph, strict_json(metadata["sparsity"], "sparsity"))
-    vectors = take_vectors(left)
+    if strict_json(metadata["sparsity"], "sparsity") != {name: [*count] for name, count in graph.zeros.items()}:
+        raise ExportError("the zeros counted in its trits differ from its metadata")
+    vectors = take_vectors(stored.left)
     check_vectors(graph, vectors)
-    if left:
-        raise ExportError(f"the tensor {min(left)[:80]!r} belongs to no record")
+    if stored.left:
+        raise ExportError(f"the tensor {min(stored.left)[:80]!r} belongs to no record")
     return graph, vectors
 
 
@@ -166,62 +147,42 @@ def _json(value: Any) -> str:
 
 def round_to_half(graph: r.Graph) -> r.Graph:
     """The graph with all numbers but trits rounded to float16, as `half` stores them."""
-    return replace(graph, records=tuple(map(_rounded, graph.records)))
+    with np.errstate(over="ignore"):
+        return replace(graph, records=tuple(map(_rounded, graph.records)))
 
 
 def _rounded(record: r.Record) -> r.Record:
-    arrays = {name: getattr(record, name) for name in ARRAYS if hasattr(record, name)}
-    rounded: dict[str, Any] = {
-        name: _half(record, name, values).astype(np.float32)
-        for name, values in arrays.items()
-        if values.dtype == np.float32
-    }
-    return replace(record, **rounded)
-
-
-def _half(record: r.Record, field: str, values: r.Floats) -> NDArray[np.float16]:
-    with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    if not np.isfinite(halves).all():
-        raise ExportError(f"{record.name}: its {field} has a number too large for float16")
-    return halves
+    floats = {name: values for name, values in record.arrays.items() if values.dtype == np.float32}
+    halves: dict[str, Any] = {name: values.astype(np.float16).astype(np.float32) for name, values in floats.items()}
+    for name, values in halves.items():
+        if not np.isfinite(values).all():
+            raise ExportError(f"{record.name}: its {name} has a number too large for float16")
+    return replace(record, **halves)
 
 
 def _tensors(record: r.Record, *, half: bool) -> Tensors:
     tensors: Tensors = {}
-    for field in ARRAYS:
-        values = getattr(record, field, None)
-        if values is None:
-            continue
+    for field, values in record.arrays.items():
         if values.dtype == np.int8:
             tensors[f"{record.name}.trits"] = np.frombuffer(encode_trits(values), dtype=np.uint8)
         else:
-            tensors[f"{record.name}.{field}"] = _half(record, field, values) if half else values
+            tensors[f"{record.name}.{field}"] = values.astype(np.float16) if half else values
     return tensors
 
 
-def _graph(metadata: dict[str, str], tensors: Tensors) -> tuple[r.Graph, Tensors]:
-    """The graph, and the tensors that do not belong to it."""
-    model = strict_json(metadata["model"], "model")
+def _graph(metadata: dict[str, str], stored: "_StoredTensors") -> r.Graph:
     about = strict_json(metadata["about"], "about")
-    keys = {"input_shape", "records", "output", "class_names"}
-    if not isinstance(model, dict) or model.keys() != keys or not isinstance(about, dict):
-        raise ExportError(f"the model must be described by {', '.join(sorted(keys))}")
-    if not isinstance(model["records"], list) or not 1 <= len(model["records"]) <= MOST_RECORDS:
-        raise ExportError(f"a model must have 1 to {MOST_RECORDS} records")
-    if not isinstance(model["class_names"], list) or not all(isinstance(name, str) for name in model["class_names"]):
-        raise ExportError("class_names must be a list of strings")
-    stored = _StoredTensors(tensors)
-    graph = r.Graph(
-        input_shape=_parsed("input_shape", r.Shape, model["input_shape"]),
-        mean=stored.array("input", "mean"),
-        std=stored.array("input", "std"),
-        records=tuple(restore(record, stored.array, stored.trits) for record in model["records"]),
-        output=_parsed("output", str, model["output"]),
-        class_names=tuple(model["class_names"]),
-        about=about,
-    )
-    return graph, stored.left
+    if not isinstance(about, dict):
+        raise ExportError("about must be a JSON object")
+    try:
+        model: Any = _MODEL.model_validate(strict_json(metadata["model"], "model"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        rule = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".replace(": Input should be", " must be")
+        raise ExportError(f"{rule[:300]}, got {str(first['input'])[:80]}") from error
+    mean, std = stored.array("input.mean"), stored.array("input.std")
+    records = tuple(map(stored.record, model.records))
+    return r.Graph(model.input_shape, mean, std, records, model.output, model.class_names, about)
 
 
 class _StoredTensors:
@@ -231,10 +192,27 @@ class _StoredTensors:
         self.left = dict(tensors)
         self._weights_left = MOST_WEIGHTS
 
-    def array(self, record: str, field: str) -> r.Floats:
-        values = self._pop(f"{record}.{field}")
+    def record(self, description: Any) -> r.Record:
+        """The record that was described; whether shapes fit each other is checked by the rules of a graph."""
+        kind, name = KINDS[description.type], description.name
+        values = {field: value for field, value in description if field not in ("type", "ternary", "weight_shape")}
+        values |= {
+            field: self.array(f"{name}.{field}") for field in ("scale", "bias") if field in kind.__dataclass_fields__
+        }
+        if issubclass(kind, r.WeightRecord):
+            shape = description.weight_shape
+            # Before anything is decoded: scales lie in the file, so that many outputs need a large file.
+            if shape[:1] != values["scale"].shape:
+                raise ExportError(f"{name}: the weight has the shape {shape}, the scale {values['scale'].shape}")
+            values["weight"] = self.trits(name, shape) if description.ternary else self.array(f"{name}.weight")
+            if shape != values["weight"].shape:
+                raise ExportError(f"{name}: the weight has not the shape {shape}")
+        return kind(**values)
+
+    def array(self, name: str) -> r.Floats:
+        values = self._pop(name)
         if values.dtype not in (np.float32, np.float16):
-            raise ExportError(f"the tensor {record}.{field} must hold float32 or float16")
+            raise ExportError(f"the tensor {name} must hold float32 or float16")
         return values.astype(np.float32)
 
     def trits(self, record: str, shape: r.Shape) -> r.Trits:
@@ -256,16 +234,6 @@ class _StoredTensors:
         return self.left.pop(name)
 
 
-def _check_sparsity(graph: r.Graph, claimed: Any) -> None:
-    counted = {layer.name: [layer.zeros, layer.weight.size] for layer in graph.ternary_layers}
-    if claimed != counted:
-        raise ExportError("the zeros counted in its trits differ from its metadata")
-
-
 def payload_bytes(graph: r.Graph) -> dict[str, int]:
     """Bytes of the encoded trits per ternary layer."""
-    return {layer.name: len(encode_trits(_trits(layer))) for layer in graph.ternary_layers}
-
-
-def _trits(layer: r.WeightRecord) -> r.Trits:
-    return layer.weight.astype(np.int8, copy=False)
+    return {layer.name: len(encode_trits(layer.weight.astype(np.int8, copy=False))) for layer in graph.ternary_layers}

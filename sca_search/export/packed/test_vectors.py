@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sca_search.errors import ExportError
 from sca_search.export.graph.records import Floats, Graph, TestVectors
@@ -28,15 +29,13 @@ def vector_count(graph: Graph) -> int:
 
 def on_grid(images: Floats) -> Floats:
     """The images with each value at the nearest of 256 levels."""
-    low, step = _grid(images)
-    codes = np.clip(np.rint((images.astype(np.float64) - low) / step), 0, 255)
-    return (low + codes * step).astype(np.float32)
+    codes, low, step = _levels(images)
+    return (low + np.clip(codes, 0, 255) * step).astype(np.float32)
 
 
 def vector_tensors(vectors: TestVectors) -> Tensors:
     """The tensors of test vectors in a file; images that are not on a grid stay float32."""
-    low, step = _grid(vectors.images)
-    codes = np.rint((vectors.images.astype(np.float64) - low) / step)
+    codes, low, step = _levels(vectors.images)
     exact = np.array_equal((low + codes * step).astype(np.float32), vectors.images)
     if not exact or codes.min() < 0 or codes.max() > 255:
         return {"test.images": vectors.images, "test.logits": vectors.logits}
@@ -91,9 +90,11 @@ def read_vectors(path: Path) -> TestVectors:
     return take_vectors(tensors)
 
 
-def _grid(images: Floats) -> tuple[float, float]:
-    """Lowest level and step: the smallest power of two with which 256 levels span the images."""
+def _levels(images: Floats) -> tuple[NDArray[np.float64], float, float]:
+    """The nearest level of each value, the lowest level, and the step: the smallest power of two with which 256 levels
+    span the images."""
     lowest, highest = float(images.min()), float(images.max())
     spread = highest - lowest
     step = 2.0 ** math.ceil(math.log2(spread / 255)) if spread > 0 else 1.0
-    return math.floor(lowest / step) * step, step
+    low = math.floor(lowest / step) * step
+    return np.rint((images.astype(np.float64) - low) / step), low, step

@@ -84,11 +84,6 @@ class Table:
         """Where each symbol's range begins."""
         return np.cumsum(self.frequencies) - self.frequencies
 
-    @property
-    def sizes(self) -> Numbers:
-        """How many trits each symbol stands for."""
-        return np.append(np.repeat(np.arange(1, self.run + 1), 2), self.run)
-
 
 def fit_table(flat: Trits) -> Table:
     """Frequencies in proportion to the counts, at least 1 for what occurs; the longest run that pays."""
@@ -122,7 +117,8 @@ def join(symbols: Symbols, beyond: int, table: Table, count: int) -> Trits:
         raise ExportError(f"{beyond} zeros cannot lie beyond the last trit")
     if table.run == 1 and symbols.size == count:
         return np.array([1, -1, 0], dtype=np.int8)[symbols]
-    ends = np.cumsum(table.sizes[symbols])
+    sizes = np.append(np.repeat(np.arange(1, table.run + 1), 2), table.run)  # the number of trits of each symbol
+    ends = np.cumsum(sizes[symbols])
     if ends[-1] - beyond != count:
         raise ExportError(f"the payload holds {ends[-1] - beyond} trits, the layer has {count}")
     trits = np.zeros(count, dtype=np.int8)
@@ -168,12 +164,12 @@ def decode_trits(payload: bytes, count: int) -> Trits:
     """The `count` trits of a payload; ExportError unless it is one that could have been written for them."""
     if not 0 <= count <= MOST_TRITS:
         raise ExportError(f"a ternary layer may have 0 to {MOST_TRITS} weights, got {count}")
-    table, at = _read_table(payload)
+    table = _read_table(payload)
     if table.only_trit is not None:
-        if len(payload) != at:
-            raise ExportError(f"a payload of equal trits must have {at} bytes, got {len(payload)}")
+        if len(payload) != 4:
+            raise ExportError(f"a payload of equal trits must have 4 bytes, got {len(payload)}")
         return np.full(count, table.only_trit, dtype=np.int8)
-    symbol_count, at = _read_varint(payload, at)
+    symbol_count, at = _read_varint(payload, 6)
     lanes, at = _read_varint(payload, at)
     if not 0 < symbol_count <= count or not symbol_count <= lanes * MOST_STEPS or not lanes <= symbol_count:
         raise ExportError(f"{count} trits cannot be {symbol_count} symbols in {lanes} lanes")
@@ -237,19 +233,18 @@ def _pull(states: States, words: NDArray[np.uint16], table: Table, symbol_count:
     return symbols
 
 
-def _read_table(payload: bytes) -> tuple[Table, int]:
-    """The table at the head of a payload, and where the numbers behind it begin."""
+def _read_table(payload: bytes) -> Table:
+    """The table at the head of a payload."""
     if len(payload) < 4:
         raise ExportError(f"a payload of trits must have at least 4 bytes, got {len(payload)}")
     zero, plus = struct.unpack_from("<HH", payload)
     if zero + plus > TABLE_SIZE:
         raise ExportError(f"frequencies of trits may sum up to {TABLE_SIZE}, got {zero} and {plus}")
-    table = Table(zero, plus)
-    if table.only_trit is not None:
-        return table, 4
+    if Table(zero, plus).only_trit is not None:
+        return Table(zero, plus)
     if len(payload) < 6 or payload[4] > MOST_RUN_BITS:
         raise ExportError(f"a run of trits must be at most 2^{MOST_RUN_BITS} long")
-    return Table(zero, plus, payload[4]), 6
+    return Table(zero, plus, payload[4])
 
 
 def _varint(number: int) -> bytes:
