@@ -24,7 +24,7 @@ from sca_search.runs.log import logger
 from sca_search.runs.trials import RUNG, trial_frame
 from sca_search.study import queue
 from sca_search.study.artifacts import FILES, artifact_store, files_in
-from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialEpoch, TrialStarted, ignore
+from sca_search.study.events import Emit, Event, Note, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore, goes_on, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
@@ -231,7 +231,7 @@ def work(
         if trial.state == TrialState.COMPLETE:
             objective.drop_checkpoint(trial)
         queue.promote(study, objective.spec)
-        objective.emit(trial_ended(study, trial.number))
+        objective.emit(queue.trial_ended(study, trial.number))
 
     while True:
         with storage_errors(objective.context.run), contextlib.suppress(QueueEmptyError, TakenOverError):
@@ -252,11 +252,6 @@ def work(
 def _requeue_stale(study: optuna.Study, detector: StaleTrialDetector) -> None:
     for trial in detector.stale():
         queue.requeue_lost(study, trial)
-
-
-def trial_ended(study: optuna.Study, number: int) -> Event:
-    """The event with the trial's row. A trial whose candidate is queued again has none."""
-    return TrialEnded(number, next((row for row in queue.rows(study) if row["trial"] == number), None))
 
 
 @contextlib.contextmanager

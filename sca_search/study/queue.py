@@ -26,6 +26,7 @@ from sca_search.runs.goal import planned_ahead
 from sca_search.runs.integrity import damage_refused, require_sound
 from sca_search.runs.log import logger
 from sca_search.runs.trials import FACTS, PARAM, PREDICTED, RUNG, trial_frame
+from sca_search.study.events import TrialEnded
 from sca_search.study.halving import RungScore, promoted, rung_epochs
 from sca_search.study.heartbeat import OWNER
 from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_queue_order, storage_of, trial_id
@@ -300,3 +301,8 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         **facts,
         **{PARAM + name: value for name, value in trial.params.items()},
     }
+
+
+def trial_ended(study: optuna.Study, number: int) -> TrialEnded:
+    """The event with the trial's row. A trial whose candidate is queued again has none."""
+    return TrialEnded(number, next((row for row in rows(study) if row["trial"] == number), None))

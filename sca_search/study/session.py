@@ -240,6 +240,17 @@ def needs_processes(spec: StudySpec) -> bool:
     return search.workers > 1 or search.trial_time is not None or search.trial_memory_gb is not None
 
 
+def prepare_worker(
+    run: RunFolder, spec: StudySpec, emit: events.Emit, stop: StopToken, number: int
+) -> Callable[[Callable[[], bool]], None]:
+    """Read the study in a worker process; returns what runs its trials."""
+    task = make_task(spec, check_test=False)  # the process that started this one has checked the test split
+    torch.set_num_threads(threads_of(spec, task))
+    context = read_context(run, spec, task)
+    study = open_study(run, context.space, stop.is_set)
+    return partial(work, study, Objective(context, emit, stop, number), is_alone=False)
+
+
 def _rounds(
     context: StudyContext, study: optuna.Study, emit: events.Emit, stop: StopToken
 ) -> Iterator[Callable[[], None]]:
@@ -257,7 +268,7 @@ def _rounds(
 
     def run_queued(may_begin: Callable[[], bool]) -> Callable[[], None]:
         if needs_processes(spec):
-            return LocalWorkers(run, spec, study, timed, stop, may_begin).work
+            return LocalWorkers(run, spec, study, timed, stop, may_begin, prepare_worker).work
         return partial(work, study, Objective(context, timed, stop), may_begin, is_alone=is_alone)
 
     if waiting or not is_alone:

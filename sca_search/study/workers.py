@@ -30,9 +30,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
 from sca_search.study.events import Emit, Event, Note, TrialEnded, TrialStarted
 from sca_search.study.heartbeat import owner_name
-from sca_search.study.objective import Objective, trial_ended, work
-from sca_search.study.queue import fail, open_study, requeue_lost, trials_of
-from sca_search.study.setup import make_task, read_context, threads_of
+from sca_search.study.queue import fail, requeue_lost, trial_ended, trials_of
 from sca_search.system.signals import StopToken, StopWhen
 from sca_search.training.fit import StopRequestedError
 
@@ -45,6 +43,11 @@ _STOP_SECONDS = 20.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # Values of the shared byte: start waiting trials; start no further trial; requeue the running trial and end.
 _RUN, _FINISH, _STOP = range(3)
+
+
+# Reads a study in a worker process, given its emitter, its stop token and its number; returns what runs the trials as
+# long as another may begin.
+Prepare = Callable[[RunFolder, StudySpec, Emit, StopToken, int], Callable[[Callable[[], bool]], None]]
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class LocalWorkers:
     emit: Emit
     stop: StopToken
     trial_fits: Callable[[], bool]
+    prepare: Prepare
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _failed_starts: int = 0
 
@@ -120,7 +124,7 @@ class LocalWorkers:
     def _start(self, number: int) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         device = device_of(number, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        arguments = (self.run, self.spec, theirs, self._state, number, device)
+        arguments = (self.prepare, self.run, self.spec, theirs, self._state, number, device)
         process = self._context.Process(target=_worker, args=arguments, daemon=True)
         process.start()
         theirs.close()  # the pipe then ends with the worker
@@ -224,7 +228,15 @@ def resident_bytes(process: int) -> int | None:
         return None
 
 
-def _worker(run: RunFolder, spec: StudySpec, events: Connection, state: Any, number: int, device: str | None) -> None:
+def _worker(
+    prepare: Prepare,
+    run: RunFolder,
+    spec: StudySpec,
+    events: Connection,
+    state: Any,
+    number: int,
+    device: str | None,
+) -> None:
     """The main function of a worker process."""
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is initialized
@@ -238,12 +250,9 @@ def _worker(run: RunFolder, spec: StudySpec, events: Connection, state: Any, num
 
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            task = make_task(spec, check_test=False)  # the supervisor has checked the test split
-            torch.set_num_threads(threads_of(spec, task))
-            context = read_context(run, spec, task)
-            study = open_study(run, context.space, stop.is_set)
+            run_trials = prepare(run, spec, send, stop, number)
             send(_Ready())
-            work(study, Objective(context, send, stop, number), lambda: state.value == _RUN, is_alone=False)
+            run_trials(lambda: state.value == _RUN)
     except Exception as error:
         send(_picklable(error))
     send(_Done())

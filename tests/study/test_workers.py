@@ -17,7 +17,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.events import Note, ignore
 from sca_search.study.heartbeat import OWNER, owner_name
 from sca_search.study.queue import fill_queue, open_study
-from sca_search.study.session import needs_processes
+from sca_search.study.session import needs_processes, prepare_worker
 from sca_search.study.space import Space
 from sca_search.study.workers import _FINISH, LocalWorkers, _Ready, _Worker, device_of, resident_bytes
 from sca_search.system.signals import NEVER
@@ -183,7 +183,7 @@ def workers(tmp_path: Path) -> LocalWorkers:
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
-    workers = LocalWorkers(run, spec, study, ignore, NEVER, lambda: True)
+    workers = LocalWorkers(run, spec, study, ignore, NEVER, lambda: True, prepare_worker)
     workers._state.value = _FINISH
     return workers
 
