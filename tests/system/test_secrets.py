@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.cli.exit_codes import exit_code_of
+from sca_search.cli.options import exit_code_of
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger

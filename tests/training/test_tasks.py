@@ -14,16 +14,15 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sca_search
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
 from sca_search.data import DataSet, LazySplit, TeacherSplit, from_objects
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
 from sca_search.ternary.methods.sca import regularizer
 from sca_search.ternary.parametrize import latents, parametrize_layers
+from sca_search.training.evaluate import measure_sensitivity
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of
-from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import Task
 from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 from tests.support.browser import opened
