@@ -36,7 +36,7 @@ from sca_search.study.budgets import Budgets, latency_limit, prepare_costs
 from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 from sca_search.ternary.allocation import LayerCost, LayerShape, Limit, allocate_within, least_loss_within, weighting_of
-from sca_search.training.evaluate import GRID
+from sca_search.training.sensitivity import GRID
 
 NETWORKS = ("ResNet-20", "LeNet")
 BUDGETS = 10

@@ -20,8 +20,7 @@ from sca_search.config.load import STUDY_FLAGS, Flag
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS
 from sca_search.config.types import MAX_SEEDS
 from sca_search.errors import ScaError, SpecError
-from sca_search.system.console import LOGGER, PIPE_CLOSED, configure_output, errors, output_mode, print_json
-from sca_search.system.secrets import scrub
+from sca_search.system.console import LOGGER, PIPE_CLOSED, configure_output, errors, output_mode, print_json, scrub
 
 Command = Callable[..., None]
 

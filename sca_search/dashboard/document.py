@@ -15,7 +15,7 @@ from sca_search.dashboard.read import CandidateFiles, RunFiles, detailed_trials,
 from sca_search.dashboard.trial import page_features, trial_detail
 from sca_search.runs.goal import limits_of
 from sca_search.runs.trials import searched_parameters
-from sca_search.system.secrets import scrub
+from sca_search.system.console import scrub
 
 Document = dict[str, Any]
 _COST_KEYS = ("key", "label", "unit", "scale", "remark")

@@ -19,10 +19,14 @@ from torch.nn.parameter import is_lazy
 from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.config.study import ModelSpec
 from sca_search.errors import ModelError
-from sca_search.models import Maker
+from sca_search.models.builtin import Shape, build_model
 from sca_search.models.layers import LayerChoice, choose_layers, require_rows, weight_layers
 from sca_search.models.scales import put_output_scales, scaled_layers, shaped_like_state
+from sca_search.models.user import Maker, user_maker
 from sca_search.models.weights import load_weights
+from sca_search.models.zoo import timm_maker, torchvision_maker
+
+_ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,18 @@ class PreparedNetwork:
     make_model: Maker
     make_start: Maker | None  # with the user's weights, where there are any
     choices: tuple[LayerChoice, ...]
+
+
+def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> Maker:
+    """The function that makes the named network for inputs of this shape; ModelError if there is no such network."""
+    source, colon, rest = name.partition(":")
+    if not colon:
+        return lambda: build_model(name, num_classes=num_classes, input_shape=input_shape, dropout=dropout)
+    if dropout:
+        raise ModelError(f"model {name}: model.dropout is a setting of the built-in networks, got {dropout}")
+    if source in _ZOOS:
+        return _ZOOS[source](rest, num_classes, input_shape)
+    return user_maker(name, num_classes, input_shape)
 
 
 def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelSpec) -> PreparedNetwork:

@@ -17,10 +17,9 @@ from pydantic import TypeAdapter
 from sca_search.errors import StorageError
 from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import FORMAT, RunFolder
-from sca_search.system.console import LOGGER, PrintableFormatter
+from sca_search.system.console import LOGGER, PrintableFormatter, scrub
 from sca_search.system.files import write_json_atomic
 from sca_search.system.machine import processor, usable_cores
-from sca_search.system.secrets import scrub
 from sca_search.system.versions import versions
 
 logger = logging.getLogger(LOGGER)

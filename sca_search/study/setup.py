@@ -36,10 +36,11 @@ from sca_search.ternary.allocation import LayerCost, allocate, uniform_weighting
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.ternary.prior import alpha_for_sparsity
-from sca_search.training.evaluate import Score, measure_sensitivity
+from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError, make_trainer
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of, try_metric
+from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import BY_NAME, Source, Task, WarmStart
 from sca_search.training.train import train_dense
 

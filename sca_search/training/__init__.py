@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from sca_search.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sca_search.training.evaluate import measure_sensitivity, score
+    from sca_search.training.evaluate import score
     from sca_search.training.losses import loss_of
     from sca_search.training.metrics import metric_of
+    from sca_search.training.sensitivity import measure_sensitivity
     from sca_search.training.task import Task, WarmStart
     from sca_search.training.train import train_candidate, train_dense
 

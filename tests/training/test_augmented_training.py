@@ -13,7 +13,7 @@ from sca_search.config.study import StudySpec
 from sca_search.data import TeacherSplit
 from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task, warm_start
-from sca_search.training.evaluate import measure_sensitivity
+from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import PausedError, Rungs, Task, WarmStart
 from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 

@@ -12,7 +12,7 @@ from sca_search.config.load import resolve
 from sca_search.study.setup import make_task
 from sca_search.ternary.allocation import LayerCost
 from sca_search.ternary.exact import Floor
-from sca_search.training.evaluate import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
+from sca_search.training.sensitivity import COARSE_GRID, GRID, measure_sensitivity, scaled_trits
 from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_dense
 

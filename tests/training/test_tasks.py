@@ -20,9 +20,9 @@ from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
 from sca_search.ternary.methods.sca import regularizer
 from sca_search.ternary.parametrize import latents, parametrize_layers
-from sca_search.training.evaluate import measure_sensitivity
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of
+from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import Task
 from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 from tests.support.browser import opened
