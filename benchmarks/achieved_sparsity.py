@@ -2,15 +2,13 @@
 
     python -m benchmarks.achieved_sparsity --seeds 3
 
-The first trial of a study, and trainings with several strengths of the regularizer. All of this is repeated without
-pinned weights, as in the paper.
+The first trial of a study, and trainings with several strengths of the regularizer.
 """
 
 import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 import torch
@@ -18,7 +16,6 @@ import torch
 from benchmarks.report import RESULTS, provenance, table, write_section
 from sca_search.config.candidate import Candidate
 from sca_search.config.load import resolve
-from sca_search.config.study import StudySpec
 from sca_search.runs.folder import RunFolder
 from sca_search.study.objective import Objective, work
 from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
@@ -29,8 +26,6 @@ from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
 STRENGTHS = (STRENGTH[0], 30.0, STRENGTH[1])
-# When weights start to be pinned with several strengths: at the latest value that is searched, or never.
-PINNINGS = {"as searched": 0.9, "no pinning": 1.0}
 
 
 @dataclass(frozen=True)
@@ -49,20 +44,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    results = [
-        result
-        for seed in range(arguments.seeds)
-        for pinning in PINNINGS
-        for target in TARGETS
-        for result in _results(seed, target, pinning)
-    ]
+    results = [result for seed in range(arguments.seeds) for target in TARGETS for result in _results(seed, target)]
     _report(results, arguments.seeds)
 
 
-def _results(seed: int, target: float, pinning: str) -> list[RoundingResult]:
+def _results(seed: int, target: float) -> list[RoundingResult]:
     spec = resolve(None, {"seed": seed, "target_sparsity": target, "form": "paper", "trials": 1})
-    if PINNINGS[pinning] == 1.0:
-        spec = StudySpec.model_validate(_merged(spec.model_dump(), {"search": {"space": {"hold_from": 1.0}}}))
     task = make_task(spec)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
@@ -74,22 +61,17 @@ def _results(seed: int, target: float, pinning: str) -> list[RoundingResult]:
         first = rows(study)[0]
         error = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
         adjusted = float(first["moved_share"])  # type: ignore[arg-type]
-        found = [RoundingResult(f"{pinning}: first trial, strength 100", target, error, adjusted)]
+        found = [RoundingResult("first trial, strength 100", target, error, adjusted)]
         for strength in STRENGTHS:
-            settled = train_candidate(_with_strength(space, target, strength, PINNINGS[pinning]), task, start)
-            found.append(_result(f"{pinning}: strength {strength:g}", target, settled))
+            settled = train_candidate(_with_strength(space, target, strength), task, start)
+            found.append(_result(f"strength {strength:g}", target, settled))
     print(seed, target, [f"{each.what}: {100 * each.error:.2f}" for each in found], flush=True)
     return found
 
 
-def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    deeper = {key: _merged(table[key], value) for key, value in changes.items() if isinstance(value, dict)}
-    return table | changes | deeper
-
-
-def _with_strength(space: Space, target: float, strength: float, hold_from: float) -> Candidate:
-    """The first guess with a late start of λ and late or no pinning, where sparsity drifts most."""
-    changed = {"strength": strength, "pull_start": 0.3, "hold_from": hold_from}
+def _with_strength(space: Space, target: float, strength: float) -> Candidate:
+    """The first guess with a late start of λ, where sparsity drifts most."""
+    changed = {"strength": strength, "pull_start": 0.3}
     return space.candidate(space.first_guess() | changed, target, seed=12345)
 
 
@@ -108,9 +90,7 @@ def _report(results: list[RoundingResult], seeds: int) -> None:
         "## Sparsity after rounding, in the paper's form\n\n"
         f"{table(headings, cells)}\n\n"
         "Digits; difference between the sparsity after rounding, before the exact step, and the planned one, the "
-        f"maximum of {seeds} seeds. After the first trial, λ starts after 0.3 of the epochs. As searched: weights are "
-        "pinned, those farthest from the threshold first, from 0.9 of the epochs on, the latest value that a study "
-        f"tries; no pinning: no weight is pinned.  \n{provenance()}"
+        f"maximum of {seeds} seeds. After the first trial, λ starts after 0.3 of the epochs.  \n{provenance()}"
     )
     write_section(RESULTS, "achieved sparsity", text)
 

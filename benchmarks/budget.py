@@ -118,7 +118,7 @@ def _random_costs(layers: Sequence[LayerShape], seed: int) -> list[LayerCost]:
 
 
 def _split(layers: tuple[LayerShape, ...], costs: list[LayerCost], limits: tuple[Limit, ...]) -> dict[str, float]:
-    known = weighting_of(layers, least_loss_within(costs, layers, limits).allocation)
+    known = weighting_of(layers, least_loss_within(costs, layers, limits))
     return allocate_within(layers, known, limits)
 
 

@@ -26,7 +26,7 @@ from sca_search.config.schedule import Constant
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
-from sca_search.ternary.control import LayerSchedules
+from sca_search.ternary.methods.sca import LayerSchedules
 from sca_search.ternary.parametrize import parametrize_layers
 from sca_search.training.task import Task, WarmStart
 from sca_search.training.train import train_candidate, train_dense
@@ -209,7 +209,7 @@ def _wdr_steps(task: Task, start: WarmStart, candidate: Candidate) -> tuple[floa
 
 def _step(task: Task, start: WarmStart, candidate: Candidate) -> Callable[[], None]:
     model = task.model_with(start.state)
-    parametrize_layers(model, task.spreads(candidate.spread), candidate.form)
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, candidate.spread), candidate.form)
     control = LayerSchedules(model, candidate)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     images, labels = next(iter(task.data.train.batches(task.batch)))

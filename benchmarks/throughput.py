@@ -111,11 +111,9 @@ class Bench:
         model = self.network.make_model()
         return lambda: fit(model, self.split.batches(self.batch, seed=0), FitPlan(1, RATE))
 
-    def ternary(self, form: Form, *, held: bool = False) -> TimedTask:
-        """The first guess of a study for this form; weights are pinned progressively only if requested."""
+    def ternary(self, form: Form) -> TimedTask:
+        """The first guess of a study for this form."""
         candidate = self.candidate(form)
-        if not held:
-            candidate = candidate.model_copy(update={"hold_from": 1.0})
         model = self.network.make_model()
         data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalise=False)
         method = Sca(model, candidate, Task(data, self.network.make_model, self.network.choices, self.batch))
@@ -258,7 +256,6 @@ def _works(bench: Bench, two_workers: Callable[[], TimedTask]) -> dict[str, Call
         "sharpened": lambda: bench.ternary("sharpened"),
         "bare paper": lambda: bench.bare_ternary("paper"),
         "paper": lambda: bench.ternary("paper"),
-        "held": lambda: bench.ternary("paper", held=True),
         "contiguous": lambda: bench.bare(memory_format=torch.contiguous_format),
         "loader": bench.loaded,
         "unfused": lambda: bench.bare(fused=False),

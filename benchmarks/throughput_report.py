@@ -21,7 +21,6 @@ CHOICES = (
     ("two workers", "two threads", "two workers with one thread", "one worker with two threads"),
     ("bare", "bare sharpened", "dense", "the same ternary, sharpened form"),
     ("bare", "bare paper", "dense", "the same ternary, paper's form"),
-    ("paper", "held", "ours, paper's form", "ours, with progressively pinned weights, as in a search"),
 )
 VARIANTS = {
     *TRAININGS,
@@ -82,8 +81,7 @@ def text_of(speeds: Mapping[str, Speed], setting: str) -> str:
             "otherwise. The bare loop is channels last, from memory, with fused Adam. For a ternary network it "
             "computes the soft weights and, if the form has one, the regularizer with plain torch operations and "
             "constant α, β and λ; ours updates them and keeps α at the quantile. Ours is a complete `fit`, including "
-            "setup. The paper's form is trained as in the paper; a search also pins weights progressively, which the "
-            "bare loop does not do: the last row shows the cost, which the goal excludes.",
+            "setup.",
         ]
     )
 

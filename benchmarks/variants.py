@@ -70,9 +70,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "straight-through, uniform allocation": {"form": "straight-through", "split": {}},
     "straight-through, uniform allocation, no teacher": {"form": "straight-through", "split": {}, "distillation": 0.0},
     "paper's form": {"form": "paper"},
-    "paper's form, no pinning": {"form": "paper", "hold_from": 1.0},
-    "paper's form, no pinning, strength 10": {"form": "paper", "hold_from": 1.0, "strength": 10.0},
-    "paper's form, no pinning, strength 1000": {"form": "paper", "hold_from": 1.0, "strength": 1000.0},
+    "paper's form, strength 10": {"form": "paper", "strength": 10.0},
+    "paper's form, strength 1000": {"form": "paper", "strength": 1000.0},
     "paper's form, late λ": {"form": "paper", "pull_start": 0.5},
 }
 

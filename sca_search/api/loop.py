@@ -31,8 +31,8 @@ from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layer
 from sca_search.models.scales import put_output_scales
 from sca_search.study.space import Space
 from sca_search.ternary import parametrize
-from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.exact import Floor, exact_trits
+from sca_search.ternary.methods.sca import LayerSchedules
 from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
 
 # Adam moves a parameter by about its learning rate per step: that of Θ, relative to its size, in a study's first trial.

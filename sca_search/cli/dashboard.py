@@ -2,6 +2,7 @@
 
 import contextlib
 import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +101,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
         raise RunError(f"{run.path}: feature maps need images, inputs of {data.name} have the shape {data.input_shape}")
     say("comparing the networks")
     networks = (built(spec, data.input, dense, run.path), built(spec, data.input, state, best["folder"]))
-    found = compare_features(*networks, data.val.batches(EVALUATION_BATCH), data.name_of, layers).as_json()
+    found = asdict(compare_features(*networks, data.val.batches(EVALUATION_BATCH), data.name_of, layers))
     write_json_atomic(run.candidate(number) / FEATURES, found)
     return int(row["trial"]), found
 

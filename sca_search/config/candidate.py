@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from sca_search.config.names import SCA
-from sca_search.config.schedule import AlphaSchedule, Fraction, FromPrior, Ramp, Schedule, Tracked, elapsed_fraction
+from sca_search.config.schedule import AlphaSchedule, Fraction, FromPrior, Ramp, Schedule, Tracked
 from sca_search.config.types import EpochFactors
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
@@ -39,8 +39,6 @@ class Candidate(BaseModel):
     layer_alpha: dict[str, AlphaSchedule] = {}
     layer_strength: dict[str, Schedule] = {}
     layer_sharpness: dict[str, Schedule] = {}
-    # Fraction of training after which weights are pinned, those closest to a trit first; 1: none before the end.
-    hold_from: Fraction = 1.0
     learning_rate: PositiveFloat
     latent_learning_rate: PositiveFloat
     learning_rate_steps: EpochFactors = ()  # empty: those of the study, or one-cycle
@@ -51,13 +49,6 @@ class Candidate(BaseModel):
     distillation: Fraction = 0.0
     temperature: PositiveFloat = 2.0
     seed: NonNegativeInt = 0
-
-    def pinned_fraction(self, epoch: float) -> float:
-        """The fraction of weights that are pinned at a (fractional) epoch; it rises cubically, fast at first."""
-        elapsed = elapsed_fraction(epoch, self.epochs)
-        if self.hold_from >= 1.0 or elapsed <= self.hold_from:
-            return 0.0
-        return 1.0 - (1.0 - (elapsed - self.hold_from) / (1.0 - self.hold_from)) ** 3
 
     def sparsity_of(self, layer: str) -> float:
         return self.split.get(layer, self.sparsity)

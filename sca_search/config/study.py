@@ -165,9 +165,6 @@ class SpaceSpec(Table):
     )
     pull_start: t.Range[t.FractionBelowOne] = _key((0.0, 0.6), "Fraction of training at which λ starts.")
     growth: t.Growths = _key(("linear", "exponential", "step"), "How λ grows from its start to its final strength.")
-    hold_from: t.Range[Fraction] = _key(
-        (0.3, 0.9), "Form paper: fraction of training after which weights are pinned to their rounded value; 1: never."
-    )
     sharpness: t.PositiveRange = _key((100.0, 10000.0), "Form sharpened: β at the end.")
     sharpness_first: t.PositiveRange = _key((1.0, 100.0), "Form sharpened: β at the start.")
     sharpness_start: t.Range[t.EarlyFraction] = _key(

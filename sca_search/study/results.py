@@ -240,7 +240,7 @@ def _with_test(context: "StudyContext", summary: dict[str, Any], stop: StopToken
     if task.data.input.is_image:
         validation = task.data.val.batches(EVALUATION_BATCH)
         features = compare_features(*networks, validation, task.data.name_of, task.ternary_layers)
-        write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, features.as_json())
+        write_json_atomic(run.candidate(chosen["candidate"]) / FEATURES, dataclasses.asdict(features))
     test = task.data.read_test()
     dense, ours = (task.score(network, until_stopped(test.batches(EVALUATION_BATCH), stop)) for network in networks)
     tested = {"test_metric": ours.accuracy, "test_images": len(test)}

@@ -244,7 +244,7 @@ def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmSt
 def _first_latents(spec: StudySpec, task: Task, model: nn.Module) -> tuple[float, Mapping[str, Tensor]]:
     """The spread of the first trial, and the latents of a network with it."""
     spread = Space(spec).first_guess()["spread"]
-    parametrize_layers(model, task.spreads(spread))
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, spread))
     return spread, latents(model)
 
 

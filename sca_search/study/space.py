@@ -38,7 +38,7 @@ STEP = 50.0
 LAYERS_ON_THEIR_OWN = 6
 # Prefixes of the values per group of layers, relative to the others: density, strength of the regularizer, sharpness.
 DENSITY, PULL, SHARP = "density.", "pull.", "sharp."
-_EVEN = ("pull_start", "hold_from", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
+_EVEN = ("pull_start", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,7 @@ class Space:
         values["spread"] = space.spread
         if self.has_pull:
             values |= {"strength": space.strength or STRENGTH, "pull_start": space.pull_start}
-        if form == "paper":
-            values["hold_from"] = space.hold_from
-        else:
+        if form != "paper":
             values["rise"] = space.rise
         if form == "sharpened":
             values |= {
@@ -114,7 +112,6 @@ class Space:
         strength, form = METHODS[self.spec.search.method].strength, self.spec.search.form
         known = {
             "strength": strength[2] if strength is not None else 100.0 if form == "paper" else 0.001,
-            "hold_from": 0.5,
             # Sharp from the start with a wide gradient, and all zeros from the start. At 0.99 on MNIST this had a lower
             # validation loss than slowly rising β and sparsity with the true gradient; in a few trainings, and not on
             # the digits.
@@ -209,7 +206,6 @@ class Space:
             spread=values.get("spread", START_SPREAD),
             alpha=alpha,
             exact=spec.plans_sparsity,
-            hold_from=values.get("hold_from", 1.0),
             strength=self._strength(values, 0.0),
             layer_strength=self._of_layers(PULL, values, lambda own: self._strength(values, own)),
             sharpness=_sharpness(values, 0.0),
@@ -261,7 +257,7 @@ class Space:
 def _spared(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
-    return allocation.least_loss_within(costs, layers, limits).allocation
+    return allocation.least_loss_within(costs, layers, limits)
 
 
 def _sharpness(values: Values, own: float) -> Schedule:

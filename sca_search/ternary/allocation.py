@@ -81,25 +81,21 @@ class Limit:
         return self.amount(densities) <= self.most
 
 
-@dataclass(frozen=True)
-class LeastLoss:
-    """An allocation with its predicted loss, and the relative gap to the best possible."""
-
-    allocation: dict[str, float]
-    loss: float
-    gap: float
-
-
 def allocate(layers: Sequence[LayerShape], weighting: Mapping[str, float], sparsity: float) -> dict[str, float]:
     """The sparsity per layer: dₗ = clip(c · exp wₗ, floor, 1) with the c that gives the total sparsity."""
-    _check_sparsity(layers, sparsity)
-    nonzeros = (1.0 - sparsity) * sum(layer.weights for layer in layers)
+    weights, floors = sum(layer.weights for layer in layers), _floors(layers)
+    nonzeros = (1.0 - sparsity) * weights
+    if nonzeros < floors - 0.5:  # half a weight is rounding
+        raise SpecError(
+            f"a sparsity of {sparsity:g} leaves {nonzeros:.0f} of {weights} weights, fewer than the "
+            f"{floors} of the layers' floors: the highest possible is {1.0 - floors / weights:.5f}"
+        )
 
     def too_few(densities: Mapping[str, float]) -> bool:
         return math.fsum(layer.weights * densities[layer.name] for layer in layers) < nonzeros
 
     _, enough = _turning_point(layers, weighting, too_few)
-    return _sparsities(_densities(layers, weighting, enough))
+    return {name: 1.0 - density for name, density in _densities(layers, weighting, enough).items()}
 
 
 def allocate_within(
@@ -109,9 +105,9 @@ def allocate_within(
     check_limits(layers, limits)
     full = {layer.name: 1.0 for layer in layers}
     if all(limit.holds(full) for limit in limits):
-        return _sparsities(full)
+        return dict.fromkeys(full, 0.0)
     most, _ = _turning_point(layers, weighting, lambda densities: all(limit.holds(densities) for limit in limits))
-    return _sparsities(_densities(layers, weighting, most))
+    return {name: 1.0 - density for name, density in _densities(layers, weighting, most).items()}
 
 
 def check_limits(layers: Sequence[LayerShape], limits: Sequence[Limit]) -> None:
@@ -186,18 +182,13 @@ def _densities(layers: Sequence[LayerShape], weighting: Mapping[str, float], log
     }
 
 
-def _sparsities(densities: Mapping[str, float]) -> dict[str, float]:
-    return {name: 1.0 - density for name, density in densities.items()}
-
-
 def _turning_point(
     layers: Sequence[LayerShape], weighting: Mapping[str, float], before: Callable[[Mapping[str, float]], bool]
 ) -> tuple[float, float]:
     """ln c by bisection: the adjacent numbers at which `before` last holds and first fails as densities grow."""
-    largest = max(weighting[layer.name] for layer in layers)
-    smallest = min(weighting[layer.name] for layer in layers)
-    low = -largest - 60.0  # densities of 1e-26: every layer at its floor
-    high = -smallest  # every layer full
+    weights = [weighting[layer.name] for layer in layers]
+    low = -max(weights) - 60.0  # densities of 1e-26: every layer at its floor
+    high = -min(weights)  # every layer full
     for _ in range(200):  # far beyond the 60 of double precision; stops when nothing lies between
         middle = (low + high) / 2
         if middle in {low, high}:
@@ -208,15 +199,6 @@ def _turning_point(
 
 def _floors(layers: Sequence[LayerShape]) -> int:
     return sum(min(layer.least_nonzeros, layer.weights) for layer in layers)
-
-
-def _check_sparsity(layers: Sequence[LayerShape], sparsity: float) -> None:
-    total, floors = sum(layer.weights for layer in layers), _floors(layers)
-    if (1.0 - sparsity) * total < floors - 0.5:  # half a weight is rounding
-        raise SpecError(
-            f"a sparsity of {sparsity:g} leaves {(1.0 - sparsity) * total:.0f} of {total} weights, fewer than the "
-            f"{floors} of the layers' floors: the highest possible is {1.0 - floors / total:.5f}"
-        )
 
 
 def least_loss_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape], sparsity: float) -> dict[str, float]:
@@ -240,12 +222,17 @@ def least_loss_weighting(costs: Sequence[LayerCost], layers: Sequence[LayerShape
     return weighting_of(layers, {layer.name: allocated[layer.name] / layer.weights for layer in layers})
 
 
-def least_loss_within(costs: Sequence[LayerCost], layers: Sequence[LayerShape], limits: Sequence[Limit]) -> LeastLoss:
-    """One of a grid of densities for each layer, such that all limits hold and the sum of losses is least."""
+def least_loss_within(
+    costs: Sequence[LayerCost], layers: Sequence[LayerShape], limits: Sequence[Limit]
+) -> dict[str, float]:
+    """The sparsity per layer with the least sum of losses within all limits, of a grid of densities for each layer."""
     check_limits(layers, limits)
     weights = sum(layer.weights for layer in layers)
     choices = {layer.name: np.geomspace(1.0, _least_density(layer), _CHOICES) for layer in layers}
-    losses = [_loss_at(layer, costs, layer.weights / weights, choices[layer.name]) for layer in layers]
+    losses = []
+    for layer in layers:
+        depths, loss = _loss_curve(layer, costs, layer.weights / weights)
+        losses.append(loss(np.clip(-np.log(choices[layer.name]), depths[0], depths[-1])))
     amounts = [[limit.of_layer(name, float(each)) for name in choices for each in choices[name]] for limit in limits]
     one_each = np.kron(np.eye(len(layers)), np.ones(_CHOICES))
     solved = milp(
@@ -259,8 +246,7 @@ def least_loss_within(costs: Sequence[LayerCost], layers: Sequence[LayerShape], 
         options={"mip_rel_gap": _GAP, "time_limit": _SECONDS},
     )
     picked = np.reshape(solved.x, (len(layers), _CHOICES)).argmax(axis=1)
-    allocation = {name: 1.0 - float(choices[name][index]) for name, index in zip(choices, picked, strict=True)}
-    return LeastLoss(allocation, float(solved.fun), float(solved.mip_gap))
+    return {name: 1.0 - float(choices[name][index]) for name, index in zip(choices, picked, strict=True)}
 
 
 def _least_density(layer: LayerShape) -> float:
@@ -278,12 +264,6 @@ def _loss_curve(layer: LayerShape, costs: Sequence[LayerCost], fraction: float) 
     depths = -np.log(densities)
     # Where nothing is lost, or only noise is measured, the uniform allocation should result.
     return depths, PchipInterpolator(depths, losses + _EVENNESS * fraction / densities)
-
-
-def _loss_at(layer: LayerShape, costs: Sequence[LayerCost], fraction: float, densities: Curve) -> Curve:
-    depths, loss = _loss_curve(layer, costs, fraction)
-    found: Curve = loss(np.clip(-np.log(densities), depths[0], depths[-1]))
-    return found
 
 
 def _pieces(layer: LayerShape, costs: Sequence[LayerCost], fraction: float) -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from sca_search.ternary.parametrize import nearest_trits, signs
+from sca_search.ternary.parametrize import signs
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,10 @@ class Floor:
 
 @dataclass(frozen=True)
 class ExactTrits:
-    """The trits, how many weights crossed the border for them, and the layers without a non-zero."""
+    """The trits, and how many weights crossed the border for them."""
 
     trits: dict[str, Tensor]
     adjusted: int
-    dead_layers: tuple[str, ...]
 
     @property
     def adjusted_fraction(self) -> float:
@@ -61,17 +60,7 @@ def exact_trits(
         name: torch.where(layer_zero.view_as(latents[name]), 0.0, signs(latents[name]))
         for name, layer_zero in zip(names, torch.split(is_zero, sizes), strict=True)
     }
-    return ExactTrits(trits, adjusted, _dead(trits))
-
-
-def rounded_trits(softs: Mapping[str, Tensor]) -> ExactTrits:
-    """Trits by rounding alone, with whatever number of zeros results."""
-    trits = {name: nearest_trits(soft) for name, soft in softs.items()}
-    return ExactTrits(trits, 0, _dead(trits))
-
-
-def _dead(trits: Mapping[str, Tensor]) -> tuple[str, ...]:
-    return tuple(name for name, layer in trits.items() if not layer.any())
+    return ExactTrits(trits, adjusted)
 
 
 def _margin(latent: Tensor, threshold: float) -> Tensor:
@@ -102,14 +91,12 @@ def _protected(magnitudes: Mapping[str, Tensor], transposed: Mapping[str, int], 
     At most `budget`, the number of non-zeros: where they do not all fit, layers take precedence over channels.
     """
     flat = torch.cat([layer.flatten() for layer in magnitudes.values()])
-    marked = [_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()]
-    both = torch.cat(marked)
+    both = torch.cat([_with_channels(layer, floor, transposed.get(name, 0)) for name, layer in magnitudes.items()])
     if int(both.sum()) <= budget:
         return both
     layers = torch.cat([_largest(layer.reshape(1, -1), floor.per_layer) for layer in magnitudes.values()])
-    rank = torch.where(both | layers, flat, -torch.inf)
     if int(layers.sum()) <= budget:
-        rank = torch.where(layers, torch.inf, rank)
+        rank = torch.where(layers, torch.inf, torch.where(both, flat, -torch.inf))
     else:
         rank = torch.where(layers, flat, -torch.inf)
     return torch.zeros_like(both).index_fill(0, rank.topk(max(0, budget)).indices, True)

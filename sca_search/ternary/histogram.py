@@ -44,11 +44,8 @@ def snapshot(epoch: int, trained: list[Tensor], used: list[Tensor], alphas: dict
     return Snapshot(epoch, _counts(trained), _counts(used), alphas)
 
 
-def _counts(layers: Any) -> tuple[int, ...]:
-    counted = [torch.histc(_inside(layer), bins=BINS, min=-1.0, max=1.0) for layer in layers]
+def _counts(layers: list[Tensor]) -> tuple[int, ...]:
+    # In the straight-through form ±1 may be one rounding error larger, and would not be counted.
+    inside = [layer.float().clamp(-1.0, 1.0) for layer in layers]
+    counted = [torch.histc(layer, bins=BINS, min=-1.0, max=1.0) for layer in inside]
     return tuple(int(count) for count in torch.stack(counted).sum(0))
-
-
-def _inside(layer: Tensor) -> Tensor:
-    """In the straight-through form ±1 may be one rounding error larger, and would not be counted."""
-    return layer.float().clamp(-1.0, 1.0)

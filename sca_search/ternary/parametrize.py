@@ -26,7 +26,7 @@ from all three trits. Rounding gives the nearest trit.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Form
-from sca_search.models.scales import absorb_scale
+from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
 
 # |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
@@ -54,14 +54,11 @@ def soft_weight(latent: Tensor, sharpness: float = 1.0, threshold: float = 0.0) 
     return torch.sigmoid(scaled - shift) - torch.sigmoid(-scaled - shift)
 
 
-def widened(latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
-    """W at one sharpness with the gradient of another, lower one, which reaches weights farther from the border."""
-    soft: Tensor = _Widened.apply(latent, sharpness, gradient_sharpness, threshold)  # type: ignore[no-untyped-call]
-    return soft
+class Widened(torch.autograd.Function):
+    """W at one sharpness with the gradient of another, lower one, which reaches weights farther from the border.
 
-
-class _Widened(torch.autograd.Function):
-    """Computes each sharpness in its own pass, in place: a third less time than both in the forward pass."""
+    Computes each sharpness in its own pass, in place: a third less time than both in the forward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, latent: Tensor, sharpness: float, gradient_sharpness: float, threshold: float) -> Tensor:
@@ -89,25 +86,14 @@ def _logistics(latent: Tensor, sharpness: float, threshold: float) -> tuple[Tens
     return upper, scaled.neg_().sub_(shift).sigmoid_()
 
 
-def straight_through(latent: Tensor, threshold: float) -> Tensor:
-    """Trits of Θ at a threshold, with 1 as the estimate of ∂W/∂θ."""
-    return latent + (trits_at(latent.detach(), threshold) - latent).detach()
+def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
+    """`value` in the forward pass, the gradient of `surrogate` in the backward pass."""
+    return surrogate + (value - surrogate).detach()
 
 
-def trits_at(latent: Tensor, threshold: float) -> Tensor:
+def trits_at(latent: Tensor, threshold: Tensor | float) -> Tensor:
     """The sign where |Θ| exceeds a threshold, else 0; `torch.where` would take ten times as long."""
-    return F.hardshrink(latent, threshold).sign_()
-
-
-def pinned(latent: Tensor, soft: Tensor, below: float, above: float) -> Tensor:
-    """W with magnitudes of Θ less than `below` pinned at 0 and more than `above` at ±1, both without a gradient.
-
-    As an exact product and sum, which is as fast: W·1 + 0 where W is free, W·0 + trit where it is pinned.
-    """
-    trits = trits_at(latent, above)
-    free = latent.abs().ge_(below)
-    free.addcmul_(free, trits.abs(), value=-1.0)
-    return torch.addcmul(trits, soft, free)
+    return F.hardshrink(latent, float(threshold)).sign_()
 
 
 def threshold_of_alpha(alpha: float) -> float:
@@ -148,12 +134,17 @@ def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
     return weight * (spread / root_mean_square) if root_mean_square > 0 else weight.clone()
 
 
-def lost_scale(weight: Tensor, spread: float | None) -> float:
-    """The factor from Θ to the dense weight; 1 where that is all zeros, or was not rescaled."""
-    if spread is None:
-        return 1.0
-    root_mean_square = float(weight.square().mean().sqrt())
-    return root_mean_square / spread if root_mean_square > 0 else 1.0
+@torch.no_grad()  # registering calls the parametrization once; with gradients it would store that soft weight
+def put_parametrization(layer: nn.Module, parametrization: nn.Module) -> list[nn.Parameter]:
+    """Add a parametrization with a `spread` to a layer's weight, in place; its latents.
+
+    An output scale is multiplied by the factor from Θ to the dense weight, unless that is all zeros or not rescaled.
+    """
+    root_mean_square = float(cast(Tensor, layer.weight).square().mean().sqrt())
+    if parametrization.spread is not None and root_mean_square > 0:
+        absorb_scale(layer, root_mean_square / cast(float, parametrization.spread))
+    parametrize.register_parametrization(layer, "weight", parametrization)
+    return list(layer.parametrizations.weight.parameters(recurse=False))  # type: ignore[union-attr]
 
 
 class TernaryWeight(nn.Module):
@@ -170,9 +161,6 @@ class TernaryWeight(nn.Module):
         self.wdr_strength = 0.0
         self.sharpness = 1.0
         self.gradient_sharpness = math.inf  # maximum β of the gradient
-        # Gradual pinning: weights below and above these magnitudes are trits already, and have no gradient.
-        self.pinned_below = 0.0
-        self.pinned_above = math.inf
         self.rounding = False
         # For the user's own training loop: the layer's sparsity at the end, and whether Θ contains the final trits.
         self.planned_sparsity: float | None = None
@@ -189,18 +177,13 @@ class TernaryWeight(nn.Module):
         if self.fixed:
             return latent.detach()
         if self.form == "straight-through":
-            return straight_through(latent, self.threshold)
-        soft = self._soft_of(latent)
-        if self.pinned_below == 0.0 and self.pinned_above == math.inf:
-            return soft
-        return pinned(latent.detach(), soft, self.pinned_below, self.pinned_above)
-
-    def _soft_of(self, latent: Tensor) -> Tensor:
+            return straight_through(trits_at(latent.detach(), self.threshold), latent)
         if self.form == "no-tanh":
             return latent
         if self.gradient_sharpness >= self.sharpness or not torch.is_grad_enabled():
             return soft_weight(latent, self.sharpness, self.threshold)
-        return widened(latent, self.sharpness, self.gradient_sharpness, self.threshold)
+        soft: Tensor = Widened.apply(latent, self.sharpness, self.gradient_sharpness, self.threshold)  # type: ignore[no-untyped-call]
+        return soft
 
     def forward(self, latent: Tensor) -> Tensor:
         soft = self.soft(latent)
@@ -255,11 +238,7 @@ class ZeroCount:
 def parametrize_layers(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
     """Add the parametrization to the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
-        layer = model.get_submodule(name)
-        # Registering calls the parametrization once; with gradients it would store that soft weight.
-        with torch.no_grad():
-            absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
-            parametrize.register_parametrization(layer, "weight", TernaryWeight(form, spread))
+        put_parametrization(model.get_submodule(name), TernaryWeight(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:
@@ -278,14 +257,9 @@ def latents(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: modules[name].parametrizations.weight.original for name in ternary_weights(model)}
 
 
-def rounded(model: nn.Module) -> AbstractContextManager[None]:
-    """Inside the block, the network computes with its soft weights rounded to trits."""
-    return rounding(ternary_weights(model).values())
-
-
 @contextmanager
 def rounding(weights: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside the block, these parametrizations round."""
+    """Inside the block, these parametrizations round, and the network computes with trits."""
     before = {weight: cast(bool, weight.rounding) for weight in weights}
     for weight in before:
         weight.rounding = True  # type: ignore[assignment]
@@ -318,13 +292,9 @@ def nearest_trits_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: nearest_trits(soft) for name, soft in soft_weights(model).items()}
 
 
-@torch.no_grad()
 def bake_trits(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Replace the parametrization by plain, frozen weights in {-1, 0, 1}, in place; default: the nearest trits."""
-    for name, layer_trits in (nearest_trits_of(model) if trits is None else trits).items():
-        layer = model.get_submodule(name)
-        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
-        weight = cast(nn.Parameter, layer.weight)
-        weight.copy_(layer_trits)
-        weight.requires_grad_(False)
-    return model
+    final = nearest_trits_of(model) if trits is None else trits
+    for name in final:
+        parametrize.remove_parametrizations(model.get_submodule(name), "weight", leave_parametrized=False)
+    return put_trits(model, {name: ScaledTrits(of_layer) for name, of_layer in final.items()})

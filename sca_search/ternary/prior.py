@@ -40,16 +40,10 @@ def border(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
         return math.inf
     # In memory order, for any layout: a quantile does not depend on it, and nothing is copied.
     magnitudes = latent.detach().abs().cpu().numpy().ravel(order="K")
-    below, above = _neighbours(magnitudes, zeros, near)
-    return (below + above) / 2.0
-
-
-def _neighbours(magnitudes: NDArray[np.float32], rank: int, near: float) -> tuple[float, float]:
-    """The last magnitude below a rank, and the first from it on."""
-    some, place = _around(magnitudes, rank, near)
+    some, place = _around(magnitudes, zeros, near)
     # A selection, not torch.quantile, which is limited to 16 M values; numpy's finds both neighbours at once.
     below, above = np.partition(some, (place - 1, place))[place - 1 : place + 1]
-    return float(below), float(above)
+    return (float(below) + float(above)) / 2.0
 
 
 def _around(magnitudes: NDArray[np.float32], rank: int, near: float) -> tuple[NDArray[np.float32], int]:

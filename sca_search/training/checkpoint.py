@@ -24,18 +24,9 @@ from sca_search.system.files import save_tensors
 FORMAT = "sca-search/checkpoint"
 VERSION = "2"
 _GROUPS = ("model", "memory", "random")
-# The errors that an invalid or damaged file may raise.
-_UNREADABLE = (
-    OSError,
-    SafetensorError,
-    KeyError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,  # torch, about shapes and types
-)
+_FACTS = ("epoch", "unit", "alphas", "history", "snapshots")
+# The errors that an invalid or damaged file may raise; RuntimeError: of torch, about shapes and types, and recursion.
+_UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -56,15 +47,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write the file atomically."""
     groups = {"model": checkpoint.model, "memory": checkpoint.memory, "random": {"torch": checkpoint.random}}
     tensors = {f"{group}/{name}": value for group in _GROUPS for name, value in groups[group].items()}
-    facts = {
-        "epoch": checkpoint.epoch,
-        "unit": checkpoint.unit,
-        "alphas": checkpoint.alphas,
-        "history": checkpoint.history,
-        "snapshots": checkpoint.snapshots,
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(facts)
+    text = json.dumps({name: getattr(checkpoint, name) for name in _FACTS})
     metadata = {"format": FORMAT, "version": VERSION, "facts": text, "digest": _digest(tensors, text)}
     save_tensors(path, tensors, metadata)
 

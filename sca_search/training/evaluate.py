@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sca_search.config.references import user_code_errors
 from sca_search.system.memory import oom_as_limit_error, trim_heap
-from sca_search.training.losses import PlainLoss, cross_entropy
+from sca_search.training.losses import PlainLoss
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def score(
     model: nn.Module,
     batches: "Iterable[Batch]",
     metric: Metric = ACCURACY_METRIC,
-    loss: PlainLoss = cross_entropy,
+    loss: PlainLoss = F.cross_entropy,
     *,
     with_error: bool = False,
 ) -> Score:

@@ -10,9 +10,7 @@ rotation and scale, near 0 if they are unrelated.
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +60,6 @@ class Features:
     compared: int  # number of images for CKA
     layers: tuple[LayerFeatures, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @torch.no_grad()
 def compare_features(
@@ -77,67 +72,47 @@ def compare_features(
 ) -> Features:
     """Compare both networks on the first images of a split."""
     images, labels = _first(batches, CKA_IMAGES)
-    shown = _shown_layers(dense, images)
-    names = [name for _, name in shown]
-    images = images[: _affordable(activations(dense, images[:1], names), memory_bytes)]
-    found = [activations(network, images, names) for network in (dense, ternary)]
+    executed = [layer.name for layer in weight_layers(dense, images.shape[1:]) if layer.executed]
+    step = 1 if len(executed) <= MAX_LAYERS_SHOWN else 2
+    names = executed[::step]
+    values = sum(activation.numel() for activation in activations(dense, images[:1], names).values())
+    images = images[: max(MIN_IMAGES, memory_bytes // (2 * 4 * values))]  # those of both networks, as float32
+    ones, others = (activations(network, images, names) for network in (dense, ternary))
     layers = tuple(
         LayerFeatures(
             name,
-            number,
+            1 + step * index,
             name in ternary_layers,
-            linear_cka(found[0][name], found[1][name]),
-            _mean_maps(found[0][name]),
-            _mean_maps(found[1][name]),
+            linear_cka(ones[name], others[name]),
+            _mean_maps(ones[name]),
+            _mean_maps(others[name]),
         )
-        for number, name in shown
+        for index, name in enumerate(names)
     )
     named = tuple(name_of(label) for label in labels[:SHOWN_IMAGES])
     return Features(_maps(images[:SHOWN_IMAGES].mean(1)), named, len(images), layers)
 
 
-def _shown_layers(network: nn.Module, images: Tensor) -> list[tuple[int, str]]:
-    """The weight layers to show, with their numbers in order of execution, from 1."""
-    names = [layer.name for layer in weight_layers(network, images.shape[1:]) if layer.executed]
-    return [(number, name) for number, name in enumerate(names, 1) if len(names) <= MAX_LAYERS_SHOWN or number % 2]
-
-
-def _affordable(of_one_image: dict[str, Tensor], memory_bytes: int) -> int:
-    """Number of images whose activations fit into memory twice, as float32."""
-    values = sum(activation.numel() for activation in of_one_image.values())
-    return max(MIN_IMAGES, memory_bytes // (2 * 4 * values))
-
-
 def linear_cka(one: Tensor, other: Tensor) -> float:
     """Similarity of the activations of two layers for the same images; 0 if one of them is constant."""
-    grams = [_centred_gram(activation) for activation in (one, other)]
+    centred = [flat - flat.mean(0) for flat in (one.flatten(1).double(), other.flatten(1).double())]
+    grams = [flat @ flat.T for flat in centred]  # X Xᵀ, images by images
     norm = grams[0].norm() * grams[1].norm()
     return float((grams[0] * grams[1]).sum() / norm) if norm > 0 else 0.0
-
-
-def _centred_gram(activation: Tensor) -> Tensor:
-    """X Xᵀ of the centred activations, images by images."""
-    flat = activation.flatten(1).double()
-    flat = flat - flat.mean(0)
-    return flat @ flat.T
 
 
 def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
     """Output of each layer, after its normalisation if it has one: before it, trits have no scale."""
     modules = dict(network.named_modules())
     found: dict[str, Tensor] = {}
-    owner: dict[int, str] = {}
-
-    def store(name: str, output: Tensor) -> None:
-        found[name] = output
-        owner[id(output)] = name
 
     def follow(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if (name := owner.get(id(inputs[0]))) is not None and found[name] is inputs[0]:
+        for name in [name for name, known in found.items() if known is inputs[0]]:
             found[name] = output.clone()  # an in-place ReLU would change it
 
     hooks = [
-        modules[name].register_forward_hook(lambda *arguments, name=name: store(name, arguments[2])) for name in names
+        modules[name].register_forward_hook(lambda _module, _inputs, output, name=name: found.update({name: output}))
+        for name in names
     ]
     hooks += [module.register_forward_hook(follow) for module in modules.values() if isinstance(module, NORMALISATIONS)]
     try:
@@ -149,10 +124,10 @@ def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dic
 
 
 def _first(batches: Iterable[Batch], count: int) -> tuple[Tensor, Tensor]:
-    parts: list[tuple[Tensor, Tensor]] = []
-    for images, labels, *_ in islice(batches, count):
-        parts.append((images, labels))
-        if sum(len(each) for each, _ in parts) >= count:
+    parts: list[tuple[Tensor, ...]] = []
+    for batch in batches:
+        parts.append(batch[:2])
+        if sum(len(images) for images, _ in parts) >= count:
             break
     images, labels = (torch.cat(part)[:count] for part in zip(*parts, strict=True))
     return images, labels

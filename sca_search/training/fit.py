@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sca_search.config.schedule import Steps
 from sca_search.data import Batch, Batches
@@ -21,7 +22,7 @@ from sca_search.system.memory import trim_heap
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods import Method
-from sca_search.training.losses import TaskLoss, cross_entropy
+from sca_search.training.losses import TaskLoss
 
 patch_torchvision()  # which Lightning imports
 import pytorch_lightning as lightning  # noqa: E402
@@ -184,29 +185,22 @@ def read_state(optimizer: torch.optim.Optimizer) -> OptimizerState:
 def restore_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
     """Restore what `read_state` returned; CheckpointError where it does not fit the parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    rule = "a checkpoint's optimizer state must"
     for key, value in state.items():
         number, _, name = key.partition(".")
         if not number.isdecimal() or int(number) >= len(parameters):
-            raise CheckpointError(
-                f"a checkpoint's optimizer state must be of this network's {len(parameters)} parameters, got {key!r}"
-            )
+            raise CheckpointError(f"{rule} be of this network's {len(parameters)} parameters, got {key!r}")
         parameter = parameters[int(number)]
         expected = torch.zeros(()) if name == "step" else parameter
         if name not in _ADAM_STATE or (value.shape, value.dtype) != (expected.shape, expected.dtype):
-            raise CheckpointError(
-                f"a checkpoint's optimizer state must fit this network's parameters, {key!r} does not"
-            )
-        optimizer.state[parameter][name] = _in_layout_of(parameter, value)
+            raise CheckpointError(f"{rule} fit this network's parameters, {key!r} does not")
+        # The fused optimizer assumes the parameter's memory layout.
+        optimizer.state[parameter][name] = torch.empty_like(expected).copy_(value)
     for entries in optimizer.state.values():
         if entries.keys() != _ADAM_STATE:
             raise CheckpointError(
                 f"a checkpoint's optimizer state of a parameter must be complete, got only {', '.join(sorted(entries))}"
             )
-
-
-def _in_layout_of(parameter: Tensor, value: Tensor) -> Tensor:
-    """A copy with the parameter's memory layout, which the fused optimizer assumes."""
-    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.clone()
 
 
 def parameter_groups(
@@ -267,12 +261,12 @@ def layout(model: nn.Module) -> torch.memory_format:
 
 def make_trainer(settings: Mapping[str, Any], **ours: Any) -> lightning.Trainer:
     """Lightning's Trainer with a user's settings; SpecError where it rejects them."""
-    usual: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+    usual = {"accelerator": "auto", "devices": 1, **settings}
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trainer = lightning.Trainer(**(usual | dict(settings)), **quiet, enable_model_summary=False, **ours)
+            trainer = lightning.Trainer(**usual, **quiet, enable_model_summary=False, **ours)
         except (MisconfigurationException, ArithmeticError, ValueError, TypeError, ImportError, RuntimeError) as error:
             sentence = " ".join(str(error).split())
             raise SpecError(f"[trainer]: Lightning rejects these settings: {sentence}") from error
@@ -292,7 +286,7 @@ def fit(
     after_epoch: AfterEpoch = lambda _epoch, _state: None,
     stop: StopToken = NEVER,
     method: Method | None = None,
-    loss: TaskLoss = cross_entropy,
+    loss: TaskLoss = F.cross_entropy,
 ) -> OptimizerState:
     """Train a network in place and return the optimizer's state. Raises DivergenceError or StopRequestedError."""
     epochs = (plan.epochs if plan.last_epoch is None else plan.last_epoch) - plan.first_epoch

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +11,9 @@ from torch import Tensor
 
 from sca_search.config.metrics import ACCURACY, METRIC_TABLE, accuracy
 from sca_search.config.names import METRICS, short_name
-from sca_search.config.references import USER_ERRORS, describe_error, is_reference, load_object
+from sca_search.config.references import USER_ERRORS, describe_error
 from sca_search.errors import CodeError, DivergenceError, SpecError
+from sca_search.training.losses import named_function
 
 if TYPE_CHECKING:
     from sca_search.data import DataSet
@@ -37,11 +37,8 @@ class Metric:
             value = self.measure(outputs, targets)
         except USER_ERRORS as error:
             raise CodeError(f"the metric {self.name} failed with {describe_error(error)}") from error
-        return self._number(value, outputs)
-
-    def _number(self, value: object, outputs: Tensor) -> float:
         try:
-            number = float(value)  # type: ignore[arg-type]  # raises where it is not a number
+            number = float(value)  # raises where it is not a number
         except (TypeError, ValueError, RuntimeError):
             kind = type(value).__name__
             raise CodeError(f"the metric {self.name} must return one finite number, got a {kind}") from None
@@ -74,29 +71,11 @@ ACCURACY_METRIC = Metric(ACCURACY, accuracy)
 
 def metric_of(metric: str | Measure | None, data: "DataSet") -> Metric:
     """The metric of that name, or the user's function or a reference to it; default: that of the data's kind."""
-    known = METRICS[data.kind]
-    name = metric if isinstance(metric, str | None) else getattr(metric, "__name__", type(metric).__name__)
-    if not isinstance(metric, str | None):
-        measure: Measure = metric
-    elif metric is not None and is_reference(metric):
-        function = load_object(metric, "the metric")
-        if not callable(function):
-            raise SpecError(f"the metric {metric} must be a function of (outputs, targets), got {function!r}")
-        measure = function
-    elif metric is None or metric in known:
-        measure = METRIC_TABLE[metric or known[0]].measure
-    else:
-        raise SpecError(
-            f"the metric {metric} is not for targets that are {data.kind}, as those of {data.name}: "
-            f"known are {', '.join(known)}"
-        )
-    return Metric(
-        short_name(name or known[0]), partial(_in_units, measure, data) if data.input.is_standardised else measure
-    )
-
-
-def _in_units(measure: Measure, data: "DataSet", outputs: Tensor, targets: Tensor) -> float:
-    return measure(data.in_units(outputs), data.in_units(targets))
+    name, function = named_function("metric", metric, METRICS[data.kind], data)
+    measure: Measure = METRIC_TABLE[name].measure if function is None else function
+    if not data.input.is_standardised:
+        return Metric(short_name(name), measure)
+    return Metric(short_name(name), lambda outputs, targets: measure(data.in_units(outputs), data.in_units(targets)))
 
 
 def try_metric(metric: Metric, data: "DataSet") -> None:

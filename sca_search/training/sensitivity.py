@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-import torch
 from torch import Tensor, nn
 
 from sca_search.ternary.allocation import LayerCost
+from sca_search.ternary.parametrize import trits_at
 from sca_search.ternary.prior import border
 from sca_search.training.evaluate import EVALUATION_BATCH, Score, reestimate_normalisation
 from sca_search.training.fit import layout
@@ -44,7 +44,10 @@ def measure_sensitivity(
     costs = []
     for number, layer in enumerate(layers, start=1):
         for sparsity in (sparsity for sparsity in grid if sparsity <= 1.0 - layer.least_density):
-            rounded = _score(task, _with_trits(task.model_with(start.state), layer.name, sparsity), batches)
+            model = task.model_with(start.state)
+            weight = model.get_parameter(f"{layer.name}.weight").data
+            weight.copy_(scaled_trits(weight, sparsity))
+            rounded = _score(task, model, batches)
             cost = LayerCost(layer.name, sparsity, rounded.loss - dense.loss, dense.accuracy - rounded.accuracy)
             costs.append(cost)
         on_layer(number, len(layers))
@@ -59,19 +62,10 @@ def _score(task: Task, model: nn.Module, batches: int) -> Score:
     return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), batches))
 
 
-def _with_trits(model: nn.Module, layer: str, sparsity: float) -> nn.Module:
-    weight = model.get_submodule(layer).weight
-    assert isinstance(weight, nn.Parameter)
-    with torch.no_grad():
-        weight.copy_(scaled_trits(weight, sparsity))
-    return model
-
-
 def scaled_trits(weight: Tensor, sparsity: float) -> Tensor:
     """Trits of a dense weight at a sparsity, times the mean magnitude of the non-zeros.
 
     Before a normalisation the factor changes nothing; elsewhere it preserves the magnitude of the layer's output.
     """
-    nonzero = weight.abs() > border(weight, sparsity)
-    scale = weight.abs()[nonzero].mean() if bool(nonzero.any()) else torch.tensor(0.0)
-    return torch.where(nonzero, weight.sign() * scale, 0.0)
+    trits = trits_at(weight, border(weight, sparsity))
+    return trits * weight.abs()[trits != 0].mean() if bool(trits.any()) else trits

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sca_search.config.study import DataSpec, StudySpec
 from sca_search.config.types import PYTHON_OBJECT
@@ -20,7 +21,7 @@ from sca_search.ternary.exact import Floor
 from sca_search.ternary.histogram import Snapshot
 from sca_search.ternary.parametrize import ZeroCount
 from sca_search.training.evaluate import EVALUATION_BATCH, Score, score
-from sca_search.training.losses import PlainLoss, cross_entropy
+from sca_search.training.losses import PlainLoss
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 
 State = dict[str, Tensor]
@@ -40,7 +41,7 @@ class Task:
     last_layer_weight_decay: float = 0.0
     weight_decay: float = 0.0
     floor: Floor = field(default_factory=Floor)
-    loss: PlainLoss = cross_entropy
+    loss: PlainLoss = F.cross_entropy
     metric: Metric = ACCURACY_METRIC
     make_start: Callable[[], nn.Module] | None = None  # where the dense network has weights to start from
     trainer: Mapping[str, Any] = field(default_factory=dict)  # Lightning's settings
@@ -52,10 +53,6 @@ class Task:
     @property
     def last_layer(self) -> str:
         return [choice.layer.name for choice in self.choices if choice.layer.executed][-1]
-
-    def spreads(self, spread: float) -> dict[str, float]:
-        """The spread of Θ for each ternary layer."""
-        return dict.fromkeys(self.ternary_layers, spread)
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -45,10 +45,6 @@ RUNG_BATCHES = 8
 OnEpoch = Callable[[Epoch], None]
 
 
-def _ignore(_epoch: Epoch) -> None:
-    pass
-
-
 def until_stopped(batches: Iterable[Batch], stop: StopToken) -> Iterator[Batch]:
     """Batches of a whole split, which may take minutes; StopRequestedError before the next one after a stop.
 
@@ -60,18 +56,17 @@ def until_stopped(batches: Iterable[Batch], stop: StopToken) -> Iterator[Batch]:
         yield batch
 
 
+@dataclass
 class _Interval:
     """Whether a number of seconds has passed since the last time."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._last = seconds, time.monotonic()
+    seconds: float
+    last: float = field(default_factory=time.monotonic)
 
     def is_over(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < self._seconds:
-            return False
-        self._last = now
-        return True
+        is_over = time.monotonic() - self.last >= self.seconds
+        self.last = time.monotonic() if is_over else self.last
+        return is_over
 
 
 @user_code_errors("the network")
@@ -82,7 +77,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     epochs: int,
     learning_rate: float,
     seed: int,
-    on_epoch: OnEpoch = _ignore,
+    on_epoch: OnEpoch = lambda _epoch: None,
     stop: StopToken = NEVER,
     with_teacher: bool = True,
     checkpoint: Path | None = None,
@@ -109,9 +104,8 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     def after_epoch(epoch: int, optimizer_state: Callable[[], OptimizerState]) -> None:
         evaluate(epoch)
         if epoch < epochs and checkpoint is not None and interval.is_over():
-            state = {name: value.detach() for name, value in model.state_dict().items()}
-            memory, random = optimizer_state(), torch.get_rng_state()
-            save_checkpoint(checkpoint, Checkpoint(epoch, 1.0, {}, [], state, memory, random=random))
+            state = Checkpoint(epoch, 1.0, {}, [], model.state_dict(), optimizer_state(), torch.get_rng_state())
+            save_checkpoint(checkpoint, state)
 
     fit(model, batches, plan, after_epoch, stop, loss=task.loss)
     if epochs == 0:
@@ -129,8 +123,7 @@ def _resumed_dense(model: nn.Module, checkpoint: Path | None, plan: FitPlan) -> 
     """The plan from the checkpoint's epoch on, where there is one; its weights are loaded into the network."""
     if checkpoint is None or not checkpoint.exists():
         return plan
-    saved = load_checkpoint(checkpoint)
-    _require_possible(checkpoint, saved, plan.epochs)
+    saved = _loaded(checkpoint, plan.epochs)
     with _of_this_network(checkpoint):
         model.load_state_dict(saved.model)
         torch.set_rng_state(saved.random)
@@ -153,7 +146,7 @@ def train_candidate(
     candidate: Candidate,
     task: Task,
     start: WarmStart,
-    on_epoch: OnEpoch = _ignore,
+    on_epoch: OnEpoch = lambda _epoch: None,
     stop: StopToken = NEVER,
     rungs: Rungs = NO_RUNGS,
 ) -> Settled:
@@ -191,13 +184,6 @@ def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: f
     )
 
 
-def _taught(task: Task, start: WarmStart) -> TeacherSplit:
-    """The training split with the teacher's logits, which are computed per batch where inputs change."""
-    if task.data.changes:
-        return TeacherSplit(task.data.training, task.model_with(start.state).eval())
-    return TeacherSplit(task.data.training, start.teacher_logits)
-
-
 def _require_finite(values: Mapping[str, Tensor]) -> None:
     """The loss is checked before each step, so a divergence in the last step shows only here."""
     for name, value in values.items():
@@ -205,41 +191,45 @@ def _require_finite(values: Mapping[str, Tensor]) -> None:
             raise DivergenceError(f"{name} is not finite after the last step")
 
 
-def _require_possible(where: Path, saved: Checkpoint, epochs: int) -> None:
-    """Reject numbers that no training of this length writes: a run folder may come from somebody else."""
+def _loaded(where: Path, epochs: int) -> Checkpoint:
+    """A checkpoint without numbers that no training of this length writes: a run folder may come from somebody else."""
+    saved = load_checkpoint(where)
     if not 0 < saved.epoch <= epochs:
         raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(saved.epoch)[:20]}")
     alphas = {f"α of {layer}": alpha for layer, alpha in saved.alphas.items()}
     for name, value in {"λ's unit": saved.unit, **alphas}.items():
         if not 0.0 <= value < math.inf:
             raise CheckpointError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
+    return saved
 
 
+@dataclass
 class CandidateTraining:
     """The state of one candidate from the warm start to its trits."""
 
-    def __init__(
-        self,
-        candidate: Candidate,
-        task: Task,
-        start: WarmStart,
-        on_epoch: OnEpoch = _ignore,
-        stop: StopToken = NEVER,
-        rungs: Rungs = NO_RUNGS,
-    ) -> None:
+    candidate: Candidate
+    task: Task
+    start: WarmStart
+    on_epoch: OnEpoch = lambda _epoch: None
+    stop: StopToken = NEVER
+    rungs: Rungs = NO_RUNGS
+
+    def __post_init__(self) -> None:
         trim_heap()
-        self.candidate, self.task, self.on_epoch, self.stop, self.rungs = candidate, task, on_epoch, stop, rungs
+        candidate, task, dense = self.candidate, self.task, self.start.state
         self.train_split: TrainingSplit | TeacherSplit = task.data.training
         self.loss: TaskLoss = task.loss
         if candidate.distillation:
-            self.train_split = _taught(task, start)
+            # Where inputs change, the teacher's logits are computed per batch.
+            teacher = task.model_with(dense).eval() if task.data.changes else self.start.teacher_logits
+            self.train_split = TeacherSplit(task.data.training, teacher)
             mismatch = mismatch_of(task.data.kind, candidate.temperature)
-            self.loss = distillation(candidate.distillation, candidate.temperature, task.loss, mismatch)
-        self.model = task.model_with(start.state) if candidate.from_dense else task.make_model()
+            self.loss = distillation(candidate.distillation, task.loss, mismatch)
+        self.model = task.model_with(dense) if candidate.from_dense else task.make_model()
         self.method: Method = method_class(candidate.method)(self.model, candidate, task)
         self.history: list[Epoch] = []
         self.snapshots: list[Snapshot] = []
-        self._interval = _Interval(rungs.every)
+        self._interval = _Interval(self.rungs.every)
 
     @property
     def plan(self) -> FitPlan:
@@ -257,8 +247,7 @@ class CandidateTraining:
         if checkpoint is None or not checkpoint.exists():
             self._record_weights(0)
             return 0, {}
-        saved = load_checkpoint(checkpoint)
-        _require_possible(checkpoint, saved, self.candidate.epochs)
+        saved = _loaded(checkpoint, self.candidate.epochs)
         with _of_this_network(checkpoint):
             steps = saved.epoch * len(self.batches(self.candidate.seed))
             self.model.load_state_dict(saved.model)
@@ -278,7 +267,7 @@ class CandidateTraining:
             alphas=self.method.alphas(),
             history=[asdict(each) for each in self.history],
             snapshots=[asdict(each) for each in self.snapshots],
-            model={name: value.detach() for name, value in self.model.state_dict().items()},
+            model=self.model.state_dict(),
             memory=optimizer_state,
             random=torch.get_rng_state(),
         )

@@ -1,8 +1,7 @@
-"""A candidate: what each layer gets of it, when weights are held, and that it reads back."""
+"""A candidate: what each layer gets of it, and that it reads back."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from pydantic import ValidationError
 
 from sca_search.config.candidate import Candidate, default_alpha, sharpened
@@ -23,39 +22,6 @@ def candidate(**changes):
         "frozen_learning_rate": 0.005,
     }
     return Candidate(**given_settings | changes)
-
-
-# Holding
-
-
-def test_pinned_fraction_by_hand():
-    # From epoch 2 of 10 on: 1 - (1 - (epoch - 2) / 8)³.
-    chosen = candidate(hold_from=0.2)
-    fractions = [chosen.pinned_fraction(epoch) for epoch in (0, 2, 4, 6, 8, 10)]
-    assert fractions == pytest.approx([0, 0, 37 / 64, 7 / 8, 63 / 64, 1])
-
-
-def test_nothing_is_pinned_before_the_end_by_default():
-    assert [candidate().pinned_fraction(epoch) for epoch in (0, 5, 10)] == [0, 0, 0]
-
-
-def test_holding_from_the_first_step_on():
-    assert [candidate(hold_from=0.0).pinned_fraction(epoch) for epoch in (0, 5, 10)] == [0, 7 / 8, 1]
-
-
-def test_a_training_without_epochs_holds_everything_or_nothing():
-    assert candidate(epochs=0, hold_from=0.5).pinned_fraction(0) == 1
-    assert candidate(epochs=0).pinned_fraction(0) == 0
-
-
-@quick
-@given(st.floats(0, 1), st.integers(1, 50))
-def test_pinned_fraction_never_falls(hold_from, epochs):
-    chosen = candidate(hold_from=hold_from, epochs=epochs)
-    fractions = [chosen.pinned_fraction(epochs * step / 40) for step in range(41)]
-    assert fractions == sorted(fractions)
-    assert fractions[0] == 0
-    assert fractions[-1] == (0 if hold_from == 1 else 1)
 
 
 # Layers
@@ -100,7 +66,6 @@ def test_a_candidate_reads_back_from_its_record():
     chosen = candidate(
         form="paper",
         split={"fc1": 0.9},
-        hold_from=0.5,
         layer_strength={"fc1": Ramp(first=0.1, last=4.0, growth="exponential")},
         layer_alpha={"fc1": Tracked(rise=0.5)},
         seed=2**31 - 1,
@@ -120,7 +85,7 @@ def test_plain_numbers_are_constant_schedules():
         ({"sparsity": -0.1}, "greater than or equal to 0"),
         ({"split": {"fc1": 1.0}}, "less than 1"),
         ({"epochs": -1}, "greater than or equal to 0"),
-        ({"hold_from": 1.1}, "less than or equal to 1"),
+        ({"rescaling": 1.1}, "less than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"learning_rate": float("nan")}, "finite number"),
         ({"form": "rounded"}, "'paper', 'sharpened', 'straight-through' or 'no-tanh'"),

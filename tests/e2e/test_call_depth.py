@@ -14,7 +14,7 @@ from tests.support.command import TINY
 PACKAGE = str(Path(sca_search.__file__).parent)
 MOST_FRAMES = 15
 # The deepest frame of a training step: the regularizer of the method, or the step itself without one.
-STEP = {"Sca.penalty", "EpochModule.training_step"}
+STEP = {"LayerSchedules.penalty", "EpochModule.training_step"}
 
 
 class Calls:
@@ -72,5 +72,5 @@ def test_a_search_has_few_frames_and_enters_few_modules(
     with capsys.disabled():
         print(f"\n{len(calls.deepest)} frames to a training step, {len(calls.modules)} modules entered")
     assert calls.deepest[0].endswith(".main")
-    assert calls.deepest[-1].endswith("Sca.penalty")
+    assert calls.deepest[-1].endswith("LayerSchedules.penalty")
     assert len(calls.deepest) <= MOST_FRAMES, "\n".join(calls.deepest)

@@ -43,7 +43,7 @@ def space_of(form="sharpened", layers=(), costs=(), goal=None, groups=None, **sp
 
 
 def test_ranges_depend_on_the_form():
-    assert space_of("paper").ranges().keys() == ALWAYS | PULLED | {"hold_from"}
+    assert space_of("paper").ranges().keys() == ALWAYS | PULLED
     assert space_of("sharpened").ranges().keys() == ALWAYS | SHARP | {"rise"}
     assert space_of("straight-through").ranges().keys() == ALWAYS | {"rise"}
 
@@ -101,7 +101,7 @@ def test_many_layers_share_values_by_stage():
 
 
 def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm():
-    even = {"pull_start", "hold_from", "rise", "sharpness_start", "density.fc1", "pull.stage1", "sharp.conv2"}
+    even = {"pull_start", "rise", "sharpness_start", "density.fc1", "pull.stage1", "sharp.conv2"}
     every = set()
     for form in FORMS:
         every |= space_of(form, LENET, split=1).ranges().keys()
@@ -252,12 +252,6 @@ def test_an_alpha_of_the_spec_overrules_the_forms_own():
     spec = StudySpec.model_validate({"search": {"alpha": {"kind": "tracked", "every": 4}}})
     values = Space(spec).first_guess() | {"rise": 0.125}
     assert Space(spec).candidate(values, 0.5, seed=0).alpha == Tracked(every=4, rise=0.125)
-
-
-def test_only_the_papers_form_holds_weights_before_the_end():
-    values = {form: space_of(form).first_guess() for form in FORMS}
-    held = {form: space_of(form).candidate(values[form], 0.5, seed=0).hold_from for form in FORMS}
-    assert held == {"paper": 0.5, "sharpened": 1.0, "straight-through": 1.0}
 
 
 def with_growth(growth, **values):

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 from sca_search.config.candidate import Candidate, sharpened
 from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
-from sca_search.ternary.control import LayerSchedules
 from sca_search.ternary.methods.base import strength_unit
+from sca_search.ternary.methods.sca import LayerSchedules, regularizer
 from sca_search.ternary.parametrize import (
     ZeroCount,
     latents,
@@ -107,7 +107,7 @@ def test_strength_and_sharpness_follow_their_schedules_within_an_epoch():
     for epoch in (0, 2.5, 5, 6.25, 7.5, 10):
         control.update(epoch)
         assert {weight.sharpness for weight in ternary_weights(model).values()} == {control.sharpness}
-        seen.append((control.wdr_strength, control.sharpness))
+        seen.append((control.strength, control.sharpness))
     # β from 2 to 200 by equal factors: 2 · 100^(epoch / 10)
     expected = [(0, 2), (0, 2 * 100**0.25), (0, 20), (1, 2 * 100**0.625), (2, 2 * 100**0.75), (4, 200)]
     np.testing.assert_allclose(seen, expected, rtol=1e-12)
@@ -124,9 +124,9 @@ def test_strength_is_counted_in_its_unit():
     control = LayerSchedules(network(), candidate(strength=Steps(value=3.0, factors=((4, 10.0),))))
     control.unit = 0.25
     control.update(3.99)
-    assert control.wdr_strength == 0.75
+    assert control.strength == 0.75
     control.update(4)
-    assert control.wdr_strength == 7.5
+    assert control.strength == 7.5
 
 
 def test_papers_form_stays_soft_whatever_the_sharpness():
@@ -139,14 +139,14 @@ def test_papers_form_stays_soft_whatever_the_sharpness():
 
 def test_control_is_at_its_schedules_start_when_made():
     control = LayerSchedules(network(), candidate(strength=Ramp(first=0.5, last=1), sharpness=sharpened(first=3.0)))
-    assert (control.wdr_strength, control.sharpness) == (0.5, 3.0)
+    assert (control.strength, control.sharpness) == (0.5, 3.0)
 
 
 def test_finish_goes_to_the_schedules_end():
     model = network()
     control = LayerSchedules(model, candidate(strength=Ramp(first=0, last=2), sharpness=sharpened(last=50.0)))
     control.finish()
-    assert (control.wdr_strength, control.sharpness) == (2.0, 50.0)
+    assert (control.strength, control.sharpness) == (2.0, 50.0)
     assert {weight.sharpness for weight in ternary_weights(model).values()} == {50.0}
 
 
@@ -237,36 +237,10 @@ def test_control_goes_on_as_a_training_left_it():
     again.resume(unit, alphas, steps=0)
     again.update(3)
     assert again.alphas() == alphas
-    assert again.wdr_strength == 0.25 * 0.5
+    assert again.strength == 0.25 * 0.5
 
 
-# Holding
-
-
-def test_weights_are_held_in_the_plans_proportion():
-    """Half-way from 0.5 to the end, 1 - ½³ = 7/8: so many of the planned zeros, and so many of the others."""
-    model = network("paper")
-    control = LayerSchedules(model, candidate(form="paper", hold_from=0.5, split={"4": 0.9}))
-    control.update(5)
-    assert {(w.pinned_below, w.pinned_above) for w in ternary_weights(model).values()} == {(0.0, math.inf)}
-    control.update(7.5)
-    one_pass(model)
-    for name, share, size in (("1", 0.6, 240), ("4", 0.9, 120)):
-        soft = ternary_weights(model)[name].take_soft().detach().numpy()
-        assert int((soft == 0).sum()) == math.floor(7 / 8 * share * size + 0.5)
-        assert int((np.abs(soft) == 1).sum()) == size - math.floor((1 - 7 / 8 * (1 - share)) * size + 0.5)
-
-
-def test_at_the_end_every_weight_is_held():
-    model = network("paper")
-    LayerSchedules(model, candidate(form="paper", hold_from=0.5)).finish()
-    assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.6 * 120 + 0.5)
-    for name, theta in numpy_latents(model).items():
-        ordered = np.sort(np.abs(theta).ravel())
-        least = ordered[math.floor(0.6 * SIZES[name] + 0.5)]  # of those that are not zero
-        trits = np.where(np.abs(theta) >= least, np.sign(theta), 0.0)
-        soft = ternary_weights(model)[name].soft(latents(model)[name]).detach().numpy()
-        np.testing.assert_array_equal(soft, trits)
+# Tracked α
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.97])
@@ -430,6 +404,11 @@ def norm_of_gradient(value, thetas):
     return math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
 
 
+def unit_of(model, images, labels, loss=nn.functional.cross_entropy):
+    """λ for a strength of 1, as SCA measures it."""
+    return strength_unit(model, (images, labels), loss, lambda: regularizer(model), list(latents(model).values()))
+
+
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 @pytest.mark.parametrize("count", [16, 15])
 def test_unit_is_the_ratio_of_the_two_gradients_with_rolled_labels(form, count):
@@ -438,13 +417,13 @@ def test_unit_is_the_ratio_of_the_two_gradients_with_rolled_labels(form, count):
     generator = torch.Generator().manual_seed(3)
     images, labels = torch.randn(count, 8, generator=generator), torch.randint(0, 3, (count,), generator=generator)
     expected = by_autograd(model, images, labels)
-    assert strength_unit(model.train(), images, labels) == pytest.approx(expected, rel=1e-4)
+    assert unit_of(model.train(), images, labels) == pytest.approx(expected, rel=1e-4)
 
 
 def test_unit_leaves_no_gradient_and_no_soft_weight():
     model = network()
     LayerSchedules(model, candidate())
-    strength_unit(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3)
+    unit_of(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3)
     assert all(parameter.grad is None for parameter in model.parameters())
     for weight in ternary_weights(model).values():
         with pytest.raises(RuntimeError, match="forward pass"):
@@ -458,7 +437,7 @@ def test_unit_is_0_where_nothing_pulls():
     with torch.no_grad():
         for latent in latents(model).values():
             latent.zero_()
-    assert strength_unit(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3) == 0
+    assert unit_of(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3) == 0
 
 
 def test_strength_of_1_balances_the_two_gradients():
@@ -467,7 +446,7 @@ def test_strength_of_1_balances_the_two_gradients():
     control = LayerSchedules(model, candidate(strength=1.0, sharpness=2.0))
     generator = torch.Generator().manual_seed(3)
     images, labels = torch.randn(16, 8, generator=generator), torch.randint(0, 3, (16,), generator=generator)
-    control.unit = strength_unit(model.train(), images, labels)
+    control.unit = unit_of(model.train(), images, labels)
     control.update(0)
     thetas = list(latents(model).values())
     logits = model(images)
@@ -492,7 +471,7 @@ def test_layers_may_have_schedules_of_their_own():
         "1": (2.0, 9.0),
         "4": (4.0, 4.0),
     }
-    assert (control.wdr_strength, control.sharpness) == (3.0, 6.5)
+    assert (control.strength, control.sharpness) == (3.0, 6.5)
     expected = 0.0
     for name, (strength, beta) in {"1": (2.0, 9.0), "4": (4.0, 4.0)}.items():
         t = math.atanh(math.sqrt(weights[name].alpha / 2))

@@ -19,18 +19,17 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.methods import method_class
-from sca_search.ternary.methods.bayes_binn import BayesBinn, RandomSigns
-from sca_search.ternary.methods.binary_connect import Sign
-from sca_search.ternary.methods.bnn_plus import L1Regularized, L2Regularized
-from sca_search.ternary.methods.bwn import FilterSigns
-from sca_search.ternary.methods.dorefa import LayerSigns
-from sca_search.ternary.methods.elb import Attracted, nearest_scaled
-from sca_search.ternary.methods.inq import Incremental
-from sca_search.ternary.methods.lr_net import RandomTrits, mean, variance
+from sca_search.ternary.methods.binary import BinaryConnect, Bwn, Dorefa
 from sca_search.ternary.methods.quantized import Quantizer, as_weights
-from sca_search.ternary.methods.tang import RegularizedTrits
-from sca_search.ternary.methods.ttq import TwoScales
-from sca_search.ternary.methods.twn import NearestTernary
+from sca_search.ternary.methods.random_weights import BayesBinn, RandomSigns, RandomTrits, mean, variance
+from sca_search.ternary.methods.regularized import (
+    Attracted,
+    BnnPlusL1,
+    BnnPlusL2,
+    Tang,
+    nearest_scaled,
+)
+from sca_search.ternary.methods.thresholds import Inq, Ttq, Twn
 from sca_search.ternary.parametrize import total
 from sca_search.training.task import PausedError, Rungs
 from sca_search.training.train import train_candidate, train_dense
@@ -54,14 +53,14 @@ def soft_and_gradient(quantizer: Quantizer, values: np.ndarray, outer: np.ndarra
 def test_binary_connect_takes_signs_and_passes_gradients_on():
     values, outer = random_weights(4, 5), random_weights(4, 5, seed=1)
     values[0, 0] = 0.0
-    weight, gradient = soft_and_gradient(Sign(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(BinaryConnect(None, 0), values, outer)
     np.testing.assert_array_equal(weight, np.where(values >= 0, 1, -1))
     np.testing.assert_allclose(gradient, outer, rtol=1e-6)
 
 
 def test_bwn_scales_each_filter_by_its_mean_magnitude():
     values, outer = random_weights(3, 2, 3, 3), random_weights(3, 2, 3, 3, seed=1)
-    weight, gradient = soft_and_gradient(FilterSigns(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(Bwn(None, 0), values, outer)
     scale = np.abs(values).reshape(3, 18).mean(1)[:, None, None, None]
     np.testing.assert_allclose(weight, scale * np.sign(values), rtol=1e-5)
     np.testing.assert_allclose(gradient, outer * (1 / 18 + scale * (np.abs(values) < 1)), rtol=1e-5)
@@ -69,21 +68,21 @@ def test_bwn_scales_each_filter_by_its_mean_magnitude():
 
 def test_bwn_of_a_transposed_convolution_scales_its_outputs():
     values = random_weights(2, 3, 2, 2)  # inputs first
-    weight, _ = soft_and_gradient(FilterSigns(None, 1), values, values)
+    weight, _ = soft_and_gradient(Bwn(None, 1), values, values)
     scale = np.abs(values).mean((0, 2, 3))[None, :, None, None]
     np.testing.assert_allclose(weight, scale * np.sign(values), rtol=1e-5)
 
 
 def test_dorefa_scales_a_layer_by_its_mean_magnitude():
     values, outer = random_weights(4, 5), random_weights(4, 5, seed=1)
-    weight, gradient = soft_and_gradient(LayerSigns(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(Dorefa(None, 0), values, outer)
     np.testing.assert_allclose(weight, np.abs(values).mean() * np.sign(values), rtol=1e-5)
     np.testing.assert_allclose(gradient, outer, rtol=1e-6)
 
 
 def test_twn_has_its_threshold_and_its_scale():
     values, outer = random_weights(6, 7), random_weights(6, 7, seed=1)
-    weight, gradient = soft_and_gradient(NearestTernary(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(Twn(None, 0), values, outer)
     kept = np.abs(values) > 0.7 * np.abs(values).mean()
     expected = np.where(kept, np.sign(values) * np.abs(values)[kept].mean(), 0.0)
     np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-7)
@@ -93,7 +92,7 @@ def test_twn_has_its_threshold_and_its_scale():
 
 def test_ttq_has_two_scales_and_the_papers_three_gradients():
     values, outer = random_weights(5, 8), random_weights(5, 8, seed=1)
-    quantizer = TwoScales(None, 0)
+    quantizer = Ttq(None, 0)
     quantizer.planned_sparsity = 0.5
     quantizer.positive.data.fill_(1.5)
     quantizer.negative.data.fill_(0.25)
@@ -109,19 +108,19 @@ def test_ttq_has_two_scales_and_the_papers_three_gradients():
 
 def test_ttq_begins_at_mean_magnitudes():
     values = torch.tensor([[2.0, 4.0, -1.0, -3.0, 0.1, -0.1]])
-    quantizer = TwoScales(None, 0)
+    quantizer = Ttq(None, 0)
     quantizer.planned_sparsity = 2 / 6
-    quantizer.fit(values)
+    quantizer.begin(values)
     assert (quantizer.positive.item(), quantizer.negative.item()) == (3.0, 2.0)
 
 
 def test_tangs_regularizer_rounds_and_pulls():
     values, outer = np.array([[-1.4, -0.6, -0.3, 0.0, 0.4, 0.7]], np.float32), random_weights(1, 6)
-    weight, gradient = soft_and_gradient(RegularizedTrits(None, 0), values, outer)
+    weight, gradient = soft_and_gradient(Tang(None, 0), values, outer)
     np.testing.assert_array_equal(weight, [[-1, -1, 0, 0, 0, 1]])
     np.testing.assert_allclose(gradient, outer, rtol=1e-6)
     inside = np.clip(values, -1, 1)
-    assert RegularizedTrits(None, 0).regularizer(torch.tensor(values)).item() == pytest.approx(
+    assert Tang(None, 0).regularizer(torch.tensor(values)).item() == pytest.approx(
         ((1 - inside**2) * inside**2).sum(), rel=1e-5
     )
 
@@ -129,8 +128,8 @@ def test_tangs_regularizer_rounds_and_pulls():
 @pytest.mark.parametrize(
     ("kind", "formula"),
     [
-        (L1Regularized, lambda scale, w: np.abs(scale - np.abs(w)) * np.abs(w)),
-        (L2Regularized, lambda scale, w: (scale - np.abs(w)) ** 2 * w**2),
+        (BnnPlusL1, lambda scale, w: np.abs(scale - np.abs(w)) * np.abs(w)),
+        (BnnPlusL2, lambda scale, w: (scale - np.abs(w)) ** 2 * w**2),
     ],
 )
 def test_bnn_plus_rounds_by_its_scale_and_pulls_there(kind, formula):
@@ -149,16 +148,16 @@ def test_bnn_plus_rounds_by_its_scale_and_pulls_there(kind, formula):
 def test_inq_has_one_power_of_two_and_fixes_the_largest_first():
     values = np.array([[1.2, -0.9, 0.5, -0.49, 0.3, 0.05, -0.7, 0.2]], np.float32)
     latent = torch.tensor(values)
-    quantizer = Incremental(None, 0)
+    quantizer = Inq(None, 0)
     quantizer.begin(latent)
     assert quantizer.scale.item() == 2 ** math.floor(math.log2(4 * 1.2 / 3)) == 1.0
-    quantizer.fix(latent, 0.5)
+    quantizer.update(latent, elapsed=0.0)
     np.testing.assert_array_equal(quantizer.fixed.numpy(), [[1, 1, 1, 0, 0, 0, 1, 0]])
     weight, gradient = soft_and_gradient(quantizer, values, np.ones_like(values))
     np.testing.assert_allclose(weight, [[1, -1, 1, -0.49, 0.3, 0.05, -1, 0.2]])
     np.testing.assert_array_equal(gradient, [[0, 0, 0, 1, 1, 1, 0, 1]])
     np.testing.assert_array_equal(quantizer.levels(latent).trits.numpy(), [[1, -1, 1, 0, 0, 0, -1, 0]])
-    quantizer.fix(latent, 0.75)
+    quantizer.update(latent, elapsed=1 / 3)
     assert int(quantizer.fixed.sum()) == 6
 
 
@@ -181,11 +180,11 @@ def test_elb_pulls_to_its_target_and_remembers_the_error():
     quantizer.begin(latent)
     target = as_weights(nearest_scaled(latent)).numpy()
     assert quantizer.regularizer(latent).item() == pytest.approx(0.5 * ((values - target) ** 2).sum(), rel=1e-5)
-    quantizer.update_target(latent)
+    quantizer.update(latent, elapsed=1 / 40)
     np.testing.assert_allclose(quantizer.error.numpy(), values - target, atol=1e-6)
     after = values - target
     again = as_weights(nearest_scaled(torch.tensor(values + after))).numpy()
-    quantizer.update_target(latent)
+    quantizer.update(latent, elapsed=2 / 40)
     np.testing.assert_allclose(quantizer.target.numpy(), again, atol=1e-6)
     np.testing.assert_allclose(quantizer.error.numpy(), after + values - again, atol=1e-6)
 
@@ -258,7 +257,7 @@ def test_bayes_binn_moves_by_the_learning_rule(task, start):
     images, labels = next(iter(task.data.train.batches(64, seed=0)))
     task.loss(model.train()(images), labels).backward()
     natural = method.latents()["fc1"]
-    quantizer = method.quantizers()["fc1"]
+    quantizer = method.quantizers["fc1"]
     assert isinstance(quantizer, RandomSigns)
     before, drawn, gradient = (
         each.detach().double().numpy() for each in (natural, quantizer.drawn, quantizer.drawn.grad)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from sca_search.ternary.parametrize import (
     TernaryWeight,
+    Widened,
     ZeroCount,
     alpha_of_threshold,
     bake_trits,
@@ -25,16 +26,15 @@ from sca_search.ternary.parametrize import (
     latents,
     nearest_trits_of,
     parametrize_layers,
-    pinned,
-    rounded,
+    rounding,
     soft_weight,
     soft_weights,
     straight_through,
     ternary_weights,
     threshold_of_alpha,
     total,
+    trits_at,
     wdr,
-    widened,
     zero_counts,
 )
 
@@ -309,7 +309,7 @@ def test_alpha_2_gives_zeros_and_no_nan_in_the_sharpened_form():
 def test_a_widened_weight_is_sharp_forwards_and_has_the_wide_ones_gradient(theta, wide, factor, alpha):
     t = threshold_of_alpha(alpha)
     latent = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-    soft = widened(latent, wide * factor, wide, t)
+    soft = Widened.apply(latent, wide * factor, wide, t)
     exact = np.array(theta)
     value = (np.tanh(wide * factor * (exact - t)) + np.tanh(wide * factor * (exact + t))) / 2
     np.testing.assert_allclose(soft.detach().numpy(), value, atol=1e-12)
@@ -337,7 +337,7 @@ def test_a_layers_gradient_is_its_own_until_it_is_sharper_than_told(gradient_sha
 @given(thetas, st.floats(0, 3, width=32))
 def test_straight_through_is_trits_forwards_and_1_backwards(theta, threshold):
     latent = torch.tensor(theta, requires_grad=True)
-    soft = straight_through(latent, threshold)
+    soft = straight_through(trits_at(latent.detach(), threshold), latent)
     trits = np.where(np.abs(theta) > threshold, np.sign(theta), 0.0)
     assert soft.tolist() == trits.tolist()
     upstream = torch.linspace(-1, 2, len(theta))
@@ -351,7 +351,7 @@ def test_a_straight_through_layer_rounds_at_the_border_of_alpha(theta, alpha):
     model = ternary_linear(theta, form="straight-through", alpha=alpha)
     trits = np.where(np.abs(theta) > threshold_of_alpha(alpha), np.sign(theta), 0.0)
     assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         assert model[0].weight.detach().numpy().ravel().tolist() == trits.tolist()
     assert sparsity(model).zeros == int((trits == 0).sum())
 
@@ -367,56 +367,7 @@ def test_a_straight_through_layers_task_gradient_ignores_the_rounding():
 
 
 def test_an_infinite_basin_leaves_a_straight_through_layer_nothing():
-    assert not straight_through(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
-
-
-# Weights that are held
-
-
-@quick
-@given(thetas, st.sampled_from(["paper", "sharpened"]), st.floats(0.01, 0.5), st.floats(0.5, 2))
-def test_held_weights_are_trits_without_a_gradient_and_the_others_as_before(theta, form, below, above):
-    sharpness = 3.0 if form == "sharpened" else 1.0
-    free = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
-    held = ternary_linear(theta, form=form, alpha=0.4, sharpness=sharpness)
-    weight = ternary_weights(held)["0"]
-    weight.pinned_below, weight.pinned_above = below, above
-    softs, slopes = [], []
-    for model in (free, held):
-        used = model[0].weight
-        softs.append(used.detach().numpy().ravel())
-        (used.sum() + ternary_weights(model)["0"].wdr()).backward()
-        slopes.append(latents(model)["0"].grad.numpy().ravel())
-    magnitude = np.abs(np.array(theta))
-    at_zero, at_one = magnitude < below, magnitude > above
-    expected = np.where(at_zero, 0.0, np.where(at_one, np.sign(theta), softs[0]))
-    assert softs[1].tolist() == expected.tolist()
-    assert slopes[1].tolist() == np.where(at_zero | at_one, 0.0, slopes[0]).tolist()
-
-
-def test_held_weights_by_hand():
-    model = ternary_linear([0.1, -0.29, 0.3, 0.7, -0.71, 3.0])
-    weight = ternary_weights(model)["0"]
-    weight.pinned_below, weight.pinned_above = 0.3, 0.7
-    soft = model[0].weight
-    assert soft.detach().numpy().ravel().tolist() == pytest.approx([0, 0, math.tanh(0.3), math.tanh(0.7), -1, 1])
-    soft.sum().backward()
-    slope = [0, 0, 1 - math.tanh(0.3) ** 2, 1 - math.tanh(0.7) ** 2, 0, 0]
-    assert latents(model)["0"].grad.numpy().ravel().tolist() == pytest.approx(slope)
-
-
-def test_held_weights_of_a_real_layer_are_those_of_a_choice_by_mask():
-    generator = torch.Generator().manual_seed(0)
-    latent = torch.randn(8, 4, 3, 3, generator=generator).to(memory_format=torch.channels_last)
-    soft = torch.tanh(latent)
-    chosen = np.where(latent.abs() > 1.2, latent.sign(), np.where(latent.abs() < 0.4, 0.0, soft))
-    assert pinned(latent, soft, 0.4, 1.2).numpy().tolist() == chosen.tolist()
-
-
-def test_a_weight_that_both_borders_hold_is_a_trit():
-    """Two roundings of one count may put the upper border a weight below the lower one."""
-    latent = torch.tensor([0.1, 0.5, -0.5, 0.9])
-    assert pinned(latent, torch.tanh(latent), below=0.6, above=0.4).tolist() == [0, 1, -1, 1]
+    assert not trits_at(torch.tensor([-30.0, 0.0, 2.0]), math.inf).any()
 
 
 # Θ from a dense weight
@@ -515,7 +466,7 @@ def test_a_rounded_pass_is_not_mistaken_for_a_training_pass():
     weight = ternary_weights(model)["0"]
     model(torch.ones(1, 2, dtype=torch.float64))
     weight.take_soft()
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         model(torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="forward pass"):
         weight.take_soft()
@@ -609,7 +560,7 @@ def test_rounded_computes_with_trits_and_only_within():
     theta = np.array([0.2, 0.6, -0.9, -0.5, 2.0])
     model = ternary_linear(theta)
     x = np.array([[1.0, 10, 100, 1000, 10000]])
-    with rounded(model):
+    with rounding(ternary_weights(model).values()):
         assert model(torch.from_numpy(x)).item() == 10 - 100 + 10000
         assert model[0].weight.tolist() == [[0, 1, -1, 0, 1]]
     assert model(torch.from_numpy(x)).item() == pytest.approx((x @ np.tanh(theta)).item())
@@ -617,15 +568,15 @@ def test_rounded_computes_with_trits_and_only_within():
 
 def test_rounded_ends_with_an_error_too():
     model = ternary_linear([0.2, 2.0])
-    with pytest.raises(KeyError), rounded(model):
+    with pytest.raises(KeyError), rounding(ternary_weights(model).values()):
         raise KeyError
     assert model[0].weight.tolist() == pytest.approx(np.tanh([[0.2, 2.0]]))
 
 
 def test_rounded_may_be_nested():
     model = ternary_linear([0.2, 2.0])
-    with rounded(model):
-        with rounded(model):
+    with rounding(ternary_weights(model).values()):
+        with rounding(ternary_weights(model).values()):
             pass
         assert model[0].weight.tolist() == [[0, 1]]
 
@@ -637,7 +588,7 @@ def test_bake_leaves_a_plain_network_with_the_rounded_outputs(form):
         weight.alpha, weight.sharpness = 0.4, 1.0 if form == "paper" else 30.0
     model.eval()
     x = torch.randn(5, 16)
-    with torch.no_grad(), rounded(model):
+    with torch.no_grad(), rounding(ternary_weights(model).values()):
         expected = model(x)
     trits = {name: soft.round() for name, soft in soft_weights(model).items()}
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from sca_search.data import Split, TeacherSplit
 from sca_search.training.evaluate import Score, has_initial_statistics, logits_of, reestimate_normalisation, score
-from sca_search.training.losses import cross_entropy, distillation
+from sca_search.training.losses import distillation, mismatch_of
 
 
 class Table(nn.Module):
@@ -226,7 +227,7 @@ def tensors(*arrays):
 
 def test_cross_entropy_against_numpy():
     logits, labels, _ = drawn()
-    assert float(cross_entropy(*tensors(logits, labels))) == pytest.approx(numpy_cross_entropy(logits, labels))
+    assert float(F.cross_entropy(*tensors(logits, labels))) == pytest.approx(numpy_cross_entropy(logits, labels))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0, 20.0])
@@ -235,17 +236,21 @@ def test_distillation_against_numpy(share, temperature):
     logits, labels, teacher = drawn()
     expected = (1 - share) * numpy_cross_entropy(logits, labels)
     expected += share * temperature**2 * numpy_mismatch(logits, teacher, temperature)
-    assert float(distillation(share, temperature)(*tensors(logits, labels, teacher))) == pytest.approx(expected)
+    assert float(
+        distillation(share, F.cross_entropy, mismatch_of("classes", temperature))(*tensors(logits, labels, teacher))
+    ) == pytest.approx(expected)
 
 
 def test_distillation_without_a_fraction_is_cross_entropy():
     logits, labels, teacher = tensors(*drawn())
-    assert float(distillation(0.0, 4.0)(logits, labels, teacher)) == pytest.approx(float(cross_entropy(logits, labels)))
+    assert float(
+        distillation(0.0, F.cross_entropy, mismatch_of("classes", 4.0))(logits, labels, teacher)
+    ) == pytest.approx(float(F.cross_entropy(logits, labels)))
 
 
 def test_distillation_alone_has_no_use_for_labels_and_ends_where_the_teacher_is():
     logits, labels, teacher = tensors(*drawn())
-    loss = distillation(1.0, 4.0)
+    loss = distillation(1.0, F.cross_entropy, mismatch_of("classes", 4.0))
     assert float(loss(logits, labels, teacher)) == float(loss(logits, (labels + 1) % 4, teacher))
     # A constant added to an image's logits is no difference between answers.
     assert float(loss(teacher + torch.arange(6.0).view(-1, 1), labels, teacher)) == pytest.approx(0.0, abs=1e-12)
@@ -257,7 +262,7 @@ def test_temperature_leaves_the_gradients_size():
     logits, labels, teacher = tensors(*drawn())
     logits, teacher = logits - logits.mean(1, keepdim=True), teacher - teacher.mean(1, keepdim=True)
     logits.requires_grad_()
-    distillation(1.0, 1e4)(logits, labels, teacher).backward()
+    distillation(1.0, F.cross_entropy, mismatch_of("classes", 1e4))(logits, labels, teacher).backward()
     expected = (logits.detach() - teacher) / (6 * 4)
     np.testing.assert_allclose(logits.grad, expected, rtol=1e-3, atol=1e-5)
 

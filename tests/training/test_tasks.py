@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from sca_search.config.schedule import Ramp, Tracked
 from sca_search.data import DataSet, LazySplit, TeacherSplit, from_objects
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
+from sca_search.ternary.methods.sca import regularizer
 from sca_search.ternary.parametrize import latents, parametrize_layers
 from sca_search.training.losses import loss_of
 from sca_search.training.metrics import metric_of
@@ -99,14 +101,15 @@ def test_the_unit_of_strength_is_of_the_tasks_own_loss() -> None:
     for factor in (1.0, 10.0):
         torch.manual_seed(0)
         model = task.make_model()
-        parametrize_layers(model, task.spreads(0.5))
+        parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.5))
         for weight in latents(model).values():
             assert weight.requires_grad
 
         def scaled(outputs: torch.Tensor, wanted: torch.Tensor, by: float = factor) -> torch.Tensor:
             return by * task.loss(outputs, wanted)
 
-        units.append(strength_unit(model.train(), inputs, targets, scaled))
+        thetas = list(latents(model).values())
+        units.append(strength_unit(model.train(), (inputs, targets), scaled, partial(regularizer, model), thetas))
     assert units[0] > 0
     assert units[1] == pytest.approx(10 * units[0], rel=1e-4)
 

@@ -36,7 +36,6 @@ from sca_search.training.fit import (
     lightning,
     parameter_groups,
 )
-from sca_search.training.losses import cross_entropy
 from sca_search.training.task import Epoch, PausedError, Rungs, Task
 from sca_search.training.train import CandidateTraining, train_candidate, train_dense
 
@@ -131,7 +130,6 @@ def accuracy_by_hand(model, split):
 def test_task_names_its_ternary_layers_and_its_last_one(task):
     assert task.ternary_layers == ("conv2", "fc1")
     assert task.last_layer == "fc2"
-    assert task.spreads(0.7) == {"conv2": 0.7, "fc1": 0.7}
 
 
 def test_last_layer_is_the_last_that_runs(task):
@@ -153,7 +151,7 @@ def test_gap_is_what_rounding_costs():
 
 def ternarized(task, start, form="sharpened"):
     model = task.model_with(start.state)
-    parametrize_layers(model, task.spreads(0.6), form)
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), form)
     return model
 
 
@@ -200,7 +198,7 @@ def test_a_ternary_last_layer_is_not_grouped_twice():
     """With `keep_last = false` the last layer's Θ is both a latent weight and the last layer's."""
     task = digits_task(model={"keep_last": False}, train={"last_layer_weight_decay": 1e-4})
     model = task.make_model()
-    parametrize_layers(model, task.spreads(0.6), "sharpened")
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "sharpened")
     plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=task.last_layer_weight_decay, last_layer=task.last_layer)
     groups = parameter_groups(model, plan, latents(model).values())
     grouped = [parameter for group in groups for parameter in group["params"]]
@@ -381,7 +379,7 @@ def test_a_plain_step_is_lightnings_own_to_the_bit(task, start, steps):
         model = task.model_with(start.state)
         plan = FitPlan(2, 0.01, learning_rate_steps=steps, weight_decay=0.01)
         batches = task.data.train.batches(64, seed=0)
-        module = kind(model, len(batches), plan, note_in([]), NEVER, Doubled(model), cross_entropy)
+        module = kind(model, len(batches), plan, note_in([]), NEVER, Doubled(model), torch.nn.functional.cross_entropy)
         plain_trainer().fit(module, batches)
         trained.append(model.state_dict() | module.optimizer_state)
     assert states_equal(*trained)
@@ -622,7 +620,7 @@ def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
 
 
 FORMS = {
-    "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10), "hold_from": 0.3},
+    "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10)},
     "late": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10, start=0.6)},
     "sharpened": {"alpha": Tracked(rise=0.5, every=3)},
     "straight-through": {"form": "straight-through", "distillation": 0.5},
@@ -902,7 +900,7 @@ def test_a_scale_learns_in_its_own_measure():
     """Adam's steps are as long as the rate: a scale of 0.1 would be lost within ten of them."""
     task = plain_task()
     model = task.make_model()
-    parametrize_layers(model, task.spreads(0.6), "sharpened")
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "sharpened")
     scale = model[3].output_scale.item()
     plan = FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02)
     groups = parameter_groups(model, plan, latents(model).values())

@@ -178,7 +178,7 @@ def _trits(record: WeightRecord) -> Trits:
 
 
 def fold_affines(graph: Graph) -> Graph:
-    """A graph that computes the same with fewer records: a BatchNorm is folded into the preceding layer, an output scale
+    """A graph that computes the same with fewer records: a BatchNorm goes into the preceding layer, an output scale
     into the following one.
 
     s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between

@@ -5,19 +5,19 @@ forward pass, `penalty` after it, and `after_backward`; after the last step `fin
 start, optimizer, distillation and frozen phase are the same for all methods.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.utils.parametrize import remove_parametrizations
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.scales import ScaledTrits
+from sca_search.models.scales import ScaledTrits, put_trits
 from sca_search.ternary.exact import Floor
-from sca_search.ternary.parametrize import ZeroCount, latents, ternary_weights, total, zero_counts
+from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
 if TYPE_CHECKING:
     from sca_search.data import DataSet
@@ -41,7 +41,6 @@ class MethodTask(Protocol):
     def ternary_layers(self) -> tuple[str, ...]: ...
     @property
     def transposed(self) -> dict[str, int]: ...
-    def spreads(self, spread: float) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class Method:
         self.candidate = candidate
         self.task = task
 
-    def first_batch(self) -> tuple[Tensor, Tensor]:
-        """The batch on which the unit of the strength is measured."""
-        images, targets = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
-        return images, targets
+    def strength_unit(self, regularizer: Callable[[], Tensor]) -> float:
+        """λ for a strength of 1, on the first training batch; `regularizer`: R, after a forward pass."""
+        batch = next(iter(self.task.data.train.batches(self.task.batch, seed=self.candidate.seed)))
+        return strength_unit(self.model.train(), batch, self.task.loss, regularizer, list(self.latents().values()))
 
     def latents(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained instead of the weights, with a separate learning rate."""
@@ -108,8 +107,11 @@ class Method:
         raise NotImplementedError
 
     def detach(self, final: FinalWeights) -> None:
-        """Remove the method from the network and leave plain, frozen weights."""
-        raise NotImplementedError
+        """Remove the method's parametrizations from the network and leave plain, frozen weights."""
+        for name in final.levels:
+            # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
+            remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
+        put_trits(self.model, final.levels)
 
     def alphas(self) -> dict[str, float]:
         """The α per layer of SCA; other methods have none."""
@@ -129,30 +131,27 @@ class Method:
         self.unit = unit
 
 
-def strength_unit(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss = F.cross_entropy) -> float:
-    """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ.
+class FullPrecision(Method):
+    """No quantization: the dense network is trained for as many epochs as the others."""
 
-    λ ranges over ten decades between networks; in this unit the same number means the same balance.
+    def latents(self) -> dict[str, nn.Parameter]:
+        return {}
+
+    def final_weights(self) -> FinalWeights:
+        return FinalWeights({})
+
+
+def strength_unit(
+    model: nn.Module, batch: Sequence[Tensor], loss: PlainLoss, regularizer: Callable[[], Tensor], thetas: list[Tensor]
+) -> float:
+    """λ for a strength of 1: ‖∇ task loss‖ / ‖∇ R‖ over Θ; 0 where R has no gradient.
+
+    λ ranges over ten decades between networks; in this unit the same number means the same balance. The batch's targets
+    are rolled by half, so that the task's gradient is typical where the network is wrong: with the true targets it is
+    nearly 0 for a trained network, and depends only on how long that was trained.
     """
-    task = wrong_target_loss(model, images, labels, loss)
-    regularizer = torch.stack([weight.wdr() for weight in ternary_weights(model).values()]).sum()
-    return gradient_ratio(task, regularizer, list(latents(model).values()))
-
-
-def wrong_target_loss(model: nn.Module, images: Tensor, labels: Tensor, loss: PlainLoss) -> Tensor:
-    """The task's loss with the batch's targets rolled by half: its gradient is typical where the network is wrong.
-
-    With the true targets it is nearly 0 for a trained network, and depends only on how long that was trained.
-    """
-    return loss(model(images), labels.roll(len(labels) // 2, 0))
-
-
-def gradient_ratio(task: Tensor, regularizer: Tensor, thetas: list[nn.Parameter]) -> float:
-    """The ratio of the gradients' norms; 0 where the second is 0."""
-    norm_of_task = _norm(torch.autograd.grad(task, thetas, retain_graph=True))
-    norm_of_regularizer = _norm(torch.autograd.grad(regularizer, thetas))
-    return norm_of_task / norm_of_regularizer if norm_of_regularizer > 0 else 0.0
-
-
-def _norm(gradients: tuple[Tensor, ...]) -> float:
-    return float(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt())
+    images, targets = batch
+    task, pull = loss(model(images), targets.roll(len(targets) // 2, 0)), regularizer()
+    gradients = torch.autograd.grad(task, thetas, retain_graph=True), torch.autograd.grad(pull, thetas)
+    of_task, of_pull = (float(torch.stack([g.square().sum() for g in each]).sum().sqrt()) for each in gradients)
+    return of_task / of_pull if of_pull > 0 else 0.0

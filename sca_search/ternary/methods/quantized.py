@@ -1,21 +1,24 @@
 """Methods whose weights are a quantized function of latents, as a parametrization."""
 
 from contextlib import AbstractContextManager
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
-from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask, gradient_ratio, wrong_target_loss
+from sca_search.config.schedule import elapsed_fraction
+from sca_search.models.scales import ScaledTrits
+from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.methods.sca import spreads_of
-from sca_search.ternary.parametrize import latent_of_dense, lost_scale, rounding, signs
+from sca_search.ternary.parametrize import latent_of_dense, put_parametrization, rounding, straight_through
 
 
 class Quantizer(nn.Module):
     """One layer's function of its latents."""
+
+    has_regularizer: ClassVar[bool] = False
+    planned_sparsity = 0.0  # of the layer, for methods that can choose it
 
     def __init__(self, spread: float | None, channel: int | None) -> None:
         super().__init__()
@@ -43,6 +46,9 @@ class Quantizer(nn.Module):
         """The weights if training ended now."""
         raise NotImplementedError
 
+    def update(self, latent: Tensor, elapsed: float) -> None:
+        """Before each step, with the fraction of training that has elapsed."""
+
     def regularizer(self, latent: Tensor) -> Tensor:
         """The layer's term of the loss, for a strength of 1."""
         return latent.new_zeros(())
@@ -52,79 +58,52 @@ class Quantized(Method):
     """A quantizer on every layer."""
 
     quantizer: ClassVar[type[Quantizer]]
-    has_regularizer: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         super().__init__(model, candidate, task)
+        self.quantizers: dict[str, Quantizer] = {}
+        self._originals: dict[str, list[nn.Parameter]] = {}  # a layer's latents; a quantizer may have several
         for name, spread in spreads_of(model, candidate, task).items():
             layer = model.get_submodule(name)
-            quantizer = self.quantizer(spread, self._channel(name))
+            # None: the outputs of a grouped transposed convolution have no axis of their own.
+            quantizer = self.quantizer(spread, {0: 0, 1: 1}.get(task.transposed.get(name, 0)))
+            quantizer.planned_sparsity = candidate.sparsity_of(name)
             with torch.no_grad():
-                absorb_scale(layer, lost_scale(cast(Tensor, layer.weight), spread))
-                parametrize.register_parametrization(layer, "weight", quantizer)
-                quantizer.begin(self._originals(name)[0])
-        if self.has_regularizer:
-            self.unit = self._strength_unit()
-
-    def _channel(self, name: str) -> int | None:
-        groups = self.task.transposed.get(name, 0)
-        return {0: 0, 1: 1}.get(groups)
-
-    def quantizers(self) -> dict[str, Quantizer]:
-        modules = {name: self.model.get_submodule(name) for name in self.task.ternary_layers}
-        return {name: module.parametrizations.weight[0] for name, module in modules.items()}  # type: ignore[union-attr,index,misc]
-
-    def _originals(self, name: str) -> list[nn.Parameter]:
-        """A layer's latents; a quantizer may have several."""
-        own = self.model.get_submodule(name).parametrizations.weight  # type: ignore[union-attr]
-        return [parameter for name_, parameter in own.named_parameters(recurse=False) if name_.startswith("original")]  # type: ignore[union-attr]
+                originals = put_parametrization(layer, quantizer)
+                quantizer.begin(originals[0])
+            self.quantizers[name], self._originals[name] = quantizer, originals
+        if self.quantizer.has_regularizer:
+            self.unit = self.strength_unit(self._regularizer)
 
     def latents(self) -> dict[str, nn.Parameter]:
         return {
             name if number == 0 else f"{name}/{number}": original
-            for name in self.task.ternary_layers
-            for number, original in enumerate(self._originals(name))
+            for name, originals in self._originals.items()
+            for number, original in enumerate(originals)
         }
 
-    def _strength_unit(self) -> float:
-        loss = wrong_target_loss(self.model.train(), *self.first_batch(), self.task.loss)
-        return gradient_ratio(loss, self._regularizer(), list(self.latents().values()))
-
     def _regularizer(self) -> Tensor:
-        terms = [quantizer.regularizer(*self._originals(name)) for name, quantizer in self.quantizers().items()]
+        terms = [quantizer.regularizer(*self._originals[name]) for name, quantizer in self.quantizers.items()]
         return torch.stack(terms).sum()
 
+    @torch.no_grad()
     def update(self, epoch: float) -> None:
-        if self.has_regularizer:
+        if self.quantizer.has_regularizer:
             self.strength = self.unit * self.candidate.strength.at(epoch, self.candidate.epochs)
+        elapsed = elapsed_fraction(epoch, self.candidate.epochs)
+        for name, quantizer in self.quantizers.items():
+            quantizer.update(self._originals[name][0], elapsed)
 
     def penalty(self) -> Tensor | float:
-        return self.strength * self._regularizer() if self.has_regularizer and self.strength else 0.0
+        return self.strength * self._regularizer() if self.quantizer.has_regularizer and self.strength else 0.0
 
     def rounded(self) -> AbstractContextManager[None]:
-        return rounding(self.quantizers().values())
+        return rounding(self.quantizers.values())
 
     @torch.no_grad()
     def final_weights(self) -> FinalWeights:
-        return FinalWeights(
-            {name: quantizer.levels(*self._originals(name)) for name, quantizer in self.quantizers().items()}
-        )
-
-    def detach(self, final: FinalWeights) -> None:
-        for name in final.levels:
-            # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
-            parametrize.remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
-        put_trits(self.model, final.levels)
-
-
-def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
-    """`value` in the forward pass, the gradient of `surrogate` in the backward pass."""
-    return surrogate + (value - surrogate).detach()
-
-
-def trits_beyond(latent: Tensor, threshold: Tensor | float) -> Tensor:
-    """The sign where the magnitude exceeds the threshold, else 0."""
-    return torch.where(latent.abs() > threshold, signs(latent), 0.0)
+        levels = {name: quantizer.levels(*self._originals[name]) for name, quantizer in self.quantizers.items()}
+        return FinalWeights(levels)
 
 
 def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
@@ -139,6 +118,4 @@ def as_weights(levels: ScaledTrits, channel: int | None = 0) -> Tensor:
 def _along(scale: Tensor, trits: Tensor, channel: int | None) -> Tensor:
     if scale.ndim == 0 or channel is None:
         return scale
-    shape = [1] * trits.ndim
-    shape[channel] = -1
-    return scale.view(shape)
+    return scale.view([-1 if axis == channel else 1 for axis in range(trits.ndim)])
