@@ -46,14 +46,14 @@ def rerun_command(
             raise typer.Exit(stop.exit_code) from None
     _print(done)
     print_json(_document(run_folder, done))
-    if not done.same:
+    if done.differences:
         raise typer.Exit(NEGATIVE)
 
 
 def _print(done: "Rerun") -> None:
     name = f"Trial {done.trial}" + (f", refit {done.refit}," if done.refit else "")
     then, now = format_metric(done.metric, done.accuracy_then), format_metric(done.metric, done.accuracy_now)
-    if done.same:
+    if not done.differences:
         message = f"{name} is bit-identical: {done.tensors} tensors, {done.trits:,} trits, {then}."
         results().print(message, soft_wrap=True)
         return
@@ -68,7 +68,7 @@ def _print(done: "Rerun") -> None:
 
 
 def _document(run: Path, done: "Rerun") -> dict[str, object]:
-    trial = {"run": run, "trial": done.trial, "refit": done.refit or None, "same": done.same}
+    trial = {"run": run, "trial": done.trial, "refit": done.refit or None, "same": not done.differences}
     counts = {"tensors": done.tensors, "trits": done.trits, "trits_differing": done.trits_differing}
     scores = {"metric": done.metric, "accuracy_then": done.accuracy_then, "accuracy_now": done.accuracy_now}
     changed = {what: {"then": then, "now": now} for what, (then, now) in done.changed.items()}

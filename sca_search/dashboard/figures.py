@@ -121,8 +121,8 @@ def prior_view(
     closed_form: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]], *, is_planned: bool = True
 ) -> dict[str, Any]:
     """The values of the page. `records` are those of candidates by trial; some studies do not plan a sparsity."""
-    names = [*closed_form.get("alpha", {}), *(layer for record in records.values() for layer in record["layers"])]
-    layers = list(dict.fromkeys(names))
+    of_trials = (layer for record in records.values() for layer in record["layers"])
+    layers = list(dict.fromkeys([*closed_form.get("alpha", {}), *of_trials]))
     achieved = {layer: _achieved(layer, records) if is_planned else [] for layer in layers}
     drifts = [abs(reached - planned) for pairs in achieved.values() for planned, reached in pairs]
     return {

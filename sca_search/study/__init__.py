@@ -13,18 +13,7 @@ _MODULES = {
     "setup": ("StudyContext", "build_context", "make_task"),
 }
 
-__all__ = [
-    "Event",
-    "Finished",
-    "StudyContext",
-    "StudyDisplay",
-    "StudyListener",
-    "build_context",
-    "join_study",
-    "make_task",
-    "run_search",
-    "run_study",
-]
+__all__ = [name for names in _MODULES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

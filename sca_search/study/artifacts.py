@@ -57,16 +57,14 @@ class ArtifactStore:
 
     def upload(self, paths: Iterable[Path]) -> Uploaded:
         """Upload files, and return their names in the store."""
-        uploaded = {path: self._upload(path) for path in paths}
+        uploaded = {}
+        for path in paths:
+            name = uploaded[path] = f"{self._prefix}{self._run.study_name}--{secrets.token_hex(8)}--{path.name}"
+            with _store_errors(f"{path} cannot be uploaded to the artifact store"), path.open("rb") as file:
+                self._store.write(name, file)
         for path, name in uploaded.items():
             _record(path, name)
         return {str(path.relative_to(self._run.path)): name for path, name in uploaded.items()}
-
-    def _upload(self, path: Path) -> str:
-        name = f"{self._prefix}{self._run.study_name}--{secrets.token_hex(8)}--{path.name}"
-        with _store_errors(f"{path} cannot be uploaded to the artifact store"), path.open("rb") as file:
-            self._store.write(name, file)
-        return name
 
     def download(self, uploaded: Mapping[str, Any]) -> None:
         """Download files into the run folder; candidate.json last, because it marks a complete candidate.

@@ -55,10 +55,6 @@ class Rerun:
     changed: Mapping[str, tuple[str, str]]  # threads, machine and versions that differ from the run's
 
     @property
-    def same(self) -> bool:
-        return not self.differences
-
-    @property
     def trits_differing(self) -> int:
         return sum(each.values for each in self.differences if each.is_ternary)
 

@@ -92,8 +92,7 @@ def run_search(
     run = known or new_run(spec)
     note_command(run, command, threads_of(spec, task))
     with stop_on_interrupt() as stop:
-        finished = run_study(run, spec, task, listeners, stop, costs)
-        return replace(finished, exit_code=stop.exit_code)
+        return replace(run_study(run, spec, task, listeners, stop, costs), exit_code=stop.exit_code)
 
 
 def run_study(
@@ -267,7 +266,8 @@ def _rounds(
 
     def run_queued(may_begin: Callable[[], bool]) -> Callable[[], None]:
         if needs_processes(spec):
-            return LocalWorkers(run, spec, study, timed, stop, may_begin, prepare_worker).work
+            prepare = partial(prepare_worker, run, spec)
+            return LocalWorkers(run, spec, study, timed, stop, may_begin, prepare).work
         return partial(work, study, Objective(context, timed, stop), may_begin, is_alone=is_alone)
 
     if waiting or not is_alone:

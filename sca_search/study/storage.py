@@ -153,35 +153,29 @@ def open_storage(
 
     If the database cannot be reached, a running study waits for it; a new one (`at_once`) fails.
     """
-    if run.shared is None:
-        with storage_errors(run), _version_errors(str(run.path / "study.db")):
-            return SqliteStorage(run)
-    url, policy = run.shared.storage, RetryPolicy(stop_requested=stop_requested)
-    opening = RetryPolicy(seconds=0.0) if at_once else policy
-    for attempt in range(1, 1 + _CREATE_ATTEMPTS):
-        try:
-            with _version_errors(shown_address(url)):
-                return opening.retry(lambda: PostgresStorage(url, run.study_name, policy))
-        except ImportError as error:
-            raise SpecError("--storage needs the PostgreSQL driver: pip install 'sca-search[postgres]'") from error
-        except (SQLAlchemyError, StorageInternalError) as error:
-            if attempt == _CREATE_ATTEMPTS or not isinstance(error, exc.ProgrammingError | exc.IntegrityError):
-                raise _unusable(shown_address(url), error) from None
-            time.sleep(secrets.randbelow(1000) / 1000)
-    raise AssertionError("the last attempt returns or raises")
-
-
-@contextlib.contextmanager
-def _version_errors(place: str) -> Iterator[None]:
-    """Raise StorageError for tables of another version of Optuna."""
     try:
-        yield
-    except RuntimeError as error:
-        raise _unusable(place, error) from None
+        if run.shared is None:
+            with storage_errors(run):
+                return SqliteStorage(run)
+        return _open_shared(run.shared.storage, run.study_name, RetryPolicy(stop_requested=stop_requested), at_once)
+    except ImportError as error:
+        raise SpecError("--storage needs the PostgreSQL driver: pip install 'sca-search[postgres]'") from error
+    except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:  # the last: tables of another Optuna
+        raise StorageError(f"{_place(run)}: the database cannot be used: {_cause(error)}") from None
 
 
-def _unusable(place: str, error: Exception) -> StorageError:
-    return StorageError(f"{place}: the database cannot be used: {_cause(error)}")
+def _open_shared(url: str, study_name: str, policy: RetryPolicy, at_once: bool) -> PostgresStorage:
+    opening = RetryPolicy(seconds=0.0) if at_once else policy
+    for _ in range(_CREATE_ATTEMPTS - 1):
+        try:
+            return opening.retry(lambda: PostgresStorage(url, study_name, policy))
+        except (exc.ProgrammingError, exc.IntegrityError):
+            time.sleep(secrets.randbelow(1000) / 1000)
+    return opening.retry(lambda: PostgresStorage(url, study_name, policy))
+
+
+def _place(run: RunFolder) -> str:
+    return shown_address(run.shared.storage) if run.shared else str(run.path / "study.db")
 
 
 @contextlib.contextmanager
@@ -190,6 +184,5 @@ def storage_errors(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
-        place = shown_address(run.shared.storage) if run.shared else run.path / "study.db"
         # The error may quote the URL with its password, so it is not chained.
-        raise StorageError(f"{place} cannot be written: {_cause(error)}") from None
+        raise StorageError(f"{_place(run)} cannot be written: {_cause(error)}") from None

@@ -47,7 +47,7 @@ _RUN, _FINISH, _STOP = range(3)
 
 # Reads a study in a worker process, given its emitter, its stop token and its number; returns what runs the trials as
 # long as another may begin.
-Prepare = Callable[[RunFolder, StudySpec, Emit, StopToken, int], Callable[[Callable[[], bool]], None]]
+Prepare = Callable[[Emit, StopToken, int], Callable[[Callable[[], bool]], None]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class LocalWorkers:
     def _start(self, number: int) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         device = device_of(number, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        arguments = (self.prepare, self.run, self.spec, theirs, self._state, number, device)
+        arguments = (self.prepare, self.run, theirs, self._state, number, device)
         process = self._context.Process(target=_worker, args=arguments, daemon=True)
         process.start()
         theirs.close()  # the pipe then ends with the worker
@@ -159,9 +159,9 @@ class LocalWorkers:
             self.emit(message)
 
     def _supervise(self, number: int, worker: _Worker) -> None:
-        search = self.spec.search
         if worker.is_done:
             return
+        start_limit = (self.spec.search.trial_time or math.inf) + _START_SECONDS
         if (reason := self._exceeded_limit(worker)) is not None:
             worker.kill()
             for trial in trials_of(self.study, owner_name(worker.process.pid)):
@@ -169,9 +169,7 @@ class LocalWorkers:
                 logger.warning("trial %d was killed: it %s", trial.number, reason)
                 self.emit(trial_ended(self.study, trial.number))
             self._restart(number)
-        elif (
-            not worker.is_ready and time.monotonic() - worker.started > (search.trial_time or math.inf) + _START_SECONDS
-        ):
+        elif not worker.is_ready and time.monotonic() - worker.started > start_limit:
             worker.kill()
             self._replace(number, worker, "hung")
         elif worker.events.closed and not worker.process.is_alive():  # all its messages were received
@@ -228,15 +226,7 @@ def resident_bytes(process: int) -> int | None:
         return None
 
 
-def _worker(
-    prepare: Prepare,
-    run: RunFolder,
-    spec: StudySpec,
-    events: Connection,
-    state: Any,
-    number: int,
-    device: str | None,
-) -> None:
+def _worker(prepare: Prepare, run: RunFolder, events: Connection, state: Any, number: int, device: str | None) -> None:
     """The main function of a worker process."""
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is initialized
@@ -250,7 +240,7 @@ def _worker(
 
     try:
         with logged(run, f"worker {number}: "), contextlib.suppress(StopRequestedError):
-            run_trials = prepare(run, spec, send, stop, number)
+            run_trials = prepare(send, stop, number)
             send(_Ready())
             run_trials(lambda: state.value == _RUN)
     except Exception as error:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -183,7 +184,7 @@ def workers(tmp_path: Path) -> LocalWorkers:
     space, run = Space(spec, (LayerShape("fc", (8, 8)),)), RunFolder(tmp_path)
     study = open_study(run, space)
     fill_queue(study, space)
-    workers = LocalWorkers(run, spec, study, ignore, NEVER, lambda: True, prepare_worker)
+    workers = LocalWorkers(run, spec, study, ignore, NEVER, lambda: True, partial(prepare_worker, run, spec))
     workers._state.value = _FINISH
     return workers
 
