@@ -22,7 +22,7 @@ from sca_search.errors import ExportError
 from sca_search.export.graph.aten import BATCH, EXPORTABLE, Call, Value, as_map, depends_on_input, translate
 from sca_search.export.graph.records import INPUT, ChannelAffine, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.graph.shapes import check_graph
-from sca_search.models.prepare import Attention
+from sca_search.models.attention import Attention
 from sca_search.models.scales import OUTPUT_SCALE, has_output_scale
 
 
@@ -178,9 +178,9 @@ def _trits(record: WeightRecord) -> Trits:
 
 
 def fold_affines(graph: Graph) -> Graph:
-    """A graph that computes the same with fewer records: a BatchNorm goes into the preceding layer, an output scale
-    into the following one.
+    """A graph that computes the same with fewer records.
 
+    A BatchNorm is folded into the preceding layer, an output scale into the following one:
     s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between
     has no other use. A single factor before a layer, w·(f·x) = f·w·x, goes into its scale.
     """
