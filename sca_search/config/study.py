@@ -17,8 +17,12 @@ from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA,
 from sca_search.config.types import Fraction, NonNegativeFloat, Table
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
-_UNPLANNED = tuple(name for name, method in METHODS.items() if not method.plans_sparsity)
 _Rule = tuple[bool, str, str]  # whether it is broken, the key, the rule
+
+
+def _is_unplanned(method: object) -> bool:
+    """Whether a method cannot choose its sparsity. Users add methods of their own to the table."""
+    return isinstance(method, str) and method in METHODS and not METHODS[method].plans_sparsity
 
 
 def _key(default: Any, text: str) -> Any:
@@ -263,7 +267,7 @@ class StudySpec(Table):
         model, train, search = (tables.get(key, {}) for key in ("model", "train", "search"))
         has_weights = model.get("weights") is not None  # they replace dense training
         defaults: dict[str, dict[str, Any]] = {"train": {"dense_epochs": 0}} if has_weights else {}
-        if "goal" not in values and search.get("method") in _UNPLANNED:
+        if "goal" not in values and _is_unplanned(search.get("method")):
             defaults["goal"] = {"front": True}
         if (recipe := tables.get("recipe")) is not None:
             epochs = train.get("epochs", recipe.get("epochs", 1))
@@ -279,7 +283,7 @@ class StudySpec(Table):
     @property
     def plans_sparsity(self) -> bool:
         """Whether trials have a planned sparsity; otherwise it is whatever rounding gives."""
-        return self.recipe is None and self.search.method not in _UNPLANNED
+        return self.recipe is None and not _is_unplanned(self.search.method)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -328,6 +328,13 @@ def test_lr_net_rejects_transposed_convolutions(task):
 # Studies
 
 
+def test_a_study_of_an_added_method_has_no_goal_but_the_front(monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", METHODS["twn"])
+    spec = StudySpec.model_validate({"search": {"method": "mine"}})
+    assert spec.goal.front
+    assert not spec.plans_sparsity
+
+
 def test_methods_have_a_class_and_a_reference():
     for name, known in METHODS.items():
         found = method_class(name)
