@@ -22,7 +22,7 @@ from sca_search.errors import ExportError
 from sca_search.export.graph.aten import BATCH, EXPORTABLE, Call, Value, as_map, depends_on_input, translate
 from sca_search.export.graph.records import INPUT, ChannelAffine, Graph, Record, Reshape, Shape, Trits, WeightRecord
 from sca_search.export.graph.shapes import check_graph
-from sca_search.models.attention import Attention
+from sca_search.models.prepare import Attention
 from sca_search.models.scales import OUTPUT_SCALE, has_output_scale
 
 
