@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.report import README, RESULTS, provenance, table, write_section
 from sca_search.config.load import resolve
 from sca_search.config.study import StudySpec
-from sca_search.dashboard.paper import paper_figures
+from sca_search.dashboard.figures import paper_figures
 from sca_search.paper.cells import Cell, full_epochs
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.study.events import Event, TrialEnded

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import Constant, FromPrior, Ramp, Tracked
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Tracked
 from sca_search.config.study import StudySpec
 from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sca_search.system.memory import trim_heap
+from sca_search.system.machine import trim_heap
 
 TimedTask = Callable[[], object]
 

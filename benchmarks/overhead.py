@@ -20,9 +20,8 @@ from torch.nn import functional as F
 
 from benchmarks.interleave import Timing, best, interleaved
 from benchmarks.report import RESULTS, provenance, table, write_section
-from sca_search.config.candidate import Candidate
+from sca_search.config.candidate import Candidate, Constant
 from sca_search.config.load import resolve
-from sca_search.config.schedule import Constant
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space

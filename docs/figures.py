@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import Constant, FromPrior, Ramp
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.ternary.parametrize import latent_of_dense

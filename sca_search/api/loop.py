@@ -19,15 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import START_SPREAD, Candidate, Form
+from sca_search.config.candidate import START_SPREAD, Candidate, Constant, Form, Ramp
 from sca_search.config.load import resolve
-from sca_search.config.schedule import Constant, Ramp
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, ModelError
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, export_network, parse_formats
 from sca_search.export.graph.network import Images, Network
-from sca_search.models.attention import open_attention
 from sca_search.models.layers import WEIGHT_LAYERS, choose_layers, defined_layers, weight_layers
+from sca_search.models.prepare import open_attention
 from sca_search.models.scales import put_output_scales
 from sca_search.study.space import Space
 from sca_search.ternary import parametrize

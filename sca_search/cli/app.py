@@ -12,10 +12,9 @@ from typer.core import TyperCommand, TyperGroup
 from sca_search.cli.compare import compare_command
 from sca_search.cli.completion import NO_COMMAND
 from sca_search.cli.dashboard import dashboard_command, features_command
-from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
 from sca_search.cli.export import bench_command, calibrate_command, check_command, export_command, verify_command
 from sca_search.cli.init import init_command
-from sca_search.cli.options import OUTPUT_FLAGS, Command, output_options
+from sca_search.cli.options import EXIT_CODES, OUTPUT_FLAGS, Command, exit_code_of, output_options
 from sca_search.cli.reproduce import reproduce_command
 from sca_search.cli.rerun import rerun_command
 from sca_search.cli.run import run_command, show_command

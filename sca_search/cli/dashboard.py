@@ -58,7 +58,7 @@ def features_command(
 
     They are also stored with the trial, so that the dashboard shows them.
     """
-    from sca_search.dashboard.feature_maps import sheet
+    from sca_search.dashboard.trial import sheet
     from sca_search.system.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":

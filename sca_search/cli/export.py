@@ -9,8 +9,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from sca_search.cli.exit_codes import NEGATIVE
-from sca_search.cli.options import RunArgument, StudyFile, TrialOption, option, study_options
+from sca_search.cli.options import NEGATIVE, RunArgument, StudyFile, TrialOption, option, study_options
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
 from sca_search.system.console import info, print_json, results, say, warn

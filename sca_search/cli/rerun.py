@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sca_search.cli.exit_codes import NEGATIVE
-from sca_search.cli.options import RunArgument, TrialOption, option
+from sca_search.cli.options import NEGATIVE, RunArgument, TrialOption, option
 from sca_search.config.names import format_metric
 from sca_search.errors import SpecError
 from sca_search.system.console import errors, info, print_json, results, say

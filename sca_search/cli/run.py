@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from sca_search.cli.exit_codes import NEGATIVE
-from sca_search.cli.options import RUN_PANEL, RunArgument, StudyFile, option, study_options
+from sca_search.cli.options import NEGATIVE, RUN_PANEL, RunArgument, StudyFile, option, study_options
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
 from sca_search.system.console import errors, info, print_json, results, say

@@ -72,7 +72,7 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
 
 
 def _join(spec: "StudySpec", shared: Shared) -> None:
-    from sca_search.runs.provenance import note_command
+    from sca_search.runs.log import note_command
     from sca_search.study.events import TrialCounter
     from sca_search.study.progress import StudyDisplay
     from sca_search.study.queue import join

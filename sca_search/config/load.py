@@ -17,7 +17,7 @@ from sca_search.config.costs import BUDGETS
 from sca_search.config.messages import sentence
 from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
-from sca_search.system.secrets import holds_password, scrub
+from sca_search.system.console import holds_password, scrub
 
 # Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done.
 MAY_CHANGE = (

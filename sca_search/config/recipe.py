@@ -28,8 +28,7 @@ import math
 from itertools import accumulate, pairwise
 from operator import mul
 
-from sca_search.config.candidate import START_SPREAD, Candidate
-from sca_search.config.schedule import Constant, Schedule, Steps
+from sca_search.config.candidate import START_SPREAD, Candidate, Constant, Schedule, Steps
 from sca_search.config.study import RecipeSpec, StudySpec
 
 # λ is not raised above this: on MNIST a hundredth of it already leaves next to nothing between the basins.

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sca_search.errors import SpecError
-from sca_search.system.secrets import HIDDEN, holds_password, scrub
+from sca_search.system.console import HIDDEN, holds_password, scrub
 
 STORAGE_VARIABLE = "SCA_SEARCH_STORAGE"
 _DRIVER = "postgresql+psycopg"

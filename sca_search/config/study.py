@@ -10,10 +10,11 @@ import tomli_w
 from pydantic import AfterValidator, Field, model_validator
 
 from sca_search.config import types as t
+from sca_search.config.candidate import FromPrior, Tracked
 from sca_search.config.costs import BUDGETS, FILE_SIZE, LATENCY, TERNARY_SIZE
 from sca_search.config.messages import key_error
 from sca_search.config.names import DATA, LOSSES, METHODS, METRICS, MODELS, SCA, Augmentation, at_most_one, is_fraction
-from sca_search.config.schedule import Fraction, FromPrior, NonNegativeFloat, Table, Tracked
+from sca_search.config.types import Fraction, NonNegativeFloat, Table
 
 GOALS = ("target_sparsity", "min_accuracy", "front")
 _UNPLANNED = tuple(name for name, method in METHODS.items() if not method.plans_sparsity)

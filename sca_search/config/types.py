@@ -6,12 +6,11 @@ from operator import mul
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sca_search.config.messages import format_value
 from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED
 from sca_search.config.references import is_reference
-from sca_search.config.schedule import Fraction, NonNegativeFloat, in_order
 from sca_search.errors import nearest_name
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
@@ -33,7 +32,24 @@ PositiveInt = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 PositiveFloat = Annotated[float, Field(strict=True, gt=0)]
 BoundedFloat = Annotated[PositiveFloat, Field(le=_MAX_FLOAT)]
 FractionBelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
+# An integer is still accepted as a float.
+NonNegativeFloat = Annotated[float, Field(strict=True, ge=0)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
+
+
+class Table(BaseModel):
+    """A table of a file: without unknown keys, NaN and infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def in_order(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """Return steps, pairs of an epoch and a factor, unchanged if their epochs rise."""
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"must name each epoch once, in order, got {epochs}")
+    return steps
 
 
 def _bounded(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:

@@ -9,17 +9,13 @@ from typing import Any
 from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import METHODS, SCA, is_fraction
 from sca_search.dashboard import text
-from sca_search.dashboard.feature_maps import page_features
+from sca_search.dashboard.figures import growth, importance, paper_figures, parallel, prior_view, timeline
 from sca_search.dashboard.front import fronts
-from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.parameters import importance, parallel
-from sca_search.dashboard.prior import prior_view
 from sca_search.dashboard.read import CandidateFiles, RunFiles, detailed_trials, read_candidate
-from sca_search.dashboard.timeline import growth, timeline
-from sca_search.dashboard.trial import trial_detail
+from sca_search.dashboard.trial import page_features, trial_detail
 from sca_search.runs.goal import limits_of
 from sca_search.runs.trials import searched_parameters
-from sca_search.system.secrets import scrub
+from sca_search.system.console import scrub
 
 Document = dict[str, Any]
 _COST_KEYS = ("key", "label", "unit", "scale", "remark")

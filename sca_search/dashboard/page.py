@@ -23,9 +23,8 @@ from sca_search.dashboard.document import study_document
 from sca_search.dashboard.read import read_run
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import damage_refused
-from sca_search.study.events import Event, StudyEnded, StudyStarted, TrialEnded
+from sca_search.study.events import Event, StudyEnded, StudyStarted, Throttle, TrialEnded
 from sca_search.system.files import write_text_atomic
-from sca_search.system.throttle import Throttle
 from sca_search.system.versions import versions
 
 # A page of a thousand trials takes a second to write; a study should not spend its time on that.

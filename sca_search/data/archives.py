@@ -17,7 +17,7 @@ from sca_search.data.arrays import Arrays, data_of_arrays
 from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.download import fetch_files
 from sca_search.data.npz import load_npz
-from sca_search.data.stratify import Rows
+from sca_search.data.targets import Rows
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
 from sca_search.system.torchvision import patch_torchvision

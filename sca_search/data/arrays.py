@@ -13,8 +13,7 @@ from torch import Tensor
 from sca_search.config.names import Kind
 from sca_search.data.dataset import DataRequest, DataSet, assemble
 from sca_search.data.splits import Split
-from sca_search.data.stratify import Rows, carve_val, limit_rows, require_every_class
-from sca_search.data.targets import Values, strata
+from sca_search.data.targets import Rows, Values, carve_val, limit_rows, require_every_class, strata
 
 # Images per step: the float copies of a step must not add up to a second copy of the set.
 _STEP = 1024

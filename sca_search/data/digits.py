@@ -7,7 +7,7 @@ import numpy as np
 
 from sca_search.data.arrays import Arrays, data_of_arrays
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.stratify import TEST_SEED, carve, carve_val
+from sca_search.data.targets import TEST_SEED, carve, carve_val
 
 # A quarter for the test: with 1797 images in total, fewer could not distinguish candidates 2 points apart.
 _TEST_COUNT = 450

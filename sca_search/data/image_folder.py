@@ -16,7 +16,7 @@ import torch
 from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.image_reader import ImageReader, is_grey, is_readable
 from sca_search.data.splits import Split
-from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
+from sca_search.data.targets import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
 
 _DEFAULT_SIZE = 64

@@ -20,7 +20,7 @@ from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.imagenet import IMAGENETS
 from sca_search.data.user import load_function
 from sca_search.errors import DataError, LimitError, unknown_name
-from sca_search.system.memory import oom_as_limit_error
+from sca_search.system.machine import oom_as_limit_error
 
 IMAGE_FILES = tuple(IMAGENETS)
 

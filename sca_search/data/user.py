@@ -21,8 +21,20 @@ from sca_search.config.names import Kind
 from sca_search.config.references import USER_ERRORS, describe_error, load_object
 from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
 from sca_search.data.splits import Split
-from sca_search.data.stratify import Rows, carve_test, carve_val, limit_rows, require_every_class
-from sca_search.data.targets import Values, check_targets, count_outputs, kind_of, numbered, strata, targets_of
+from sca_search.data.targets import (
+    Rows,
+    Values,
+    carve_test,
+    carve_val,
+    check_targets,
+    count_outputs,
+    kind_of,
+    limit_rows,
+    numbered,
+    require_every_class,
+    strata,
+    targets_of,
+)
 from sca_search.data.user_items import ItemReader, Items, stacked
 from sca_search.errors import CodeError, DataError
 from sca_search.system.torchvision import patch_torchvision

@@ -13,7 +13,7 @@ from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, recipe_file
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import note_command
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import RESERVE, Pace, Say, StudySize, measure_pace
 from sca_search.study.session import run_study

@@ -1,15 +1,12 @@
-"""What a running study writes about itself: the log, and a small file with its current epoch.
-
-The log has the start and end of every trial, warnings, and errors with their tracebacks, as lines of UTF-8 text with
-local time and its offset. A resumed study appends to it, and so do worker processes. The progress file tells a running
-study from one that was killed.
-"""
+"""Records of a run: its log, its progress, and in about.json its commands, machine and versions."""
 
 import logging
 import math
+import platform
+import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +15,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sca_search.errors import StorageError
-from sca_search.runs.folder import RunFolder
-from sca_search.system.console import LOGGER, PrintableFormatter
+from sca_search.runs.candidates import read_json
+from sca_search.runs.folder import FORMAT, RunFolder
+from sca_search.system.console import LOGGER, PrintableFormatter, scrub
 from sca_search.system.files import write_json_atomic
+from sca_search.system.machine import processor, usable_cores
+from sca_search.system.versions import versions
 
 logger = logging.getLogger(LOGGER)
 # Without a run folder and without -v there is no handler: a library must not fall back on stderr.
@@ -142,3 +142,36 @@ def read_now(path: Path) -> Now | None:
         return TypeAdapter(Now).validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None:
+    """Append a command to about.json; machine, threads per worker and versions are those of the newest."""
+    known = read_json(run.about_file, {})
+    commands = known.get("commands") if isinstance(known, dict) else None
+    before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
+    # Before joining: shell quotes would split a password that contains a quote.
+    shown = shlex.join(["sca-search", *map(scrub, arguments)])
+    command = {"command": shown, "at": time.time()}
+    write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
+
+
+def made_with(threads: int) -> dict[str, Any]:
+    """What a training depends on bit by bit, besides its settings."""
+    return {"machine": machine(), "threads": threads, "versions": versions()}
+
+
+def _is_command(value: object) -> bool:
+    """Whether it is a command of ours: a run may come from somebody else."""
+    if not isinstance(value, dict) or value.keys() != {"command", "at"}:
+        return False
+    return isinstance(value["command"], str) and isinstance(value["at"], int | float) and abs(value["at"]) < math.inf
+
+
+def machine() -> dict[str, Any]:
+    """What measured times depend on."""
+    return {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }

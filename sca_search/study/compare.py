@@ -25,7 +25,7 @@ from sca_search.export.latency.timing import time_interleaved
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder, new_run
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import note_command
 from sca_search.runs.trials import choose, most_accurate, read_csv
 from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener

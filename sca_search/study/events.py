@@ -12,6 +12,8 @@ from sca_search.runs.log import ProgressFile, log_end, log_epoch, logger
 if TYPE_CHECKING:
     from sca_search.training.task import Epoch
 
+import time
+
 
 class Event:
     """Something that happened in a study."""
@@ -172,3 +174,23 @@ class TrialCounter:
     def on_event(self, event: Event) -> None:
         if isinstance(event, TrialEnded) and event.row is not None:
             self.trials.append(event.trial)
+
+
+class Throttle:
+    """Runs work for at most a fraction of the time: after a run, the next one waits in proportion to its duration."""
+
+    def __init__(self, fraction: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fraction = fraction
+        self._clock = clock
+        self._due = 0.0
+
+    def run(self, work: Callable[[], object]) -> None:
+        began = self._clock()
+        work()
+        ended = self._clock()
+        self._due = ended + (ended - began) * (1.0 / self._fraction - 1.0)
+
+    def run_if_due(self, work: Callable[[], object]) -> None:
+        """Run the work unless that would exceed its fraction of the time."""
+        if self._clock() >= self._due:
+            self.run(work)

@@ -31,7 +31,7 @@ from sca_search.study.optuna_internals import QueueEmptyError
 from sca_search.study.results import FAILURES, keep
 from sca_search.study.sampler import derived_seed
 from sca_search.study.storage import storage_errors
-from sca_search.system.secrets import scrub
+from sca_search.system.console import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError

@@ -20,7 +20,7 @@ from sca_search.export.run import trial_row
 from sca_search.export.state_dict import load_plain, save_plain
 from sca_search.runs.candidates import RECORD, read_table, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.provenance import machine
+from sca_search.runs.log import machine
 from sca_search.study.halving import rung_epochs
 from sca_search.study.setup import make_task, read_warm_start, threads_of
 from sca_search.system.signals import NEVER, StopToken

@@ -28,8 +28,7 @@ from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, 
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import aim_of, chosen_trial, limits_of
 from sca_search.runs.integrity import damage_refused
-from sca_search.runs.log import logger
-from sca_search.runs.provenance import made_with
+from sca_search.runs.log import logger, made_with
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
@@ -37,12 +36,11 @@ from sca_search.study.sampler import derived_seed
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.system.versions import versions
-from sca_search.ternary.histogram import Snapshot
 from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Epoch, Settled
+from sca_search.training.task import Epoch, Settled, Snapshot
 from sca_search.training.train import train_candidate, until_stopped
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
-from sca_search.runs.log import ProgressFile, logged, logger
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import ProgressFile, logged, logger, note_command
 from sca_search.runs.trials import trial_frame
 from sca_search.study import events
 from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
+from sca_search.study.events import Throttle
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
@@ -44,7 +44,6 @@ from sca_search.study.storage import storage_errors
 from sca_search.study.workers import LocalWorkers
 from sca_search.system.files import write_text_atomic
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
-from sca_search.system.throttle import Throttle
 from sca_search.system.versions import __version__
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import BY_NAME, Source, Task

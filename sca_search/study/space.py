@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any
 import optuna
 import pandas as pd
 
-from sca_search.config.candidate import START_SPREAD, Candidate, default_alpha, sharpened
+from sca_search.config.candidate import (
+    START_SPREAD,
+    Candidate,
+    Constant,
+    Ramp,
+    Schedule,
+    Steps,
+    Tracked,
+    default_alpha,
+    sharpened,
+)
 from sca_search.config.names import METHODS, SCA
-from sca_search.config.schedule import Constant, Ramp, Schedule, Steps, Tracked
 from sca_search.config.study import StudySpec
 from sca_search.runs.trials import trial_frame
 from sca_search.ternary import allocation

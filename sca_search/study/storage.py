@@ -22,7 +22,7 @@ from sca_search.errors import SpecError, StorageError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logger
 from sca_search.study.optuna_internals import QueueStorage, RetryingStorage
-from sca_search.system.secrets import scrub
+from sca_search.system.console import scrub
 
 _T = TypeVar("_T")
 # If two machines create the tables of an empty database at the same time, one fails and finds them when it retries.

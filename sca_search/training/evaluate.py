@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sca_search.config.references import user_code_errors
-from sca_search.system.memory import oom_as_limit_error, trim_heap
+from sca_search.system.machine import oom_as_limit_error, trim_heap
 from sca_search.training.losses import PlainLoss
 from sca_search.training.metrics import ACCURACY_METRIC, Metric
 

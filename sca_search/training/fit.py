@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sca_search.config.schedule import Steps
+from sca_search.config.candidate import Steps
 from sca_search.data import Batch, Batches
 from sca_search.errors import CheckpointError, DivergenceError, SpecError
 from sca_search.models.scales import output_scales
-from sca_search.system.memory import trim_heap
+from sca_search.system.machine import trim_heap
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.torchvision import patch_torchvision
 from sca_search.ternary.methods import Method

@@ -22,9 +22,8 @@ from sca_search.config.references import user_code_errors
 from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
 from sca_search.models.scales import put_trits
-from sca_search.system.memory import oom_as_limit_error, trim_heap
+from sca_search.system.machine import oom_as_limit_error, trim_heap
 from sca_search.system.signals import NEVER, StopToken
-from sca_search.ternary.histogram import Snapshot, is_recorded, snapshot
 from sca_search.ternary.methods import Method, method_class
 from sca_search.ternary.parametrize import total
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -37,7 +36,17 @@ from sca_search.training.evaluate import (
 )
 from sca_search.training.fit import FitPlan, OptimizerState, StopRequestedError, fit
 from sca_search.training.losses import TaskLoss, distillation, mismatch_of
-from sca_search.training.task import Epoch, PausedError, Rungs, Settled, Task, WarmStart
+from sca_search.training.task import (
+    Epoch,
+    PausedError,
+    Rungs,
+    Settled,
+    Snapshot,
+    Task,
+    WarmStart,
+    is_recorded,
+    snapshot,
+)
 
 NO_RUNGS = Rungs()
 # Enough batches to compare candidates by their normalization statistics; the end of training uses the whole split.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from sca_search.cli.exit_codes import EXIT_CODES, exit_code_of
+from sca_search.cli.options import EXIT_CODES, exit_code_of
 from sca_search.errors import SpecError, StorageError
 from sca_search.system.console import configure_output
 from tests.support.command import TINY, sca_search

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import settings
 from pydantic import ValidationError
 
-from sca_search.config.candidate import Candidate, default_alpha, sharpened
-from sca_search.config.schedule import Constant, FromPrior, Ramp, Tracked
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Tracked, default_alpha, sharpened
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

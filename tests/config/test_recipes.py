@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from sca_search.config.candidate import Constant, Steps
 from sca_search.config.load import resolve
 from sca_search.config.recipe import describe_scaling, recipe_candidate
-from sca_search.config.schedule import Constant, Steps
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.models import MODELS

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from sca_search.config.schedule import AlphaSchedule, Constant, FromPrior, Ramp, Schedule, Steps, Tracked
+from sca_search.config.candidate import AlphaSchedule, Constant, FromPrior, Ramp, Schedule, Steps, Tracked
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 SCHEDULE = TypeAdapter(Schedule)

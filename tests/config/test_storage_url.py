@@ -18,7 +18,7 @@ from sca_search.config.storage_url import (
 )
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder, joined_run
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import note_command
 
 SECRET = "hunter-2"
 

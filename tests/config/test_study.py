@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sca_search.config.candidate import FromPrior, Tracked
 from sca_search.config.load import FLAGS, MAY_CHANGE, differences, read_toml, resolve
-from sca_search.config.schedule import FromPrior, Tracked
 from sca_search.config.study import SpaceSpec, StudySpec
 from sca_search.errors import SpecError
 

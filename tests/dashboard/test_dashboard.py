@@ -13,14 +13,11 @@ import pytest
 from sca_search.config.load import resolve
 from sca_search.dashboard import PageWriter, live, render_page
 from sca_search.dashboard.document import compact, sensitivity, study_document
+from sca_search.dashboard.figures import growth, importance, paper_figures, parallel, prior_view, timeline
 from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
-from sca_search.dashboard.paper import paper_figures
-from sca_search.dashboard.parameters import importance, parallel
-from sca_search.dashboard.prior import prior_view
 from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials, read_run
 from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
-from sca_search.dashboard.timeline import growth, timeline
 from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_rows, thinned
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import Now

@@ -18,7 +18,7 @@ from sca_search.data.archives import Copy, load_archive
 from sca_search.data.arrays import Arrays, fit_size
 from sca_search.data.dataset import DataRequest, channel_statistics
 from sca_search.data.download import fetch_files
-from sca_search.data.stratify import carve, limit_rows, require_every_class, stratified_order
+from sca_search.data.targets import carve, limit_rows, require_every_class, stratified_order
 from sca_search.errors import DataError, StorageError
 from sca_search.system.machine import cache_folder
 from sca_search.system.torchvision import patch_torchvision

@@ -12,7 +12,7 @@ from sca_search.cli.app import main
 from tests.support.command import TINY
 
 PACKAGE = str(Path(sca_search.__file__).parent)
-MOST_FRAMES = 15
+MOST_FRAMES, MOST_MODULES = 15, 75
 # The deepest frame of a training step: the regularizer of the method, or the step itself without one.
 STEP = {"LayerSchedules.penalty", "EpochModule.training_step"}
 
@@ -74,3 +74,4 @@ def test_a_search_has_few_frames_and_enters_few_modules(
     assert calls.deepest[0].endswith(".main")
     assert calls.deepest[-1].endswith("LayerSchedules.penalty")
     assert len(calls.deepest) <= MOST_FRAMES, "\n".join(calls.deepest)
+    assert len(calls.modules) <= MOST_MODULES, "\n".join(sorted(calls.modules))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.models.attention import Attention, open_attention
+from sca_search.models.prepare import Attention, open_attention
 
 
 def torchs(seed=0, **settings):

@@ -8,16 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
 from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.errors import ExportError, ModelError
 from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.trace import trace
 from sca_search.models import find_maker
-from sca_search.models.attention import Attention
-from sca_search.models.prepare import prepared, rebuilt
+from sca_search.models.prepare import Attention, prepared, rebuilt
 from sca_search.models.scales import put_output_scales, scaled_layers
 from sca_search.study.setup import make_task
 from sca_search.ternary.exact import Floor

@@ -9,7 +9,7 @@ import pytest
 from sca_search.errors import RunError
 from sca_search.export.state_dict import counted_sparsity
 from sca_search.runs.folder import FORMAT, RunFolder
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import note_command
 from tests.support.make_run_folder import RUN_FOLDER, STUDY
 
 

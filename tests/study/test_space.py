@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Steps, Tracked
 from sca_search.config.study import SpaceSpec, StudySpec
 from sca_search.study.sampler import PlannedSampler
 from sca_search.study.space import STRENGTH, Space, is_logarithmic

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from sca_search.cli.run import show_command
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
 from sca_search.config.study import StudySpec
 from sca_search.dashboard.live import LiveStudies, requested_export
 from sca_search.dashboard.page import document_of, embedded
@@ -25,7 +24,7 @@ from sca_search.paper.result import read_result
 from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import require_sound
-from sca_search.runs.provenance import note_command
+from sca_search.runs.log import note_command
 from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study

@@ -9,7 +9,7 @@ import pytest
 _PROGRAM = """
 import ctypes
 from pathlib import Path
-from sca_search.system.memory import trim_heap
+from sca_search.system.machine import trim_heap
 
 def megabytes():
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:")]

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sca_search.cli.exit_codes import exit_code_of
+from sca_search.cli.options import exit_code_of
 from sca_search.errors import SpecError
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import logged, logger
-from sca_search.system.console import SafeConsole, configure_output, warn
-from sca_search.system.secrets import holds_password, scrub
+from sca_search.system.console import SafeConsole, configure_output, holds_password, scrub, warn
 
 SECRET = "hunter-2"
 ADDRESSES = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sca_search.system.throttle import Throttle
+from sca_search.study.events import Throttle
 
 
 class Clock:

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Constant, FromPrior, Ramp, Steps, Tracked
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Steps, Tracked, sharpened
 from sca_search.ternary.methods.base import strength_unit
 from sca_search.ternary.methods.sca import LayerSchedules, regularizer
 from sca_search.ternary.parametrize import (

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from sca_search.config.candidate import Form
-from sca_search.ternary.histogram import BINS, MOST_SNAPSHOTS, Snapshot, is_recorded, snapshot
 from sca_search.ternary.methods.sca import weights_of
 from sca_search.ternary.parametrize import latents, parametrize_layers, ternary_weights
+from sca_search.training.task import BINS, MOST_SNAPSHOTS, Snapshot, is_recorded, snapshot
 
 
 def network(form: Form) -> nn.Module:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sca_search.config.candidate import Candidate
+from sca_search.config.candidate import Candidate, Constant
 from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
-from sca_search.config.schedule import Constant
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.export.folder import ExportOptions

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
 from sca_search.config.study import StudySpec
 from sca_search.data import TeacherSplit
 from sca_search.runs.folder import RunFolder

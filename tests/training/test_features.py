@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from sca_search.dashboard.feature_maps import page_features, sheet
+from sca_search.dashboard.trial import page_features, sheet
 from sca_search.errors import RunError
 from sca_search.training.features import MAX_SIDE, activations, compare_features, linear_cka
 from tests.support.command import Outcome

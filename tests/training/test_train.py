@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.config.candidate import Candidate, sharpened
-from sca_search.config.schedule import Ramp, Tracked
+from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
 from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError

@@ -178,9 +178,9 @@ def _trits(record: WeightRecord) -> Trits:
 
 
 def fold_affines(graph: Graph) -> Graph:
-    """A graph that computes the same with fewer records: a BatchNorm goes into the preceding layer, an output scale
-    into the following one.
+    """A graph that computes the same with fewer records.
 
+    A BatchNorm is folded into the preceding layer, an output scale into the following one:
     s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between
     has no other use. A single factor before a layer, w·(f·x) = f·w·x, goes into its scale.
     """

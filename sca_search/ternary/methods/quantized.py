@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import elapsed_fraction
+from sca_search.config.candidate import Candidate, elapsed_fraction
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.methods.sca import spreads_of

@@ -28,8 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import elapsed_fraction
+from sca_search.config.candidate import Candidate, elapsed_fraction
 from sca_search.errors import ModelError
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.base import FinalWeights, MethodTask

@@ -21,7 +21,7 @@ with ADMM, 2018.
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.schedule import elapsed_fraction
+from sca_search.config.candidate import elapsed_fraction
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.methods.quantized import Quantized, Quantizer, as_weights
 from sca_search.ternary.parametrize import nearest_trits

@@ -20,8 +20,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import Candidate
-from sca_search.config.schedule import Constant, FromPrior, Tracked
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Tracked
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import ExactTrits, exact_trits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
