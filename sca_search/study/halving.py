@@ -37,8 +37,7 @@ def rung_epochs(fractions: Sequence[float], epochs: int) -> tuple[int, ...]:
 
 def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
     """Whether a candidate is among the best fraction `keep` of the comparable ones at its rung, itself included."""
-    peers = [other for other in others if other.candidate != mine.candidate and comparable(mine, other)]
-    losses = [other.loss for other in peers]
+    losses = [other.loss for other in others if other.candidate != mine.candidate and comparable(mine, other)]
     if keep >= 1.0 or len(losses) + 1 < LEAST_COMPARED:
         return True
     better = sum(loss < mine.loss for loss in losses)

@@ -139,8 +139,7 @@ def build_context(
 
 def context_files(run: RunFolder) -> list[Path]:
     """The files that `build_context` writes and `read_context` reads; some studies do not have all of them."""
-    dense = [run.dense_file, run.dense_scores_file]
-    return [*dense, run.closed_form_file, run.sensitivity_file, run.latency_file]
+    return [run.dense_file, run.dense_scores_file, run.closed_form_file, run.sensitivity_file, run.latency_file]
 
 
 def read_context(run: RunFolder, spec: StudySpec, task: Task) -> StudyContext:
