@@ -170,7 +170,7 @@ def _row(target: float, form: str, cells: list[dict[str, Any]]) -> list[str]:
         _spread(gaps, "+"),
         " ".join(sorted({f"{each['sparsity']:.5f}" for each in chosen})),
         f"{off:.2f}",
-        f"{max(100 * each['moved_share'] for each in chosen):.3f}",
+        f"{max(100 * each['adjusted_fraction'] for each in chosen):.3f}",
     ]
 
 

@@ -21,7 +21,7 @@ from sca_search.study.objective import Objective, work
 from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
 from sca_search.study.setup import build_context, make_task
 from sca_search.study.space import STRENGTH, Space
-from sca_search.training.task import Settled
+from sca_search.training.task import TrainedCandidate
 from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
@@ -60,23 +60,23 @@ def _results(seed: int, target: float) -> list[RoundingResult]:
         work(study, Objective(context), lambda: has_waiting(study))
         first = rows(study)[0]
         error = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
-        adjusted = float(first["moved_share"])  # type: ignore[arg-type]
+        adjusted = float(first["adjusted_fraction"])  # type: ignore[arg-type]
         found = [RoundingResult("first trial, strength 100", target, error, adjusted)]
         for strength in STRENGTHS:
-            settled = train_candidate(_with_strength(space, target, strength), task, start)
-            found.append(_result(f"strength {strength:g}", target, settled))
+            trained = train_candidate(_with_strength(space, target, strength), task, start)
+            found.append(_result(f"strength {strength:g}", target, trained))
     print(seed, target, [f"{each.what}: {100 * each.error:.2f}" for each in found], flush=True)
     return found
 
 
 def _with_strength(space: Space, target: float, strength: float) -> Candidate:
     """The first guess with a late start of λ, where sparsity drifts most."""
-    changed = {"strength": strength, "pull_start": 0.3}
+    changed = {"strength": strength, "strength_start": 0.3}
     return space.candidate(space.first_guess() | changed, target, seed=12345)
 
 
-def _result(what: str, target: float, settled: Settled) -> RoundingResult:
-    return RoundingResult(what, target, abs(settled.sparsity_before - target), settled.moved_share)
+def _result(what: str, target: float, trained: TrainedCandidate) -> RoundingResult:
+    return RoundingResult(what, target, abs(trained.sparsity_before - target), trained.adjusted_fraction)
 
 
 def _report(results: list[RoundingResult], seeds: int) -> None:

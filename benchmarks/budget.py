@@ -197,7 +197,7 @@ def _study_cell(arguments: argparse.Namespace, position: float, allocation: str)
 def _spec(arguments: argparse.Namespace, budget: float, allocation: str) -> StudySpec:
     flags: dict[str, object] = {"max_latency_ms": budget, "grid": False, "trials": arguments.trials, "threads": 1}
     return resolve(
-        None, STUDY | flags | {"data_dir": arguments.data_dir, "split": 0.0 if allocation == "uniform" else 1.0}
+        None, STUDY | flags | {"data_dir": arguments.data_dir, "allocation": 0.0 if allocation == "uniform" else 1.0}
     )
 
 

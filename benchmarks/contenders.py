@@ -26,7 +26,7 @@ from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, layer_sensitivity
 from sca_search.study.space import Space
 from sca_search.training.evaluate import EVALUATION_BATCH, score
-from sca_search.training.task import Settled, Task, WarmStart
+from sca_search.training.task import Task, TrainedCandidate, WarmStart
 from sca_search.training.train import train_candidate
 
 
@@ -67,25 +67,25 @@ class Bench:
         base = space.candidate(space.first_guess(), sparsity, seed)
         return Candidate.model_validate(base.model_dump() | changed)
 
-    def train(self, candidate: Candidate) -> Settled:
+    def train(self, candidate: Candidate) -> TrainedCandidate:
         """Trains it and counts its epochs; a training that the budget does not cover is not started."""
         self.spend(candidate.epochs + candidate.frozen_epochs)
-        settled = train_candidate(candidate, self.task, self.start)
-        zeros = sum(count.zeros for count in settled.counts.values())
-        weights = sum(count.weights for count in settled.counts.values())
+        trained = train_candidate(candidate, self.task, self.start)
+        zeros = sum(count.zeros for count in trained.counts.values())
+        weights = sum(count.weights for count in trained.counts.values())
         self.points.append(
             Point(
                 epochs=self.spent,
                 planned=candidate.sparsity if candidate.exact else None,
                 sparsity=zeros / weights,
-                accuracy=settled.score.accuracy,
-                loss=settled.score.loss,
-                test_accuracy=self.test(settled.model),
-                before=settled.sparsity_before,
-                moved=settled.moved_share,
+                accuracy=trained.score.accuracy,
+                loss=trained.score.loss,
+                test_accuracy=self.test(trained.model),
+                before=trained.sparsity_before,
+                moved=trained.adjusted_fraction,
             )
         )
-        return settled
+        return trained
 
     def spend(self, epochs: int) -> None:
         if self.spent + epochs > self.budget:
@@ -129,7 +129,7 @@ def _straight_through(bench: Bench, sparsity: float, **changed: Any) -> Candidat
         "form": "straight-through",
         "alpha": Tracked(),
         "strength": Constant(value=0.0),
-        "split": {},
+        "allocation": {},
     }
     return bench.candidate(sparsity, **(fixed | changed))
 
@@ -145,13 +145,13 @@ def bisection(bench: Bench) -> None:
             if high <= low:  # not monotone because of noise
                 break
             alpha = (low + high) / 2
-            settled = bench.train(_paper(bench, alpha=Constant(value=alpha), strength=Ramp(first=0.0, last=10.0)))
-            seen.append((alpha, settled.sparsity_before))
+            trained = bench.train(_paper(bench, alpha=Constant(value=alpha), strength=Ramp(first=0.0, last=10.0)))
+            seen.append((alpha, trained.sparsity_before))
 
 
 def _paper(bench: Bench, **changed: Any) -> Candidate:
     """The paper's form unchanged: α is fixed, and rounding determines the sparsity."""
-    fixed: dict[str, Any] = {"form": "paper", "exact": False, "split": {}, "gradient_sharpness": None}
+    fixed: dict[str, Any] = {"form": "paper", "exact": False, "allocation": {}, "gradient_sharpness": None}
     return bench.candidate(0.0, **fixed, sharpness=Constant(value=1.0), **changed)
 
 
@@ -162,8 +162,8 @@ def stock(make: Callable[[int], optuna.samplers.BaseSampler]) -> Contender:
         study = optuna.create_study(directions=["maximize", "maximize"], sampler=make(bench.spec.seed))
         while True:
             trial = study.ask()
-            settled = bench.train(_raw(bench, trial))
-            study.tell(trial, (settled.score.accuracy, bench.points[-1].sparsity))
+            trained = bench.train(_raw(bench, trial))
+            study.tell(trial, (trained.score.accuracy, bench.points[-1].sparsity))
 
     return contend
 
@@ -235,7 +235,7 @@ def _point(bench: Bench, run: RunFolder, row: dict[str, Any]) -> Point:
         loss=row["loss"],
         test_accuracy=bench.test(bench.task.model_with(state)),
         before=row["sparsity_before"],
-        moved=row["moved_share"],
+        moved=row["adjusted_fraction"],
     )
 
 

@@ -59,13 +59,13 @@ class BareTrial:
 
     def forward(self, images: Tensor, weights: dict[str, Tensor], training: bool) -> Tensor:
         x = F.conv2d(images, self.p["conv1.weight"], padding=2)
-        x = F.max_pool2d(F.relu(self.normalise(x, "bn1", training)), 2)
+        x = F.max_pool2d(F.relu(self.normalize(x, "bn1", training)), 2)
         x = F.conv2d(x, weights["conv2"], padding=2)
-        x = F.max_pool2d(F.relu(self.normalise(x, "bn2", training)), 2)
-        x = F.relu(self.normalise(F.linear(x.flatten(1), weights["fc1"]), "bn3", training))
+        x = F.max_pool2d(F.relu(self.normalize(x, "bn2", training)), 2)
+        x = F.relu(self.normalize(F.linear(x.flatten(1), weights["fc1"]), "bn3", training))
         return F.linear(x, self.p["fc2.weight"], self.p["fc2.bias"])
 
-    def normalise(self, x: Tensor, name: str, training: bool) -> Tensor:
+    def normalize(self, x: Tensor, name: str, training: bool) -> Tensor:
         p = self.p
         mean, var = p[f"{name}.running_mean"], p[f"{name}.running_var"]
         return F.batch_norm(x, mean, var, p[f"{name}.weight"], p[f"{name}.bias"], training, self.momentum)

@@ -158,7 +158,7 @@ def _init_ms(model: CompiledModel) -> float:
     times = []
     for _ in range(5):
         began = time.perf_counter()
-        model.initialise()
+        model.initialize()
         times.append(time.perf_counter() - began)
     return 1e3 * min(times)
 

@@ -149,7 +149,7 @@ def _at(layer: WeightRecord, sparsity: float) -> WeightRecord:
     return replace(layer, weight=weight.reshape(layer.weight.shape))
 
 
-_COLOURS = (
+_COLORS = (
     "#1b6ca8", "#d1495b", "#66a182", "#edae49", "#7a5195", "#8d6e63", "#546e7a",
     "#00897b", "#c2185b", "#9e9d24", "#3949ab", "#f4511e", "#000000", "#00acc1",
 )  # fmt: skip
@@ -188,22 +188,22 @@ def _svg(cells: list[Cell]) -> str:
         f'<text x="16" y="{bottom / 2}" text-anchor="middle" transform="rotate(-90 16 {bottom / 2})">µs</text>'
     )
     for number, cell in enumerate(lists):
-        parts += _curve(cell, _COLOURS[number % len(_COLOURS)], number, at)
+        parts += _curve(cell, _COLORS[number % len(_COLORS)], number, at)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _curve(cell: Cell, colour: str, number: int, at: Any) -> list[str]:
+def _curve(cell: Cell, color: str, number: int, at: Any) -> list[str]:
     line = Line.through(cell)
     counts = np.geomspace(max(1, min(cell["entries"])), max(cell["entries"]), 40)
     times = [(count, line.start + line.slope * count / 1e3) for count in counts]
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*each) for each in times if each[1] > 0))
-    parts = [f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>']
+    parts = [f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>']
     for count, value in zip(cell["entries"], cell["us"], strict=True):
         if count:
             x, y = at(count, value)
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{color}"/>')
     height, left = 30 + 20 * number, _WIDTH - _LEGEND + 16
-    parts.append(f'<circle cx="{left}" cy="{height - 4}" r="4" fill="{colour}"/>')
+    parts.append(f'<circle cx="{left}" cy="{height - 4}" r="4" fill="{color}"/>')
     parts.append(f'<text x="{left + 12}" y="{height}">{cell["shape"]}, R² = {line.explained:.4f}</text>')
     return parts
 

@@ -47,7 +47,7 @@ CONTENDERS: dict[str, Contender] = {
     "ours": ours(),
     "ours, paper's form": ours({"search.form": "paper"}),
     "ours, no prior": no_prior,
-    "ours, uniform allocation": ours({"search.space.split": 0.0}),
+    "ours, uniform allocation": ours({"search.space.allocation": 0.0}),
     "ours, halving": ours({"search.keep": 0.5}),
     "ours, no frozen phase": ours(moved_to_training=True),
     "ours, random sampler": ours({"search.sampler": "random"}),

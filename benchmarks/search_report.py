@@ -345,7 +345,7 @@ def _figure(data: str, cells: list[Cell]) -> str:
     return f"![Hypervolume over epochs](../docs/{file.name})"
 
 
-_COLOURS = (
+_COLORS = (
     "#1b6ca8",
     "#d1495b",
     "#66a182",
@@ -389,16 +389,16 @@ def _svg(groups: dict[str, list[Cell]], budget: int) -> str:
         parts.append(f'<text x="{x(epochs):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle">{epochs:.0f}</text>')
     parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">epochs spent</text>')
     for number, name in enumerate(ranked):
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         low = [(x(epochs), y(values[0])) for epochs, values in zip(steps, curves[name], strict=True)]
         high = [(x(epochs), y(values[-1])) for epochs, values in zip(steps, curves[name], strict=True)]
         middle = [(x(e), y(statistics.median(values))) for e, values in zip(steps, curves[name], strict=True)]
-        parts.append(f'<polygon points="{_points(low + high[::-1])}" fill="{colour}" opacity="0.10"/>')
-        dash = "" if number < len(_COLOURS) else ' stroke-dasharray="5 3"'
-        parts.append(f'<polyline points="{_points(middle)}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        parts.append(f'<polygon points="{_points(low + high[::-1])}" fill="{color}" opacity="0.10"/>')
+        dash = "" if number < len(_COLORS) else ' stroke-dasharray="5 3"'
+        parts.append(f'<polyline points="{_points(middle)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>')
         height, from_x = 20 + 18 * number, right + 12
         parts.append(
-            f'<line x1="{from_x}" x2="{from_x + 20}" y1="{height}" y2="{height}" stroke="{colour}" '
+            f'<line x1="{from_x}" x2="{from_x + 20}" y1="{height}" y2="{height}" stroke="{color}" '
             f'stroke-width="3"{dash}/>'
         )
         parts.append(f'<text x="{right + 38}" y="{height + 4}">{name}</text>')

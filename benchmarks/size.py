@@ -28,7 +28,7 @@ from sca_search.export.model_card import Sizes, sizes
 from sca_search.export.packed.format import packed_bytes
 from sca_search.export.verify import choose_vectors
 from sca_search.models import Shape, build_model
-from sca_search.training.evaluate import reestimate_normalisation
+from sca_search.training.evaluate import reestimate_normalization
 
 NETWORKS: dict[str, tuple[str, Shape]] = {
     "LeNet": ("lenet", (1, 28, 28)),
@@ -64,7 +64,7 @@ def random_network(name: str, sparsity: float) -> Network:
             trits = trits[torch.randperm(len(trits))]
             trits[torch.randperm(len(trits))[: round(sparsity * len(trits))]] = 0
             weight.copy_(trits.view_as(weight))
-    reestimate_normalisation(model, [(torch.randn(64, *shape), torch.zeros(64))])
+    reestimate_normalization(model, [(torch.randn(64, *shape), torch.zeros(64))])
     classes = tuple(str(number) for number in range(10))
     return Network(model, InputSpec(shape, classes), tuple(layers), images=_noise(shape))
 

@@ -15,7 +15,7 @@ from sca_search.data import Batches
 from sca_search.export.state_dict import load_plain
 from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task
-from sca_search.training.evaluate import EVALUATION_BATCH, reestimate_normalisation
+from sca_search.training.evaluate import EVALUATION_BATCH, reestimate_normalization
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     rows = []
     for source, split in (("as stored", task.data.train), ("as augmented in training", task.data.training)):
         batches: Batches = split.batches(EVALUATION_BATCH, seed=0)
-        reestimate_normalisation(model, batches)
+        reestimate_normalization(model, batches)
         scores = task.validate(model), task.score(model, test.batches(EVALUATION_BATCH))
         rows.append([source, *(f"{100 * score.accuracy:.2f}" for score in scores)])
         print(" · ".join(rows[-1]), flush=True)

@@ -56,7 +56,7 @@ def synthetic(space: Space, candidate: int) -> FrozenTrial:
 
 def finished(loss: float) -> dict[str, Any]:
     """The attributes of a finished trial."""
-    figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "moved_share": 0.001}
+    figures = {"loss": loss, "soft_metric": 0.98, "rounded_metric": 0.97, "adjusted_fraction": 0.001}
     return figures | {"sparsity_before": 0.5, "ternary_bytes": 4000, "images": 360}
 
 
@@ -89,7 +89,7 @@ def store(study: optuna.Study, trials: list[FrozenTrial]) -> None:
         found = connection.execute(
             sqlalchemy.select(table.c.number, table.c.trial_id).where(table.c.study_id == study._study_id)
         )
-        ids = {number: trial for number, trial in found}  # noqa: C416 - rows are tuples by behaviour, not by type
+        ids = {number: trial for number, trial in found}  # noqa: C416 - rows are tuples by behavior, not by type
         for model, rows_of in _PARTS.items():
             rows = [
                 row | {"trial_id": ids[number]}

@@ -115,7 +115,7 @@ class Bench:
         """The first guess of a study for this form."""
         candidate = self.candidate(form)
         model = self.network.make_model()
-        data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalise=False)
+        data = assemble("images", tuple("0123456789"), self.split, self.split, lambda: self.split, normalize=False)
         method = Sca(model, candidate, Task(data, self.network.make_model, self.network.choices, self.batch))
         plan = FitPlan(1, candidate.learning_rate, candidate.latent_learning_rate)
         return lambda: fit(model, self.split.batches(self.batch, seed=0), plan, method=method)

@@ -32,8 +32,8 @@ SLOW: dict[str, Any] = {"gradient_sharpness": 1e9, "sharpness": 300.0, "sharpnes
 # Name -> parameters and candidate fields that differ from the first guess; `form` is that of the study.
 VARIANTS: dict[str, dict[str, Any]] = {
     "first guess": {},
-    "uniform allocation": {"split": {}},
-    "half-way to the uniform allocation": {"split_fraction": 0.5},
+    "uniform allocation": {"allocation": {}},
+    "half-way to the uniform allocation": {"allocation_fraction": 0.5},
     "real gradient, β from 2 to 300, increasing sparsity": SLOW | {"rise": 0.5},
     "real gradient, β from 2 to 300": SLOW,
     "real gradient, β from 2 to 100": SLOW | {"sharpness": 100.0},
@@ -67,12 +67,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "straight-through": {"form": "straight-through"},
     "straight-through, Θ learning rate 0.05": {"form": "straight-through", "latent_learning_rate": 0.05},
     "straight-through, no frozen epochs": {"form": "straight-through", "frozen_fraction": 0.0},
-    "straight-through, uniform allocation": {"form": "straight-through", "split": {}},
-    "straight-through, uniform allocation, no teacher": {"form": "straight-through", "split": {}, "distillation": 0.0},
+    "straight-through, uniform allocation": {"form": "straight-through", "allocation": {}},
+    "straight-through, uniform allocation, no teacher": {
+        "form": "straight-through",
+        "allocation": {},
+        "distillation": 0.0,
+    },
     "paper's form": {"form": "paper"},
     "paper's form, strength 10": {"form": "paper", "strength": 10.0},
     "paper's form, strength 1000": {"form": "paper", "strength": 1000.0},
-    "paper's form, late λ": {"form": "paper", "pull_start": 0.5},
+    "paper's form, late λ": {"form": "paper", "strength_start": 0.5},
 }
 
 
@@ -119,16 +123,16 @@ def _measured(
     spec: StudySpec, task: Task, start: WarmStart, dense: RunFolder, sparsity: float, name: str
 ) -> dict[str, Any]:
     space = Space(spec, task.layer_shapes, tuple(layer_sensitivity(dense, spec, task, start)))
-    settled = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start)
+    trained = train_candidate(_candidate(space, sparsity, VARIANTS[name]), task, start)
     test = task.data.read_test().batches(EVALUATION_BATCH)
     found = {
         "variant": name,
-        "loss": settled.score.loss,
-        "accuracy": settled.score.accuracy - start.score.accuracy,
-        "rounding_gap": settled.soft_metric - settled.rounded_metric,
-        "test_accuracy": score(settled.model, test).accuracy - score(task.model_with(start.state), test).accuracy,
+        "loss": trained.score.loss,
+        "accuracy": trained.score.accuracy - start.score.accuracy,
+        "rounding_gap": trained.soft_metric - trained.rounded_metric,
+        "test_accuracy": score(trained.model, test).accuracy - score(task.model_with(start.state), test).accuracy,
     }
-    print(sparsity, name, f"validation loss {settled.score.loss:.4f}", flush=True)
+    print(sparsity, name, f"validation loss {trained.score.loss:.4f}", flush=True)
     return found
 
 
@@ -141,10 +145,10 @@ def _candidate(space: Space, sparsity: float, changed: dict[str, Any]) -> Candid
         epochs = candidate.epochs + candidate.frozen_epochs
         frozen = round(changed["frozen_fraction"] * epochs)
         fields |= {"epochs": epochs - frozen, "frozen_epochs": frozen}
-    if "split_fraction" in changed:
+    if "allocation_fraction" in changed:
         weighting = least_loss_weighting(space.costs, space.layers, sparsity)
-        part = {layer: changed["split_fraction"] * value for layer, value in weighting.items()}
-        fields["split"] = allocate(space.layers, part, sparsity)
+        part = {layer: changed["allocation_fraction"] * value for layer, value in weighting.items()}
+        fields["allocation"] = allocate(space.layers, part, sparsity)
     return Candidate.model_validate(candidate.model_dump() | fields)
 
 

@@ -18,7 +18,7 @@ from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
 from sca_search.ternary.parametrize import latent_of_dense
 from sca_search.ternary.prior import alpha_for_sparsity
-from sca_search.training.task import Settled, WarmStart
+from sca_search.training.task import TrainedCandidate, WarmStart
 from sca_search.training.train import train_candidate, train_dense
 
 Points = list[tuple[float, float]]
@@ -68,9 +68,9 @@ def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
     )
 
 
-def weight_curves(settled: Settled) -> tuple[Curve, ...]:
+def weight_curves(trained: TrainedCandidate) -> tuple[Curve, ...]:
     """Histograms of tanh Θ before the first epoch and after the last, in percent of the weights."""
-    first, last = settled.snapshots[0], settled.snapshots[-1]
+    first, last = trained.snapshots[0], trained.snapshots[-1]
     return tuple(
         Curve(when, _histogram(snapshot.tanh))
         for when, snapshot in (("before training", first), ("after training", last))
@@ -82,7 +82,7 @@ def _histogram(counts: Sequence[int]) -> Points:
     return [(-1 + (place + 0.5) * width, 100 * count / sum(counts)) for place, count in enumerate(counts)]
 
 
-def achieved_curves(train: Callable[[Candidate], Settled]) -> tuple[Curve, ...]:
+def achieved_curves(train: Callable[[Candidate], TrainedCandidate]) -> tuple[Curve, ...]:
     """Achieved minus planned sparsity of the first ternary layer in points, before the exact step."""
 
     def error(strength: float, sparsity: float) -> float:
@@ -118,7 +118,7 @@ def charts() -> dict[str, Chart]:
     task = make_task(StudySpec())
     start = train_dense(task, epochs=10, learning_rate=0.01, seed=0)
 
-    def train(candidate: Candidate) -> Settled:
+    def train(candidate: Candidate) -> TrainedCandidate:
         return train_candidate(candidate, task, start)
 
     example = train(papers_candidate(STRONG, 0.5))
@@ -147,7 +147,7 @@ def charts() -> dict[str, Chart]:
 # The drawing
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 360, 62, 14, 64, 46
-_COLOURS = ("#1b6ca8", "#d1495b", "#2f8f5b", "#b7791f", "#7a5195")
+_COLORS = ("#1b6ca8", "#d1495b", "#2f8f5b", "#b7791f", "#7a5195")
 
 
 def svg(chart: Chart) -> str:
@@ -170,9 +170,9 @@ def svg(chart: Chart) -> str:
         *_axes(chart, x_ticks, y_ticks, place),
     ]
     at = float(_LEFT)
-    for colour, curve in zip(_COLOURS, chart.curves, strict=False):
-        parts += _curve(curve, colour, place)
-        parts.append(f'<rect x="{at:.0f}" y="37" width="16" height="4" fill="{colour}"/>')
+    for color, curve in zip(_COLORS, chart.curves, strict=False):
+        parts += _curve(curve, color, place)
+        parts.append(f'<rect x="{at:.0f}" y="37" width="16" height="4" fill="{color}"/>')
         parts.append(f'<text x="{at + 21:.0f}" y="44">{escape(curve.name)}</text>')
         at += 45 + 6.6 * len(curve.name)
     return "\n".join([*parts, "</svg>", ""])
@@ -192,8 +192,8 @@ def _axes(
     lines = []
     for tick in y_ticks:
         x, y = place(x_ticks[0], tick)
-        colour = "#888" if tick == 0 else "#ddd"
-        lines.append(f'<line x1="{x:.1f}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}"/>')
+        color = "#888" if tick == 0 else "#ddd"
+        lines.append(f'<line x1="{x:.1f}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{color}"/>')
         lines.append(f'<text x="{x - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
         x, y = place(tick, y_ticks[0])
@@ -204,12 +204,12 @@ def _axes(
     return lines
 
 
-def _curve(curve: Curve, colour: str, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
+def _curve(curve: Curve, color: str, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
     corners = [place(x, y) for x, y in curve.points]
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-    lines = [f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    lines = [f'<polyline points="{joined}" fill="none" stroke="{color}" stroke-width="2"/>']
     if curve.marked:
-        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in corners]
+        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{color}"/>' for x, y in corners]
     return lines
 
 

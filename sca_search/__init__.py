@@ -22,15 +22,15 @@ from sca_search.system.versions import __version__
 if TYPE_CHECKING:
     from sca_search.api.callback import TernaryCallback
     from sca_search.api.loop import Control, bake, export_baked, regularizer, sparsity, ternarize, ternary_layers
-    from sca_search.api.study import Found, Result, search
+    from sca_search.api.study import Result, TrialModel, search
     from sca_search.export.c.library import compile_model as compile
     from sca_search.export.open import load
 
 __all__ = [
     "Control",
-    "Found",
     "Result",
     "TernaryCallback",
+    "TrialModel",
     "__version__",
     "bake",
     "compile",
@@ -47,7 +47,7 @@ __all__ = [
 _PLACES = {
     "api.callback": ("TernaryCallback",),
     "api.loop": ("Control", "bake", "export_baked", "regularizer", "sparsity", "ternarize", "ternary_layers"),
-    "api.study": ("Found", "Result", "search"),
+    "api.study": ("TrialModel", "Result", "search"),
     "export.open": ("load",),
 }
 __getattr__ = lazy_names(

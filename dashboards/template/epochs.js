@@ -1,12 +1,12 @@
 // The selected trial by epoch: accuracy, schedules, and weights on their way to -1, 0 and +1.
-function frozenShape(course) {
-  const first = course.phase.indexOf("frozen");
+function frozenShape(byEpoch) {
+  const first = byEpoch.phase.indexOf("frozen");
   if (first < 0) return [];
   return [{
     type: "rect",
     xref: "x",
-    x0: course.epoch[first] - 1,
-    x1: course.epoch.at(-1),
+    x0: byEpoch.epoch[first] - 1,
+    x1: byEpoch.epoch.at(-1),
     yref: "paper",
     y0: 0,
     y1: 1,
@@ -17,12 +17,12 @@ function frozenShape(course) {
 }
 
 function accuracyFigure() {
-  const course = detailOf(state.trial)?.course;
-  if (!course?.epoch.length) return null;
+  const byEpoch = detailOf(state.trial)?.epoch_columns;
+  if (!byEpoch?.epoch.length) return null;
   const colour = colours();
-  const last = course.phase.lastIndexOf("ternary");
-  const gap = last < 0 ? 0 : metricFactor() * (course.soft_metric[last] - course.rounded_metric[last]);
-  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(course.soft_metric[last] ?? 1));
+  const last = byEpoch.phase.lastIndexOf("ternary");
+  const gap = last < 0 ? 0 : metricFactor() * (byEpoch.soft_metric[last] - byEpoch.rounded_metric[last]);
+  const isNothing = Math.abs(gap) < (metric().is_fraction ? 0.005 : 1e-4 * Math.abs(byEpoch.soft_metric[last] ?? 1));
   const costs = metric().is_fraction ? `${Math.abs(gap).toFixed(2)} points` : `${short(Math.abs(gap))} ${metric().name}`;
   const title = isNothing
     ? "Rounding costs nothing at the end of training"
@@ -30,10 +30,10 @@ function accuracyFigure() {
   const scaled = (values) => values.map((value) => metricFactor() * value);
   const dense = study().dense_metric;
   const traces = [
-    curve("soft", course.epoch, scaled(course.soft_metric), line(colour.second, "dash"), {
+    curve("soft", byEpoch.epoch, scaled(byEpoch.soft_metric), line(colour.second, "dash"), {
       hovertemplate: `soft %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
-    curve("rounded", course.epoch, scaled(course.rounded_metric), line(colour.accent), {
+    curve("rounded", byEpoch.epoch, scaled(byEpoch.rounded_metric), line(colour.accent), {
       hovertemplate: `rounded %{y:.4~g} ${metricUnit()}<extra></extra>`,
     }),
   ];
@@ -41,27 +41,27 @@ function accuracyFigure() {
     traces.push(
       curve(
         "dense",
-        [course.epoch[0], course.epoch.at(-1)],
+        [byEpoch.epoch[0], byEpoch.epoch.at(-1)],
         [metricFactor() * dense, metricFactor() * dense],
         line(colour.quiet, "dot", 1.25),
         { hoverinfo: "skip", mode: "lines" },
       ),
     );
   }
-  const frozen = course.phase.includes("frozen")
+  const frozen = byEpoch.phase.includes("frozen")
     ? " In the shaded epochs trits are frozen and the float parts train on."
     : "";
   return {
     title,
     note: `Validation ${metric().name} of the network as trained (soft) and as rounding would leave it.${frozen}`,
-    alt: `Line chart of ${metric().name} over ${course.epoch.length} epochs, ending at ${
-      shownMetric(course.rounded_metric.at(-1))
+    alt: `Line chart of ${metric().name} over ${byEpoch.epoch.length} epochs, ending at ${
+      shownMetric(byEpoch.rounded_metric.at(-1))
     }.`,
     traces,
     layout: layout(310, {
       uirevision: "accuracy",
       hovermode: "x unified",
-      shapes: frozenShape(course),
+      shapes: frozenShape(byEpoch),
       xaxis: axis("epoch", { rangemode: "tozero" }),
       yaxis: axis(metricAxis()),
     }),
@@ -69,14 +69,14 @@ function accuracyFigure() {
 }
 
 // α, and λ and β where they are at work, over the epochs before the trits are frozen.
-function scheduleRows(course) {
+function scheduleRows(byEpoch) {
   const colour = colours();
-  const isTernary = (_, index) => course.phase[index] === "ternary";
+  const isTernary = (_, index) => byEpoch.phase[index] === "ternary";
   const rows = [
     { symbol: "α", key: "alpha", ink: colour.accent, about: "α sets the sparsity" },
-    { symbol: "λ", key: "strength", ink: colour.second, about: "λ is the pull" },
+    { symbol: "λ", key: "strength", ink: colour.second, about: "λ is the regularization strength" },
     { symbol: "β", key: "sharpness", ink: colour.third, about: "β sharpens the forward pass" },
-  ].map((row) => ({ ...row, values: course[row.key].filter(isTernary), epochs: course.epoch.filter(isTernary) }));
+  ].map((row) => ({ ...row, values: byEpoch[row.key].filter(isTernary), epochs: byEpoch.epoch.filter(isTernary) }));
   const isAtWork = {
     alpha: () => true,
     strength: (values) => values.some((value) => value > 0),
@@ -120,8 +120,8 @@ function layerAlphas(distribution) {
 
 function schedulesFigure() {
   const detail = detailOf(state.trial);
-  if (!detail?.course.epoch.length) return null;
-  const rows = scheduleRows(detail.course);
+  if (!detail?.epoch_columns.epoch.length) return null;
+  const rows = scheduleRows(detail.epoch_columns);
   const thin = detail.distribution ? "; thin: α of each" : "";
   const ends = rows.map((row) => `${row.symbol} from ${short(row.values[0])} to ${short(row.values.at(-1))}`);
   const axes = rows.map((row, index) => [`yaxis${index ? index + 1 : ""}`, scheduleAxis(row, index, rows.length)]);

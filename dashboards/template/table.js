@@ -2,10 +2,10 @@
 const table = { sort: "trial", isDown: false, isWhole: false };
 const FIRST_ROWS = 100;
 const METRICS = new Set(["metric", "soft_metric", "rounded_metric", "rung_metric"]);
-const FRACTIONS = new Set(["sparsity", "planned_sparsity", "moved_share", "sparsity_before"]);
+const FRACTIONS = new Set(["sparsity", "planned_sparsity", "adjusted_fraction", "sparsity_before"]);
 const HIDDEN = new Set(["candidate", "images", "started", "metric_error"]);
 const NAMES = {
-  moved_share: "moved",
+  adjusted_fraction: "adjusted",
   planned_sparsity: "planned",
   soft_metric: "soft",
   rounded_metric: "rounded",
@@ -26,7 +26,7 @@ function cellText(name, value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "boolean") return value ? "yes" : "";
   if (METRICS.has(name) && isNumber(value)) return shownMetric(value);
-  if (FRACTIONS.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "moved_share" ? 3 : 2);
+  if (FRACTIONS.has(name) && isNumber(value)) return percent(value, name === "sparsity" || name === "adjusted_fraction" ? 3 : 2);
   if (costOf(name) && isNumber(value)) return shownCost(costOf(name), value);
   if (name === "seconds" && isNumber(value)) return value.toFixed(1);
   return short(value);
@@ -154,8 +154,8 @@ function downloadCsv() {
 }
 
 function showSetup() {
-  const { spec, facts, versions, commands } = study().setup;
-  const all = [...facts, ...Object.entries(versions)].map(([name, value]) =>
+  const { spec, overview, versions, commands } = study().setup;
+  const all = [...overview, ...Object.entries(versions)].map(([name, value]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))
   );
   fill(
@@ -167,7 +167,7 @@ function showSetup() {
         element("br"),
       ]
       : []),
-    element("dl", { class: "facts" }, ...all),
+    element("dl", { class: "overview" }, ...all),
     element(
       "details",
       {},

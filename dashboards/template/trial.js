@@ -43,7 +43,8 @@ function aboutTrial(row, detail) {
       }`,
     );
   }
-  if (isNumber(row.moved_share)) bits.push(` · ${percent(row.moved_share, 3)} of the weights moved by the exact step`);
+  if (isNumber(row.adjusted_fraction))
+    bits.push(` · ${percent(row.adjusted_fraction, 3)} of the weights adjusted by the exact step`);
   if (isNumber(row.seconds)) bits.push(` · ${clock(row.seconds)}`);
   return bits;
 }

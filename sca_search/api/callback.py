@@ -23,10 +23,10 @@ class TernaryCallback(lightning.Callback):
         trainer.fit(module, loader)
 
     Latent weights are added before the module configures its optimizers. The last `frozen_fraction` of the steps train
-    with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. First and last layer stay
-    dense, in the order of their definition, or of execution where the module has Lightning's `example_input_array`;
-    `skip` and `only` choose by name pattern. In the paper's form, `wdr_strength`
-    (λ) times the regularizer is added to the loss; it needs automatic optimization.
+    with the trits frozen; when training ends, the weights are plain numbers in {-1, 0, +1}. The first and the last
+    layer stay dense, by order of execution if the module has Lightning's `example_input_array`, else by order of
+    definition; `skip` and `only` are name patterns. In the paper's form, `wdr_strength` (λ) times the regularizer is
+    added to the loss; it needs automatic optimization.
 
     A checkpoint written during training holds Θ: to resume from it, the trainer needs this callback again.
     """

@@ -7,7 +7,8 @@
         loss = criterion(model(images), labels) + sca.regularizer(model)
     sca.bake(model)                                 # plain weights in {-1, 0, +1} with exactly the target sparsity
 
-In the paper's form α is constant, and λ may be, too: without a control, λ · `regularizer` is the whole method.
+In the paper's form α is constant and λ may be constant: without a control, the method is the loss term λ ·
+`regularizer`.
 """
 
 import math
@@ -34,7 +35,7 @@ from sca_search.ternary.exact import Floor, exact_trits
 from sca_search.ternary.methods.sca import LayerSchedules
 from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
 
-# Adam moves a parameter by about its learning rate per step: that of Θ, relative to its size, in a study's first trial.
+# Learning rate of Θ relative to its size in a study's first trial; Adam moves a parameter by about this much per step.
 _RELATIVE_STEP = 0.02 / START_SPREAD
 
 
@@ -49,12 +50,12 @@ def ternarize(
     keep_last: bool = True,
     example: Tensor | None = None,
 ) -> nn.Module:
-    """Give the network's layers latents Θ, in place, for weights with a sparsity of `target_sparsity` at the end.
+    """Replace weights by latents Θ, in place; after training, `bake` leaves exactly `target_sparsity` of them at zero.
 
-    First and last layer stay dense by default. With an `example`, a batch of inputs, they are found by running the
-    network once; otherwise by the order in which its modules were defined. `skip` and `only` are patterns of layer
-    names. Layers that no normalisation is known to follow get a learned output scale; nn.MultiheadAttention is replaced
-    by an equivalent module of linear layers.
+    The first and the last layer stay dense by default: by order of execution on `example`, a batch of inputs, or else
+    by the order in which the modules are defined. `skip` and `only` are patterns of layer names. Layers without a known
+    following normalization get a learned output scale; nn.MultiheadAttention is replaced by an equivalent module of
+    linear layers.
     """
     if not 0.0 <= target_sparsity < 1.0:
         raise ModelError(f"ternarize: target_sparsity must be at least 0 and below 1, got {target_sparsity}")
@@ -109,7 +110,7 @@ def _baked(model: nn.Module) -> dict[str, Tensor]:
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """Leave plain, frozen weights in {-1, 0, +1}, in place, with exactly the target sparsity of `ternarize`."""
+    """Replace the latents by plain, frozen weights in {-1, 0, +1}, in place, with exactly the requested sparsity."""
     if not parametrize.ternary_weights(model):
         raise ModelError("bake: the network has no ternary layer; call ternarize first")
     return parametrize.bake_trits(model, _final_trits(model))
@@ -136,7 +137,7 @@ def _final_trits(model: nn.Module) -> dict[str, Tensor]:
 
 
 class Control:
-    """Sets α, λ and sharpness during a training of `steps` steps; the last part trains with the trits frozen.
+    """Updates α, λ and sharpness during a training of `steps` steps; the last part trains with frozen trits.
 
     With `optimizer`, Θ is scaled down and sharpness up by the same factor, so that Adam's steps move Θ by the fraction
     of its size that worked best in studies, for any learning rate; the forward pass is unchanged. The paper's form has

@@ -1,4 +1,4 @@
-"""A study from Python, on objects as well as on names.
+"""A study from Python; network and data are Python objects or names.
 
     result = sca.search(model, data, target_sparsity=0.5)
     result.front                              # a pandas table
@@ -31,7 +31,7 @@ from sca_search.study.session import run_search
 from sca_search.system.console import SafeConsole
 from sca_search.training.task import OBJECTS, Source
 
-# Settings that are arguments of `search` themselves.
+# Settings that are separate arguments of `search`.
 _ARGUMENTS = {"model", "data"}
 
 
@@ -105,7 +105,7 @@ class Result:
         return RunFolder(self.path).dashboard_file
 
     @property
-    def chosen(self) -> "Found":
+    def chosen(self) -> "TrialModel":
         """The network of the chosen trial; RunError where no trial meets the goal."""
         run = RunFolder(self.path)
         goal = run.spec().goal
@@ -114,15 +114,15 @@ class Result:
             raise RunError(f"{self.path}: {unmet(self.trials, goal, run.metric)}")
         return self.trial(number)
 
-    def trial(self, number: int) -> "Found":
+    def trial(self, number: int) -> "TrialModel":
         """The network of any trial."""
         run = RunFolder(self.path)
-        return Found(self, number, trial_row(run, run.spec(), number))
+        return TrialModel(self, number, trial_row(run, run.spec(), number))
 
 
 @dataclass(frozen=True)
-class Found:
-    """One network that a study found."""
+class TrialModel:
+    """A trained network of a study."""
 
     result: Result
     trial: int
@@ -154,4 +154,4 @@ class Found:
     def model(self) -> nn.Module:
         """The network with its trits, as a torch module that normalizes its inputs itself."""
         run = RunFolder(self.result.path)
-        return found_network(run, run.spec(), self.row, self.result.source).normalised()
+        return found_network(run, run.spec(), self.row, self.result.source).normalized()

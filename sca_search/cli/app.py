@@ -1,4 +1,5 @@
-"""The command line: all commands, and `main`. It must not import torch: what trains is imported inside the commands."""
+"""The command line: all commands, and `main`. It must not import torch: modules that train are imported inside the
+commands."""
 
 import functools
 import inspect
@@ -43,7 +44,7 @@ _COMMANDS: dict[str, Command] = {
 
 
 class PlainFlags(TyperCommand):
-    """A command whose help does not show <bool> behind a switch, which reads as if a value had to follow."""
+    """A command whose help omits <bool> after a switch, because a switch takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)
@@ -69,7 +70,7 @@ class RunByDefault(TyperGroup):
 
 
 def _run_help() -> str:
-    """The help of `run`, which is that of the program: its own, the other commands and the exit codes."""
+    """The help of `run`, which is also the help of the program: options, other commands and exit codes."""
     commands = [f"`sca-search {usage}`  {inspect.getdoc(command)}" for usage, command in _COMMANDS.items()]
     return "\n\n".join(
         [
@@ -89,6 +90,6 @@ for _usage, _command in _COMMANDS.items():
 
 
 def main() -> NoReturn:
-    """The console script: an error of the user is one sentence and exit code 2, never a traceback."""
+    """The console script: invalid input gives one sentence and exit code 2, never a traceback."""
     configure_output(json="--json" in sys.argv[1:])  # for errors before the options are parsed
     sys.exit(exit_code_of(functools.partial(app, standalone_mode=False)))

@@ -50,7 +50,7 @@ def compare_command(
 ) -> None:
     """Train SCA and other methods from the same warm start with equal epochs, and compare them in one table and page.
 
-    Methods that cannot choose their sparsity have the one that training gives. The same command continues an
+    Methods that cannot choose their sparsity keep the one that training gives. The same command continues an
     interrupted comparison.
 
     **Example**

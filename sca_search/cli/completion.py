@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-# Key in a context's meta: no command was named, so that the next word can still be one.
+# Key in a context's meta: no command was named yet, so the next word may be one.
 NO_COMMAND = "sca_search.no_command"
 _RUNS, _STUDIES = "runs", "studies"  # default folders
 

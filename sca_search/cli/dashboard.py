@@ -19,11 +19,11 @@ def dashboard_command(
     runs: Annotated[list[Path], run_argument("Run folders; several are compared on one page.")],
     live: Annotated[bool, option("Serve the page, which then updates itself, until Ctrl-C.", "--live")] = False,
     out: Annotated[
-        Path | None, option("Path of the page. Default: RUN/dashboard.html, or comparison.html beside the first run.")
+        Path | None, option("Path of the page. Default: RUN/dashboard.html, or comparison.html next to the first run.")
     ] = None,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     share_plotly: Annotated[
-        bool, option("Write plotly.js to a file beside the page, for folders of several pages.", "--share-plotly")
+        bool, option("Write plotly.js to a file next to the page, for folders with several pages.", "--share-plotly")
     ] = False,
     host: Annotated[str, typer.Option(help="With --live: the address to serve on.")] = _LOCAL,
     port: Annotated[int, typer.Option(help="With --live: the port; 0: any free one.")] = 0,
@@ -38,7 +38,7 @@ def dashboard_command(
         return
     usual = runs[0] / "dashboard.html"
     path = out or (usual if len(runs) == 1 else runs[0].resolve().parent / "comparison.html")
-    if path != usual:  # ours, whatever version wrote it
+    if path != usual:  # written by any version of this package
         _check_replaceable(path)
     from sca_search.dashboard import write_page
 
@@ -58,7 +58,7 @@ def features_command(
 
     They are also stored with the trial, so that the dashboard shows them.
     """
-    from sca_search.dashboard.trial import sheet
+    from sca_search.dashboard.trial import contact_sheet
     from sca_search.system.files import atomic_path
 
     if out is not None and out.suffix.lower() != ".png":
@@ -66,7 +66,7 @@ def features_command(
     number, features = _features(run_folder, trial)
     path = out or run_folder / f"features-{number:03d}.png"
     with atomic_path(path) as temporary:
-        sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
+        contact_sheet(features, f"{run_folder.resolve().name}, trial {number}").save(temporary, "PNG")
     for layer in features["layers"]:
         kind = "ternary" if layer["ternary"] else "dense"
         info().print(f"{layer['layer']} ({kind}): similarity {layer['cka']:.3f}")
@@ -107,7 +107,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
 
 
 def _check_replaceable(path: Path) -> None:
-    """RunError if the path is another file than a page of ours."""
+    """RunError if the path is a file that this package did not write."""
     if path.is_dir():
         raise RunError(f"{path}: must be a file, got a folder")
     if path.exists() and b'name="generator" content="sca-search"' not in path.read_bytes()[:2000]:

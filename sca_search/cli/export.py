@@ -16,7 +16,7 @@ from sca_search.system.console import info, print_json, results, say, warn
 from sca_search.system.files import write_json_atomic
 
 if TYPE_CHECKING:  # these modules import torch
-    from sca_search.export.latency.bench import Bench, Measured
+    from sca_search.export.latency.bench import Bench, EngineTiming
     from sca_search.export.latency.model import Calibration, LatencyModel
     from sca_search.export.verify import Verification
 
@@ -125,7 +125,7 @@ def _print_table(table: Table, numbers: Iterable[str], rows: Iterable[Iterable[s
     results().print(table)
 
 
-def _bench_row(bench: "Bench", measured: "Measured") -> list[str]:
+def _bench_row(bench: "Bench", measured: "EngineTiming") -> list[str]:
     """An engine with its times in microseconds."""
     engine, timing = measured.engine, measured.timing
     times = [f"{1e6 * seconds:,.1f}" for seconds in (timing.median, timing.spread, timing.low)]
@@ -155,7 +155,7 @@ def check_command(
     """Cross-compile the C self-test for other targets and run it under qemu-user or wasmtime if they are installed.
 
     The compiler is installed by `pip install 'sca-search[cross]'`; its first build for a target takes a minute. Prints
-    what ran and what was only compiled, and the model's size on a Cortex-M4; exit code 1 if anything fails.
+    which self-tests ran, which were only compiled, and the model's size on a Cortex-M4; exit code 1 if anything fails.
     """
     from sca_search.export.c.cross import parse_targets
     from sca_search.export.check import check_folder
@@ -211,7 +211,7 @@ def calibrate_command(
         print_json({"folder": emit, "programs": emitted.programs, "left_out": emitted.left_out or None})
         results().print(f"Program:   {', '.join([str(emit), *emitted.programs])}", soft_wrap=True)
         return
-    calibration = calibrate.calibration_of(graph, say, calibrate.How(seconds, fresh))
+    calibration = calibrate.calibration_of(graph, say, calibrate.CalibrationOptions(seconds, fresh))
     if save is not None:
         write_calibration(save, calibration)
     latency = latency_model(calibration)

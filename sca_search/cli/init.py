@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sca_search.study.pace import Pace, StudySize
 
 _FILE = Path("study.toml")
-# On a machine that is busier than now, the run is limited to this multiple of the time.
+# Time limit of the run, as a multiple of the requested time, in case the machine becomes busier.
 _LIMIT = 1.25
 _SHOWN = ("data.name", "model.name", "train.batch", "search.form", "search.workers", "search.threads")
 
@@ -34,8 +34,8 @@ def init_command(
 ) -> None:
     """Write a study file with as many epochs and trials as fit into a time on this machine.
 
-    A few epochs are trained and timed, which takes up to a minute. On a terminal, it prompts for missing settings. What
-    the flags set is not planned but fixed.
+    A few epochs are trained and timed, which takes up to a minute. On a terminal, it prompts for missing settings.
+    Values given by flags are fixed, the others are planned.
 
     **Example**
 
@@ -63,7 +63,7 @@ def _check_writable(path: Path, force: bool) -> None:
 
 
 def _prompted(flags: dict[str, Any], time: str | None) -> tuple[dict[str, Any], str]:
-    """The flags, with those that are missing from the user."""
+    """The flags; missing values are prompted for."""
 
     def prompt(question: str, default: str) -> str:
         return str(typer.prompt(question, default=default, err=True))
@@ -78,7 +78,7 @@ def _prompted(flags: dict[str, Any], time: str | None) -> tuple[dict[str, Any], 
 
 
 def _parse_seconds(time: str) -> float:
-    """By the rule of a study's time_budget."""
+    """Parsed like a study's time_budget."""
     try:
         spec = resolve(None, {"time_budget": time})
     except SpecError as error:
@@ -124,7 +124,7 @@ def _write(path: Path, spec: StudySpec, seconds: float, pace: "Pace", requested:
 
 
 def _fixed_sizes(spec: StudySpec, requested: set[str]) -> dict[str, int]:
-    """The numbers that flags set; there is no dense training if weights are given."""
+    """The sizes that flags set; no dense training if weights are given."""
     train, search = spec.train, spec.search
     sizes = {name: getattr(train, name) for name in ("dense_epochs", "epochs")}
     sizes |= {name: getattr(search, name) for name in ("trials", "refits")}
@@ -139,7 +139,7 @@ def _with_size(spec: StudySpec, size: "StudySize", time_budget: float) -> StudyS
 
 
 def _notes(size: "StudySize", pace: "Pace", seconds: float) -> dict[str, str]:
-    """What was measured, by the key that follows from it."""
+    """The measurements as notes, by the key that is derived from each."""
     return {
         "train.dense_epochs": f"{pace.dense_epoch:.2g} s per epoch",
         "train.epochs": f"{pace.epoch:.2g} s per epoch",

@@ -44,7 +44,7 @@ _TYPES = {"float": float, "str": str}
 
 
 def option(text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """An option whose help text names its default by itself."""
+    """An option whose help text already states its default."""
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
 
@@ -161,7 +161,7 @@ EXIT_CODES = {
     TERMINATED: "the same by SIGTERM",
     PIPE_CLOSED: "stdout was closed early (SIGPIPE)",
 }
-# A disk that is full or must not be written to, or a path that no file can have: not our error, whatever raised it.
+# A full or read-only disk, or an invalid path: reported as invalid input, wherever it was raised.
 _DISK_ERRORS = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),

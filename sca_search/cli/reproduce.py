@@ -1,4 +1,4 @@
-"""`reproduce`: a table of the paper, trained here, with the paper's results next to ours."""
+"""`reproduce`: trains the networks of a table of the paper and prints the results next to the paper's."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,15 @@ from rich.table import Table
 from sca_search.cli.completion import complete_from
 from sca_search.cli.options import check_seeds, option, study_options
 from sca_search.errors import DataError, SpecError
-from sca_search.paper.cells import QUICK, Cell, Extent, cells_of, full_epochs, require_one_network, select_networks
+from sca_search.paper.cells import (
+    QUICK,
+    Cell,
+    TrainingExtent,
+    cells_of,
+    full_epochs,
+    require_one_network,
+    select_networks,
+)
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.signals import stop_on_interrupt
@@ -51,7 +59,7 @@ def reproduce_command(
     figures = figures_of(table)
     data_dir, weights = flags["data_dir"], flags["weights"]
     _check_options(quick, hours, epochs, data_dir)
-    extent = QUICK[table] if quick else Extent(epochs=epochs)
+    extent = QUICK[table] if quick else TrainingExtent(epochs=epochs)
     cells = select_networks(cells_of(figures), network or ())
     if weights is not None:
         require_one_network(cells, weights)
@@ -81,7 +89,7 @@ def _check_options(quick: bool, hours: float | None, epochs: int | None, data_di
 
 def _run(table: str, plan: "Plan") -> None:
     from sca_search.dashboard import PageWriter
-    from sca_search.paper.reproduce import Reproduced, finished_results, reproduce
+    from sca_search.paper.reproduce import ReproductionResult, finished_results, reproduce
     from sca_search.study.progress import StudyDisplay
     from sca_search.training.fit import StopRequestedError
 
@@ -89,7 +97,7 @@ def _run(table: str, plan: "Plan") -> None:
         try:
             done = reproduce(plan, say, [PageWriter(), display], stop)
         except StopRequestedError:
-            done = Reproduced(finished_results(plan), stopped=True)
+            done = ReproductionResult(finished_results(plan), stopped=True)
         except DataError:  # of a later cell: print the results of earlier ones
             if finished := finished_results(plan):
                 _print(table, plan, finished)

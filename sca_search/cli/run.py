@@ -105,7 +105,7 @@ def _print_finished(finished: "Finished", spec: "StudySpec") -> None:
 
 def _print_plan(spec: "StudySpec") -> None:
     from sca_search.config.recipe import describe_scaling
-    from sca_search.runs.goal import aim_of, planned_sparsities
+    from sca_search.runs.goal import goal_text, planned_sparsities
     from sca_search.study.setup import make_task
 
     task = make_task(spec)
@@ -115,7 +115,7 @@ def _print_plan(spec: "StudySpec") -> None:
     if spec.recipe is not None:
         info().print(describe_scaling(spec), soft_wrap=True)
     layers = _print_layers(spec, task)
-    goal, planned = aim_of(spec, task.metric.name), planned_sparsities(spec)
+    goal, planned = goal_text(spec, task.metric.name), planned_sparsities(spec)
     shown = " ".join("by earlier trials" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
     results().print(f"goal: {goal}; planned sparsities: {shown}")
     train, search = spec.train, spec.search
@@ -177,11 +177,11 @@ def _print_places(run: "RunFolder") -> None:
 def show_command(run_folder: RunArgument) -> None:
     """Print a finished or running study: its front, the chosen trial and its files."""
     from sca_search.runs.folder import RunFolder
-    from sca_search.runs.integrity import damage_refused
+    from sca_search.runs.integrity import damage_as_run_error
 
     run = RunFolder(run_folder)
     spec = run.spec()
-    with damage_refused(run_folder, "shown"):
+    with damage_as_run_error(run_folder, "shown"):
         document = _study_document(run, spec)
         if not run.trials_file.exists():
             results().print(f"{run_folder}: no trial has finished yet")
@@ -195,7 +195,7 @@ def show_command(run_folder: RunArgument) -> None:
 def _study_document(run: "RunFolder", spec: "StudySpec") -> dict[str, Any]:
     """A study for JSON, finished or not."""
     from sca_search.runs.candidates import read_json
-    from sca_search.runs.goal import aim_of, chosen_trial
+    from sca_search.runs.goal import chosen_trial, goal_text
     from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 
     frame = read_csv(run.trials_file) if run.trials_file.exists() else trial_frame([])
@@ -203,7 +203,7 @@ def _study_document(run: "RunFolder", spec: "StudySpec") -> dict[str, Any]:
     files = {"dashboard": run.dashboard_file, "log": run.log_file, **tables, "model": run.chosen_file}
     return {
         "run": run.path,
-        "goal": aim_of(spec, run.metric),
+        "goal": goal_text(spec, run.metric),
         "states": frame["state"].value_counts().to_dict(),
         "chosen": chosen_trial(frame, spec.goal, run.metric),
         "front": pareto_front(frame).to_dict("records"),

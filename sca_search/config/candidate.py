@@ -5,7 +5,7 @@ Schedules of λ, α and sharpness during training: values that can be printed, c
     0.1                                                              constant
     { kind = "constant", value = 0.1 }                               the same
     { kind = "steps", value = 5e-8, factors = [[270, 50]] }          multiplied at epochs, as the paper does
-    { kind = "ramp", first = 2, last = 100, start = 0, stop = 0.9, growth = "exponential" }
+    { kind = "ramp", first = 2, last = 100, start = 0, stop = 0.9, interpolation = "exponential" }
     { kind = "prior" }                                               α only: α(s) of the planned sparsity
     { kind = "tracked", rise = 0.5 }                                 α only: follows the layer's quantile
 
@@ -63,14 +63,16 @@ class Ramp(Table):
     last: NonNegativeFloat
     start: Fraction = 0.0
     stop: Fraction = 1.0
-    growth: Literal["linear", "exponential"] = "linear"
+    interpolation: Literal["linear", "exponential"] = "linear"
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.stop < self.start:
             raise ValueError(f"stop must not be before start, got start {self.start} and stop {self.stop}")
-        if self.growth == "exponential" and min(self.first, self.last) == 0:
-            raise ValueError(f"first and last must be above 0 for exponential growth, got {self.first} and {self.last}")
+        if self.interpolation == "exponential" and min(self.first, self.last) == 0:
+            raise ValueError(
+                f"first and last must be above 0 for exponential interpolation, got {self.first} and {self.last}"
+            )
         return self
 
     def at(self, epoch: float, epochs: int) -> float:
@@ -80,7 +82,7 @@ class Ramp(Table):
         if fraction <= self.start:
             return self.first
         ratio = (fraction - self.start) / (self.stop - self.start)
-        if self.growth == "exponential":
+        if self.interpolation == "exponential":
             return float(self.first * (self.last / self.first) ** ratio)
         return self.first + (self.last - self.first) * ratio
 
@@ -90,7 +92,7 @@ class Tracked(Table):
 
     `every` is the number of steps between updates: computing the quantile of a large layer costs as much as its
     convolution on a small image. `rise` is the fraction of training in which the sparsity increases from 0 to the
-    planned value, fast at first and then slower (cubic, as in gradual pruning); 0: it is there from the start.
+    planned value, fast at first and then slower (cubic, as in gradual pruning); 0: constant from the start.
     """
 
     kind: Literal["tracked"] = "tracked"
@@ -122,12 +124,12 @@ AlphaSchedule = _ByKind[Constant | Steps | Ramp | Tracked | FromPrior]
 
 Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]
-# Root mean square of Θ at the start: what a study tries first.
+# Root mean square of Θ at the start: the first value that a study tries.
 START_SPREAD = 0.6
 
 
 class Candidate(BaseModel):
-    """What is trained: planned sparsities, schedules and learning rates."""
+    """One training configuration: planned sparsities, schedules and learning rates."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -135,11 +137,11 @@ class Candidate(BaseModel):
     method: str = SCA
     form: Form = "sharpened"  # of SCA
     # Planned sparsity per layer; layers that are not named get the overall sparsity.
-    split: dict[str, Sparsity] = {}
+    allocation: dict[str, Sparsity] = {}
     spread: PositiveFloat | None = START_SPREAD  # root mean square of Θ at the start; None: that of the weights
     # Fraction of the way from the root mean square of the weights to `spread`, in logarithms.
     rescaling: Fraction = 1.0
-    from_dense: bool = True  # start from the dense network, or from a new initialisation
+    from_dense: bool = True  # start from the dense network, or from a new initialization
     alpha: AlphaSchedule = FromPrior()
     exact: bool = True  # whether the exact step sets the planned number of zeros, or rounding alone determines it
     # λ in units of the ratio of the two gradients at the start (dimensionless), or λ itself.
@@ -163,7 +165,7 @@ class Candidate(BaseModel):
     seed: NonNegativeInt = 0
 
     def sparsity_of(self, layer: str) -> float:
-        return self.split.get(layer, self.sparsity)
+        return self.allocation.get(layer, self.sparsity)
 
     def alpha_of(self, layer: str) -> AlphaSchedule:
         return self.layer_alpha.get(layer, self.alpha)
@@ -180,7 +182,7 @@ class Candidate(BaseModel):
 
 def sharpened(last: float = 100.0, first: float = 2.0, start: float = 0.0, stop: float = 0.9) -> Ramp:
     """β that rises exponentially from soft to nearly a step."""
-    return Ramp(first=first, last=last, start=start, stop=stop, growth="exponential")
+    return Ramp(first=first, last=last, start=start, stop=stop, interpolation="exponential")
 
 
 def default_alpha(form: Form) -> FromPrior | Tracked:

@@ -1,4 +1,4 @@
-"""Cost metrics: what an exported network costs and a budget can limit. Needs no torch.
+"""Cost metrics of exported networks, which budgets can limit. Needs no torch.
 
 The table drives goals and limits, the columns of trials.csv, the terminal, the dashboard, JSON and help. A new budget
 is an entry here, its field in `GoalSpec`, and a function that predicts and one that measures it in study/budgets.py.
@@ -15,9 +15,9 @@ class CostMetric:
 
     key: str  # column of trials.csv and key in JSON, in milliseconds or bytes
     budget: str  # key in [goal] and, with dashes, the flag
-    unit: str  # of the budget and of everything that is shown
+    unit: str  # unit of the budget and of displayed values
     label: str
-    remark: str  # what is measured, in a few words
+    remark: str  # short description of the measurement
     help: str
     prefer: str = ""  # value of goal.prefer that minimizes it
     spread_key: str = ""  # column of the spread of its samples, if it is timed
@@ -26,7 +26,7 @@ class CostMetric:
 
     @property
     def scale(self) -> float:
-        """How much of the column one unit is."""
+        """The value of the column that is one unit."""
         return float(KB) if self.unit == "KB" else 1.0
 
     def format(self, value: float) -> str:

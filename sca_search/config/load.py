@@ -19,7 +19,7 @@ from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.console import holds_password, scrub
 
-# Keys that may differ when a study is resumed or joined: how much is done, by whom and where, not what is done.
+# Keys that may differ when a study is resumed or joined: they set its length and where it runs, not its results.
 MAY_CHANGE = (
     "name",
     "out",

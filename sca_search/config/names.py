@@ -42,10 +42,10 @@ SCA = "sca"
 
 @dataclass(frozen=True)
 class MethodName:
-    """What is known of a method before torch is loaded.
+    """The properties of a method that are needed before torch is loaded.
 
-    A method that does not plan its sparsity ends at whatever sparsity training gives. One with a strength adds a
-    term to the loss, and a study searches its factor.
+    A method that does not plan its sparsity keeps the one that training gives. A method with a strength adds a term to
+    the loss, and a study searches its factor.
     """
 
     weights: Levels
@@ -88,23 +88,23 @@ def at_most_one(metric: str | None) -> bool:
 
 
 def short_name(reference: str) -> str:
-    """The name to show: of a user's function, the part after the colon."""
+    """The displayed name: of a user's function, the part after the colon."""
     return reference.rpartition(":")[2]
 
 
 def format_metric(metric: str, value: float) -> str:
-    """A value with its unit: fractions in percent, others as they are."""
+    """A value with its unit: fractions in percent, others unchanged."""
     return f"{value:.2%}" if is_fraction(metric) else f"{value:.5g}"
 
 
 def format_spread(metric: str, value: float) -> str:
-    """A difference of two values; two significant digits where the metric has a unit of its own."""
+    """A difference of two values; two significant digits if the metric has its own unit."""
     return f"{value:.2%}" if is_fraction(metric) else f"{value:.2g}"
 
 
 def metric_scale(metric: str, level: float) -> float:
     """The scale by which a difference of values is small or large.
 
-    1 for fractions and r2; for a metric with a unit of its own, the magnitude of a value that it reached.
+    1 for fractions and r2; for a metric with its own unit, the magnitude of an observed value.
     """
     return 1.0 if at_most_one(metric) else abs(level) or 1.0

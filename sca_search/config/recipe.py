@@ -1,4 +1,4 @@
-"""Recipes: one candidate that is trained as given instead of searched, and how it is scaled to a shorter training.
+"""Recipes: one fixed candidate that is trained without a search, and its scaling to a shorter training.
 
     [recipe]
     epochs = 370                        # the full length; fewer `train.epochs` shorten everything in proportion
@@ -7,9 +7,9 @@
     lambda_steps = [[270, 50]]          # at an epoch of the full length, by a factor
     learning_rate = 0.005
     learning_rate_steps = [[120, 0.1], [270, 0.1]]
-    initialisation = "pretrained"
+    initialization = "pretrained"
 
-A study with a recipe has no goal: its trials are seeds of this one candidate, and sparsity is whatever rounding gives.
+A study with a recipe has no goal: its trials are seeds of this one candidate, and sparsity results from rounding.
 
 The paper trains for hundreds of epochs. A shorter run has the fraction q of its epochs, and the fraction r of its steps
 (q times the fraction of training images used). Then
@@ -45,7 +45,7 @@ def recipe_candidate(spec: StudySpec, seed: int) -> Candidate:
         form="paper" if recipe.tanh else "no-tanh",
         spread=START_SPREAD if is_rescaled else recipe.spread,
         rescaling=1.0 - steps if recipe.spread is None else 1.0,
-        from_dense=recipe.initialisation == "pretrained",
+        from_dense=recipe.initialization == "pretrained",
         alpha=Constant(value=recipe.alpha),
         strength=_scaled_lambda(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
         strength_is_lambda=True,
@@ -61,7 +61,7 @@ def recipe_candidate(spec: StudySpec, seed: int) -> Candidate:
 
 
 def describe_scaling(spec: StudySpec) -> str:
-    """A sentence on what the length of the training changes in the recipe."""
+    """A sentence that describes how the recipe was scaled to the length of the training."""
     recipe, epochs, steps = _length_of(spec)
     if steps == epochs == 1.0:
         return f"recipe at full length, {spec.train.epochs} epochs: the paper's own values"

@@ -33,7 +33,7 @@ def is_reference(text: str) -> bool:
 
 
 def load_object(reference: str, what: str, error: type[InputError] = SpecError) -> object:
-    """Import the object that a reference names; `what` it is for is part of the error message."""
+    """Import the referenced object; `what` describes its purpose in error messages."""
     if not is_reference(reference):
         raise error(f"{what} must be named as package.module:name or file.py:name, got {reference!r}")
     place, _, name = reference.rpartition(":")
@@ -103,7 +103,7 @@ def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
     try:
         if place.endswith(".py"):
             return _from_file(place, what, error)
-        _make_importable(Path.cwd())  # a console script does not search it by itself
+        _make_importable(Path.cwd())  # not on the search path of a console script
         return importlib.import_module(place)
     except InputError:
         raise

@@ -93,7 +93,7 @@ def artifact_address(given: str) -> Path | tuple[str, str]:
     except ValueError:
         parts = urlsplit("")
     path = unquote(parts.path)
-    if parts.query or parts.fragment:  # nothing reads them, and people write access keys there
+    if parts.query or parts.fragment:  # unused, and users put access keys there
         raise SpecError(f"--artifacts must have no ? and no #, write %3F and %23, got {_shown_invalid(given)!r}")
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(path) > 1 and "\0" not in path:
         return Path(path)

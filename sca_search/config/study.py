@@ -31,7 +31,7 @@ def _key(default: Any, text: str) -> Any:
 
 
 def _flag(default: Any, text: str, name: str = "", kind: str = "") -> Any:
-    """A setting that is a command-line flag as well: its name if not the key's, its type if not the field's."""
+    """A setting with a command-line flag; `name` and `kind` are its name and type if they differ from the key's."""
     return Field(default, description=text, json_schema_extra={"flag": name, "kind": kind})
 
 
@@ -98,7 +98,7 @@ class DataSpec(Table):
         None, "Height and width in pixels to which image files are resized. Default: 64; imagenet 224."
     )
     train_limit: t.Images | None = _flag(None, "Maximum number of training images. Default: all.")
-    normalise: bool = _flag(True, "Normalise inputs per channel, and the targets of a regression.")
+    normalize: bool = _flag(True, "Normalize inputs per channel, and the targets of a regression.")
     columns: t.Patterns = _flag(
         (), "Input and target columns of hf-disk data: 'image,label'. Default: by type.", name="data_columns"
     )
@@ -145,7 +145,9 @@ class TrainSpec(Table):
     frozen_epochs: t.CountOrZero = _key(5, "Epochs after rounding in which only the float parameters are trained.")
     learning_rate_steps: t.EpochFactors = _key((), "[epoch, factor] pairs; empty: one-cycle schedule.")
     last_layer_weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of the last layer.")
-    weight_decay: NonNegativeFloat = _key(0.0, "Weight decay of all trained parameters, unless the last layer's.")
+    weight_decay: NonNegativeFloat = _key(
+        0.0, "Weight decay of all trained parameters except the last layer, if that has its own."
+    )
     loss: t.LossName | None = _flag(
         None,
         f"Loss. By kind of target: {_names_by_kind(LOSSES)}; or module:function of (outputs, targets). Default: the "
@@ -156,20 +158,22 @@ class TrainSpec(Table):
         f"Metric that trials are compared by. By kind of target: {_names_by_kind(METRICS)}; or module:function of "
         "(outputs, targets), higher is better. Default: the first of its kind.",
     )
-    distillation: Fraction = _key(0.9, "Weight of the distillation loss against the task's loss.")
+    distillation: Fraction = _key(0.9, "Weight of the distillation loss, from 0 to 1; the task's loss has the rest.")
     temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
     floor_per_layer: t.CountOrZero = _key(1, "Minimum number of non-zero weights per layer.")
     floor_per_channel: t.CountOrZero = _key(0, "Minimum number of non-zero weights per output channel.")
 
 
 class SpaceSpec(Table):
-    """The ranges that a study samples from; a number instead of [low, high] fixes a value."""
+    """The ranges that a study samples from; a number instead of [low, high] fixes the value."""
 
     strength: t.PositiveRange | None = _flag(
         None, "Fix the regularization strength (dimensionless λ) instead of searching it.", kind="float"
     )
-    pull_start: t.Range[t.FractionBelowOne] = _key((0.0, 0.6), "Fraction of training at which λ starts.")
-    growth: t.Growths = _key(("linear", "exponential", "step"), "How λ grows from its start to its final strength.")
+    strength_start: t.Range[t.FractionBelowOne] = _key((0.0, 0.6), "Fraction of training before λ becomes positive.")
+    strength_schedule: t.StrengthSchedules = _key(
+        ("linear", "exponential", "step"), "How λ increases to its final strength."
+    )
     sharpness: t.PositiveRange = _key((100.0, 10000.0), "Form sharpened: β at the end.")
     sharpness_first: t.PositiveRange = _key((1.0, 100.0), "Form sharpened: β at the start.")
     sharpness_start: t.Range[t.EarlyFraction] = _key(
@@ -185,8 +189,12 @@ class SpaceSpec(Table):
     learning_rate: t.PositiveRange = _key((0.003, 0.02), "Learning rate of the float parameters.")
     latent_learning_rate: t.PositiveRange = _key((0.01, 0.1), "Learning rate of the latents.")
     frozen_learning_rate: t.PositiveRange = _key((0.001, 0.01), "Learning rate of the frozen phase.")
-    split: t.HalfWidth = _flag(1.0, "Search range of the per-layer sparsity allocation, as ± log-density. 0 = uniform.")
-    own: t.HalfWidth = _key(0.7, "Search range of per-group strength and sharpness, as ± logarithm; 0: equal for all.")
+    allocation: t.HalfWidth = _flag(
+        1.0, "Search range of the per-layer sparsity allocation, as ± log-density. 0 = uniform."
+    )
+    group_range: t.HalfWidth = _key(
+        0.7, "Search range of per-group strength and sharpness, as ± logarithm; 0: equal for all."
+    )
 
 
 class SearchSpec(Table):
@@ -239,7 +247,7 @@ class RecipeSpec(Table):
     learning_rate: t.BoundedFloat
     learning_rate_steps: t.EpochFactors = ()  # empty: one-cycle schedule
     optimizer: Literal["adam"] = "adam"
-    initialisation: Literal["xavier", "pretrained"] = "xavier"
+    initialization: Literal["xavier", "pretrained"] = "xavier"
     tanh: bool = True  # false: W = Θ without bounds, the paper's ablation
     # Root mean square of Θ at the start. None: that of the initial weights at full length, rescaled in shorter runs.
     spread: t.PositiveFloat | None = None
@@ -254,7 +262,7 @@ class StudySpec(Table):
     model: ModelSpec = ModelSpec()
     train: TrainSpec = TrainSpec()
     search: SearchSpec = SearchSpec()
-    recipe: RecipeSpec | None = _key(None, "One candidate that is trained as given instead of searched.")
+    recipe: RecipeSpec | None = _key(None, "One fixed candidate that is trained without a search.")
     trainer: t.TrainerSettings | None = _key(None, "Settings passed to Lightning's Trainer.")
 
     @model_validator(mode="before")
@@ -271,7 +279,7 @@ class StudySpec(Table):
             defaults["goal"] = {"front": True}
         if (recipe := tables.get("recipe")) is not None:
             epochs = train.get("epochs", recipe.get("epochs", 1))
-            is_trained = recipe.get("initialisation") == "pretrained" and not has_weights
+            is_trained = recipe.get("initialization") == "pretrained" and not has_weights
             fixed = {"dense_epochs": epochs if is_trained else 0, "frozen_epochs": 0, "distillation": 0.0}
             defaults["train"] = {"epochs": epochs} | fixed
             defaults["search"] = {"form": "paper", "trials": 1, "refits": 0}
@@ -282,7 +290,7 @@ class StudySpec(Table):
 
     @property
     def plans_sparsity(self) -> bool:
-        """Whether trials have a planned sparsity; otherwise it is whatever rounding gives."""
+        """Whether trials have a planned sparsity; otherwise it results from rounding."""
         return self.recipe is None and not _is_unplanned(self.search.method)
 
     @model_validator(mode="after")
@@ -293,7 +301,7 @@ class StudySpec(Table):
         return self
 
     def _goal_rules(self) -> Iterator[_Rule]:
-        reason = "a recipe, whose sparsity is whatever rounding gives"
+        reason = "a recipe, whose sparsity results from rounding"
         if self.recipe is None:
             reason = f"the method {self.search.method!r}, which cannot choose its sparsity"
         for name in ("target_sparsity", "min_accuracy", *BUDGETS):
@@ -301,16 +309,16 @@ class StudySpec(Table):
             yield is_given and not self.plans_sparsity, f"goal.{name}", f"must not be given with {reason}"
 
     def _training_rules(self) -> Iterator[_Rule]:
-        """A recipe leaves nothing to search, and has all settings of its training."""
+        """A recipe excludes goals and searched settings, and contains all settings of its training."""
         method, form, train = self.search.method, self.search.form, self.train
         has_recipe, has_weights = self.recipe is not None, self.model.weights is not None
-        is_random = self.recipe is not None and self.recipe.initialisation == "xavier"
+        is_random = self.recipe is not None and self.recipe.initialization == "xavier"
         if has_recipe:
             yield form != "paper", "search.form", "must be 'paper' with a recipe"
             yield train.distillation > 0, "train.distillation", "must be 0 with a recipe"
             steps = "train.learning_rate_steps"
             yield len(train.learning_rate_steps) > 0, steps, "must be set in the recipe if there is one"
-            rule = "must not be given with a recipe whose initialisation is xavier"
+            rule = "must not be given with a recipe whose initialization is xavier"
             yield is_random and has_weights, "model.weights", rule
             yield method != SCA, "search.method", f"must be {SCA!r} with a recipe"
         is_other = self.plans_sparsity and method != SCA
@@ -319,7 +327,7 @@ class StudySpec(Table):
         yield not (train.dense_epochs or is_start), "train.dense_epochs", "must be at least 1 without model.weights"
 
     def _accuracy_rules(self) -> Iterator[_Rule]:
-        """A metric of at most 1 cannot reach more, and any fraction exceeds 0."""
+        """Reject minima that no value can meet (above 1, for metrics of at most 1) or miss (0, for fractions)."""
         minimum, metric = self.goal.min_accuracy, self.train.metric
         if minimum is not None:
             yield at_most_one(metric) and minimum > 1, "goal.min_accuracy", "must be at most 1"

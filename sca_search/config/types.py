@@ -76,7 +76,7 @@ def _seconds(value: object) -> object:
 
 
 def _range(value: object) -> object:
-    """A number stands for the range of only this number."""
+    """Parse a number as a range that contains only this number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (value, value)
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -95,7 +95,7 @@ def _patterns(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-# Thirty years: the limit of waiting for a thread is not much longer.
+# Thirty years, close to the maximum timeout of a thread.
 Seconds = Annotated[PositiveFloat, Field(le=1e9), BeforeValidator(_seconds)]
 HalfWidth = Annotated[float, Field(strict=True, ge=0, le=20)]  # of a logarithm: its exponential is half a billion
 # Above it, softened outputs are all equal.
@@ -120,7 +120,7 @@ FilePath = Annotated[Path, AfterValidator(_path)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
 Spread = Annotated[PositiveFloat, Field(le=3)]
 EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # sharpness reaches its final value after nine tenths
-Growths = Annotated[
+StrengthSchedules = Annotated[
     tuple[Literal["linear", "exponential", "step"], ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1),

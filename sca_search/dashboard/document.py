@@ -138,7 +138,7 @@ def _setup(files: RunFiles) -> Document:
     spec, method = files.spec, files.spec.search.method
     return {
         "spec": spec.to_toml(),
-        "facts": [
+        "overview": [
             ("Data", spec.data.name),
             ("Network", spec.model.label),
             ("Method", f"{method}, weights {METHODS[method].weights}"),

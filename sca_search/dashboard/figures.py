@@ -137,18 +137,18 @@ def prior_view(
 def _achieved(layer: str, records: Mapping[int, Mapping[str, Any]]) -> list[tuple[float, float]]:
     """Planned sparsity, and the one achieved by rounding alone before the exact step."""
     return [
-        (record["candidate"]["split"].get(layer, record["candidate"]["sparsity"]), record["reached"][layer])
+        (record["candidate"]["split"].get(layer, record["candidate"]["sparsity"]), record["achieved"][layer])
         for record in records.values()
-        if layer in record.get("reached", {}) and "candidate" in record
+        if layer in record.get("achieved", {}) and "candidate" in record
     ]
 
 
 def _ended(layer: str, records: Mapping[int, Mapping[str, Any]]) -> list[tuple[int, float, float]]:
     """Trial, achieved sparsity and final α."""
     return [
-        (trial, record["reached"][layer], record["alphas"][layer])
+        (trial, record["achieved"][layer], record["alphas"][layer])
         for trial, record in records.items()
-        if layer in record.get("reached", {}) and layer in record.get("alphas", {})
+        if layer in record.get("achieved", {}) and layer in record.get("alphas", {})
     ]
 
 
@@ -157,7 +157,7 @@ MAX_AXES = 7
 MAX_LINES = 300
 # Each trial is compared with all others; in a long study the newest are enough.
 MAX_RANKED = 250
-# With fewer trials the importance would be noise: it is computed from what the best of them have in common.
+# With fewer trials the importance would be noise: it is computed from what the best ones have in common.
 MIN_TRIALS = 10
 # PED-ANOVA needs about five good trials.
 _GOOD_TRIALS = 5

@@ -94,13 +94,13 @@ def view(
     goal: float | None,
     metric: str,
 ) -> View:
-    """A range with the front, the goal and the levels; trials far below do not flatten the rest."""
+    """A range with the front, the goal and the levels; trials far below do not compress the rest."""
     known = measured(frame)
     known = known[known[measure.key].notna()]
     if known.empty:
         return View((0.0, 1.0), (0.0, 1.0), 0)
     top = max([float(known["metric"].max()), *levels])
-    # As much room below the front as it spans itself, but at least five points.
+    # The space below the front equals its own range, but is at least five points.
     floor = min(front) - max(top - min(front), 0.05 * metric_scale(metric, top))
     shown = known[known["metric"] >= floor]
     lowest = float(shown["metric"].min())

@@ -1,7 +1,7 @@
 """The live page: a local server for the page, its document and one action, the export of a trial.
 
-Reading needs the right host name, so that no foreign page can reach the server by DNS rebinding. Exporting also needs
-the token that only our own page has, and no foreign origin.
+Every request must name the right host, so that no other web page can reach the server by DNS rebinding. An export also
+requires the token of our own page and the right origin.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from starlette.routing import Route
 
 from sca_search.dashboard.document import one_detail
 from sca_search.dashboard.page import document_of, embedded, render_page
-from sca_search.dashboard.read import read_run, running_now
+from sca_search.dashboard.read import current_training, read_run
 from sca_search.dashboard.text import StudyState, state_of, status
 from sca_search.errors import RunError, ScaError
-from sca_search.runs.integrity import damage_refused
+from sca_search.runs.integrity import damage_as_run_error
 from sca_search.system.files import stamp_of
 
 Export = Callable[[Path, int], dict[str, Any]]
@@ -76,11 +76,11 @@ class LiveStudies:
 
     def _status(self, run: Path) -> dict[str, str]:
         """Reads progress.json only; the run is read again when its files have changed."""
-        with damage_refused(run, "shown"):
+        with damage_as_run_error(run, "shown"):
             stamps = _stamps(run)
             if run not in self._states or self._states[run][0] != stamps:
                 self._states[run] = (stamps, state_of(read_run(run)))
-            return status(self._states[run][1], running_now(run))
+            return status(self._states[run][1], current_training(run))
 
     def data(self) -> bytes:
         """The documents, read again when they have changed."""
@@ -93,7 +93,7 @@ class LiveStudies:
     def detail(self, study: int, trial: int) -> dict[str, Any] | None:
         if not 0 <= study < len(self.runs):
             return None
-        with damage_refused(self.runs[study], "shown"):
+        with damage_as_run_error(self.runs[study], "shown"):
             return one_detail(read_run(self.runs[study]), trial)
 
     def exported(self, study: int, trial: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def application(studies: LiveStudies, host: str = "127.0.0.1") -> Starlette:
 
 
 def requested_export(body: bytes, studies: int) -> tuple[int, int]:
-    """Study and trial of a request to export."""
+    """Study and trial of an export request."""
     try:
         request = json.loads(body)
         study, trial = request["study"], request["trial"]
@@ -154,7 +154,7 @@ def requested_export(body: bytes, studies: int) -> tuple[int, int]:
 
 
 async def _short_body(request: Request) -> bytes:
-    """The body; reading stops where it is longer than one of ours."""
+    """The body of a request; reading stops at the maximum length of a valid one."""
     body = b""
     async for part in request.stream():
         body += part
@@ -188,7 +188,7 @@ def _guard(address: str) -> Callable[[Request, RequestResponseEndpoint], Any]:
 
 
 def is_our_host(header: str, address: str) -> bool:
-    """Whether a Host header names this server, and not a name that somebody else made resolve to it.
+    """Whether a Host header names this server, and not a foreign name that resolves to it.
 
     On an address other than localhost, IP addresses are accepted too: only names can be forged.
     """

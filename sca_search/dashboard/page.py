@@ -1,6 +1,6 @@
 """Documents -> one HTML file that opens offline, with plotly.js, style, script and values inside.
 
-A running study writes its page again as often as its length allows.
+A running study rewrites its page at intervals that depend on the time for rendering it.
 """
 
 import base64
@@ -22,17 +22,17 @@ from plotly.offline import get_plotlyjs
 from sca_search.dashboard.document import study_document
 from sca_search.dashboard.read import read_run
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.integrity import damage_refused
+from sca_search.runs.integrity import damage_as_run_error
 from sca_search.study.events import Event, StudyEnded, StudyStarted, Throttle, TrialEnded
 from sca_search.system.files import write_text_atomic
 from sca_search.system.versions import versions
 
-# A page of a thousand trials takes a second to write; a study should not spend its time on that.
+# Writing a page of a thousand trials takes a second, so it is limited to a fraction of the study's time.
 _FRACTION_OF_TIME = 0.02
 SHARED_PLOTLY = "plotly.min.js"
 _MAX_NAMES = 4  # in a heading
 _CHECKOUT = Path(__file__).parents[2] / "dashboards" / "template"
-# In this order, as one script: each uses those before it.
+# Concatenated in this order: each file uses those before it.
 SCRIPTS = (
     "values.js",
     "theme.js",
@@ -55,7 +55,7 @@ SCRIPTS = (
 def write_page(path: str | os.PathLike[str], runs: Sequence[Path], *, share_plotly: bool = False) -> None:
     """Write the page of one run, or of several side by side, atomically.
 
-    With `share_plotly`, plotly.js is a file beside the page, for folders of several pages.
+    With `share_plotly`, plotly.js is a file next to the page, for folders with several pages.
     """
     documents = [document_of(run) for run in runs]
     if share_plotly:
@@ -64,8 +64,8 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Path], *, share_plot
 
 
 def document_of(run: Path) -> dict[str, Any]:
-    """The document of a run folder, which may come from somebody else."""
-    with damage_refused(run, "shown"):
+    """The document of a run folder, which may be untrusted."""
+    with damage_as_run_error(run, "shown"):
         return study_document(read_run(run))
 
 
@@ -97,7 +97,7 @@ def render_page(
 ) -> str:
     """The whole page as text; names that users chose are escaped, and only our own scripts may run.
 
-    `live` holds what the page of a server needs; `plotly_file` names a copy of plotly.js beside the page.
+    `live` holds what the page of a server needs; `plotly_file` names a copy of plotly.js next to the page.
     """
     parts = "\n".join(_template(name) for name in SCRIPTS)
     script = f'\n"use strict";\n(() => {{\n{parts}}})();\n'

@@ -1,4 +1,4 @@
-"""A run folder -> the values that a page is made of. Needs no torch; every file may be missing."""
+"""A run folder -> the values of a page. Needs no torch; every file may be missing."""
 
 import math
 import time
@@ -25,7 +25,7 @@ from sca_search.runs.candidates import (
 )
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
-from sca_search.runs.log import Now, read_now
+from sca_search.runs.log import CurrentTraining, read_progress
 from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 from sca_search.system.files import stamp_of
 
@@ -45,7 +45,7 @@ class RunFiles:
     about: Mapping[str, Any]
     closed_form: Mapping[str, Any]
     sensitivity: list[Mapping[str, Any]]
-    now: Now | None  # what is being trained, if its heartbeat is recent
+    now: CurrentTraining | None  # the current training, if its heartbeat is recent
     metric: str = ACCURACY  # name of the study's metric
 
     @cached_property
@@ -62,7 +62,7 @@ class RunFiles:
 
 
 def read_run(path: Path, clock: float | None = None) -> RunFiles:
-    """Read a run folder; RunError if it is none or if a file is damaged."""
+    """Read a run folder; RunError if it is not a run folder or if a file is damaged."""
     run = RunFolder(path)
     return RunFiles(
         run=run,
@@ -74,13 +74,13 @@ def read_run(path: Path, clock: float | None = None) -> RunFiles:
         about=read_table(run.about_file),
         closed_form=read_table(run.closed_form_file),
         sensitivity=[entry for entry in read_json(run.sensitivity_file, []) if isinstance(entry, dict)],
-        now=running_now(path, clock),
+        now=current_training(path, clock),
     )
 
 
-def running_now(path: Path, clock: float | None = None) -> Now | None:
-    """What is being trained in a run folder; None if nothing is, or if its heartbeat stopped."""
-    now = read_now(RunFolder(path).progress_file)
+def current_training(path: Path, clock: float | None = None) -> CurrentTraining | None:
+    """The current training of a run folder; None if there is none, or if its heartbeat stopped."""
+    now = read_progress(RunFolder(path).progress_file)
     return now if now is not None and now.is_alive(time.time() if clock is None else clock) else None
 
 

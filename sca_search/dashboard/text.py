@@ -9,8 +9,8 @@ from sca_search.config.costs import COST_METRICS, CostMetric
 from sca_search.config.names import ACCURACY, format_metric, format_spread, is_fraction, metric_scale
 from sca_search.dashboard.front import Front
 from sca_search.dashboard.read import RunFiles
-from sca_search.runs.goal import aim_of
-from sca_search.runs.log import Now
+from sca_search.runs.goal import goal_text
+from sca_search.runs.log import CurrentTraining
 from sca_search.runs.trials import spread_of
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -33,7 +33,7 @@ def counted(number: int, what: str) -> str:
 
 def lead(files: RunFiles, rows: Rows) -> str:
     """The result in one or two sentences."""
-    goal = f"Goal: {aim_of(files.spec, files.metric)}."
+    goal = f"Goal: {goal_text(files.spec, files.metric)}."
     complete = [row for row in rows if row["state"] == "complete"]
     mine = next((row for row in complete if row["trial"] == files.chosen), None)
     failed = sum(row["state"] == "failed" for row in rows)
@@ -79,7 +79,7 @@ def state_of(files: RunFiles) -> StudyState:
     return StudyState(files.spec.search.trials, int(ended), int((states == "failed").sum()), bool(files.summary))
 
 
-def status(state: StudyState, now: Now | None) -> dict[str, str]:
+def status(state: StudyState, now: CurrentTraining | None) -> dict[str, str]:
     """Whether the study is running, finished or stopped, or has only failed trials."""
     ended = state.ended
     if now is not None:
@@ -104,10 +104,10 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
             accuracy, sparsity = chosen["metric_mean"], chosen["sparsity"]
             remark = spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
             if "test_metric" in chosen:  # missing if the study was stopped
-                beside = f"dense {shown_metric(metric, dense['test_metric'])}"
-                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), beside))
+                remark = f"dense {shown_metric(metric, dense['test_metric'])}"
+                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), remark))
         tiled.append((f"Validation {metric}", shown_metric(metric, accuracy), remark))
-        tiled.append(("Sparsity, counted in the file", percent(sparsity, 3), aim_of(files.spec, metric)))
+        tiled.append(("Sparsity, counted in the file", percent(sparsity, 3), goal_text(files.spec, metric)))
     if files.dense_metric is not None and not chosen:
         tiled.append(("Dense network", shown_metric(metric, files.dense_metric), f"validation {metric}"))
     if mine:

@@ -24,7 +24,7 @@ def trial_detail(files: CandidateFiles, limits: Mapping[str, float]) -> dict[str
     first, best = files.records[0], best_of(files.records, limits)
     return {
         "layers": layer_rows(best),
-        "course": course(files.history),
+        "epoch_columns": epoch_columns(files.history),
         "distribution": distribution(files.snapshots),
         "seeds": [record["metric"] for record in files.records],
         "form": first.get("candidate", {}).get("form", ""),
@@ -40,16 +40,16 @@ def layer_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
             "name": name,
             "weights": count["weights"],
             "sparsity": count["zeros"] / max(1, count["weights"]),
-            "planned": candidate.get("split", {}).get(name, candidate.get("sparsity")),
+            "planned": candidate.get("allocation", {}).get(name, candidate.get("sparsity")),
             **{metric.key: count[metric.key] for metric in COST_METRICS if metric.key in count},
         }
         for name, count in record["layers"].items()
     ]
 
 
-def course(history: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def epoch_columns(history: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Epochs of a training as columns; those of the frozen phase follow the ternary ones."""
-    shown = thinned(history)
+    shown = subsampled(history)
     ternary = sum(epoch["phase"] == "ternary" for epoch in history)
     frozen_after = max((epoch["epoch"] for epoch in history if epoch["phase"] == "ternary"), default=ternary)
     epochs = [epoch["epoch"] + (frozen_after if epoch["phase"] == "frozen" else 0) for epoch in shown]
@@ -57,7 +57,7 @@ def course(history: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {"epoch": epochs, "phase": [epoch["phase"] for epoch in shown], **columns}
 
 
-def thinned(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def subsampled(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most MAX_EPOCHS epochs, including the first and the last."""
     if len(history) <= MAX_EPOCHS:
         return list(history)
@@ -84,7 +84,7 @@ def _fractions(counts: Sequence[int]) -> list[int]:
     return [round(10_000 * count / total) for count in counts]
 
 
-# Dark blue over green to yellow with evenly rising lightness (viridis): readable for everyone, and in grey.
+# Dark blue over green to yellow with evenly rising lightness (viridis): readable for everyone, and in gray.
 _STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 _CELL, _GAP, _LEFT, _TOP = 96, 10, 190, 70
 _INK, _QUIET = (31, 41, 55), (107, 114, 128)
@@ -98,7 +98,7 @@ def page_features(features: Mapping[str, Any]) -> dict[str, Any] | None:
         return {
             "labels": [str(label) for label in features["labels"]],
             "compared": int(features["compared"]),
-            "images": _uris(features["images"], coloured=False),
+            "images": _uris(features["images"], colored=False),
             "layers": [
                 {
                     "layer": str(layer["layer"]),
@@ -115,9 +115,9 @@ def page_features(features: Mapping[str, Any]) -> dict[str, Any] | None:
         raise RunError(f"features.json cannot be read: {error}") from error
 
 
-def sheet(features: Mapping[str, Any], title: str) -> Image.Image:
+def contact_sheet(features: Mapping[str, Any], title: str) -> Image.Image:
     """All maps on one picture: one row per layer; per image the map of the dense network, then of the ternary one."""
-    layers, images = features["layers"], _pictures(features["images"], coloured=False)
+    layers, images = features["layers"], _pictures(features["images"], colored=False)
     width = _LEFT + len(images) * (2 * _CELL + 3 * _GAP)
     whole = Image.new("RGB", (width, _TOP + (1 + len(layers)) * (_CELL + _GAP) + _GAP), "white")
     draw = ImageDraw.Draw(whole)
@@ -148,7 +148,7 @@ def _scaled(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB").resize((_CELL, _CELL), Image.Resampling.NEAREST)
 
 
-def _pictures(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[Image.Image]:
+def _pictures(maps: Mapping[str, Any] | None, *, colored: bool = True) -> list[Image.Image]:
     if maps is None:
         return []
     width, height = int(maps["width"]), int(maps["height"])
@@ -157,16 +157,16 @@ def _pictures(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[
         if len(pixels) != width * height:
             raise ValueError(f"a map of {width} by {height} must have {width * height} bytes, got {len(pixels)}")
         picture = Image.frombytes("L", (width, height), pixels)
-        if coloured:
+        if colored:
             picture = picture.convert("P")
             picture.putpalette(_palette())
         pictures.append(picture)
     return pictures
 
 
-def _uris(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[str]:
+def _uris(maps: Mapping[str, Any] | None, *, colored: bool = True) -> list[str]:
     uris = []
-    for picture in _pictures(maps, coloured=coloured):
+    for picture in _pictures(maps, colored=colored):
         file = io.BytesIO()
         picture.save(file, "PNG", optimize=True)
         uris.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
@@ -177,4 +177,4 @@ def _uris(maps: Mapping[str, Any] | None, *, coloured: bool = True) -> list[str]
 def _palette() -> list[int]:
     places = np.arange(256) / 255 * (len(_STOPS) - 1)
     channels = [np.interp(places, range(len(_STOPS)), channel) for channel in zip(*_STOPS, strict=True)]
-    return [round(level) for colour in zip(*channels, strict=True) for level in colour]
+    return [round(level) for color in zip(*channels, strict=True) for level in color]

@@ -1,4 +1,4 @@
-"""Data sets: by name, from files, or from the user's objects; in normalised splits."""
+"""Data sets by name, from files, or from the user's objects, as normalized splits."""
 
 from sca_search.config.names import Kind
 from sca_search.data.dataset import AnySplit, DataSet, TrainingSplit

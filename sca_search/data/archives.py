@@ -57,7 +57,7 @@ def _from_npz(name: str, path: Path, request: DataRequest) -> DataSet:
     size = request.image_size or 32
     if (data.input_shape, len(data.classes)) != ((3, size, size), len(_CIFAR10)):
         raise DataError(
-            f"{path}: {name} must have colour images of 32×32 pixels in {len(_CIFAR10)} classes, got inputs of shape "
+            f"{path}: {name} must have color images of 32×32 pixels in {len(_CIFAR10)} classes, got inputs of shape "
             f"{data.input_shape} in {len(data.classes)}; load other data as npz:PATH"
         )
     return data

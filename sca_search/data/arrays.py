@@ -72,12 +72,12 @@ def data_of_arrays(
     rows = rows[limit_rows(groups[rows], request.train_limit, request.seed)]
     splits = train.split(size, rows), (val or train).split(size, val_rows)
     return assemble(
-        name, classes, *splits, lambda: read_test().split(size), kind=train.kind, normalise=request.normalise
+        name, classes, *splits, lambda: read_test().split(size), kind=train.kind, normalize=request.normalize
     )
 
 
 def fit_size(images: Tensor, size: int) -> Tensor:
-    """Resize so that the shorter side is `size`, then crop the centre square."""
+    """Resize so that the shorter side is `size`, then crop the center square."""
     height, width = images.shape[2:]
     scale = size / min(height, width)
     resized = (max(size, round(height * scale)), max(size, round(width * scale)))

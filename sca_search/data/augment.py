@@ -33,7 +33,7 @@ def padding_of(side: int) -> int:
 
 
 def draw(count: int, padding: tuple[int, int], epoch_seed: EpochSeed) -> Draws:
-    """The draws of all images of a split at once, which costs a hundredth of a draw for each."""
+    """The draws of all images of a split at once, a hundred times faster than one draw per image."""
     generator = np.random.default_rng([*epoch_seed, _STREAM])
     corners = generator.integers(0, [2 * pixels + 1 for pixels in padding], (count, 2))
     return Draws(torch.from_numpy(corners), torch.from_numpy(generator.random(count) < 0.5))
@@ -62,7 +62,7 @@ class CropFlipSplit(BatchSource):
 
     split: BatchSource
     image_shape: tuple[int, ...]
-    fill: Tensor  # the normalised value of black, per channel
+    fill: Tensor  # the normalized value of black, per channel
 
     def __len__(self) -> int:
         return len(self.split)

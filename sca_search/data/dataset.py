@@ -1,4 +1,4 @@
-"""A data set ready for a study: normalised by its training split, with the test split not yet read."""
+"""A data set ready for a study: normalized by its training split, with the test split not yet read."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class DataRequest:
     data_dir: Path | None = None  # of local copies; None: the cache, where mnist and cifar are downloaded to
     image_size: int | None = None  # of a square; None: the images' own size, 64 for folders, 224 for imagenet
     train_limit: int | None = None  # the highest number of training examples, stratified
-    normalise: bool = True  # inputs per channel, and targets of a regression
+    normalize: bool = True  # inputs per channel, and targets of a regression
     columns: tuple[str, ...] = ()  # of inputs and targets, where a source has columns of ambiguous types
     augment: Augmentation = "none"  # determines how image files are read
     skip_unreadable: bool = False  # whether unreadable image files are left out
@@ -75,15 +75,15 @@ class DataSet:
     val: AnySplit
     read_test: Callable[[], AnySplit]
     input: InputSpec
-    notes: tuple[str, ...] = ()  # what a user should know about how it was read
+    notes: tuple[str, ...] = ()  # notes for the user on how it was read
     training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
     augmentation: Augmentation = "none"  # applies to `training` only
 
     @property
     def training(self) -> TrainingSplit:
-        """The training split with augmentation, for weights and normalisation statistics."""
+        """The training split with augmentation, for weights and normalization statistics."""
         if self.augmentation == "crop-flip":
-            # Zeros before normalisation, as if the raw image had a black border.
+            # Zeros before normalization, as if the raw image had a black border.
             return CropFlipSplit(
                 self.train, self.input_shape, -torch.tensor(self.input.mean) / torch.tensor(self.input.std)
             )
@@ -129,7 +129,7 @@ class DataSet:
 
     def in_units(self, values: Tensor) -> Tensor:
         """Targets or outputs in the user's units."""
-        if not self.input.is_standardised:
+        if not self.input.is_standardized:
             return values
         return values * torch.tensor(self.input.target_std) + torch.tensor(self.input.target_mean)
 
@@ -152,15 +152,15 @@ def measured_input(
 
 
 def raw_input(shape: tuple[int, ...], classes: tuple[str, ...], kind: Kind) -> InputSpec:
-    """The spec of inputs and targets that are not normalised."""
+    """The spec of inputs and targets that are not normalized."""
     return InputSpec(shape, classes, (0.0,) * shape[0], (1.0,) * shape[0], kind)
 
 
-def normalise_split_(split: Split, spec: InputSpec) -> Split:
-    """Normalise a split's inputs, and standardise its targets, in place."""
-    normalise_(split.images, spec.mean, spec.std)
-    if spec.is_standardised:
-        normalise_(split.labels, spec.target_mean, spec.target_std)
+def normalize_split_(split: Split, spec: InputSpec) -> Split:
+    """Normalize a split's inputs, and standardize its targets, in place."""
+    normalize_(split.images, spec.mean, spec.std)
+    if spec.is_standardized:
+        normalize_(split.labels, spec.target_mean, spec.target_std)
     return split
 
 
@@ -172,14 +172,14 @@ def assemble(
     read_test: Callable[[], Split],
     *,
     kind: Kind = "classes",
-    normalise: bool = True,
+    normalize: bool = True,
 ) -> DataSet:
-    """Normalise splits in memory by the training split's statistics, in place."""
+    """Normalize splits in memory by the training split's statistics, in place."""
     parts, shape = torch.split(train.images, _STEP), train.image_shape
-    spec = measured_input(parts, shape, classes, train.labels, kind) if normalise else raw_input(shape, classes, kind)
+    spec = measured_input(parts, shape, classes, train.labels, kind) if normalize else raw_input(shape, classes, kind)
     for split in (train, val):
-        normalise_split_(split, spec)
-    return DataSet(name, train, val, lambda: normalise_split_(read_test(), spec), spec)
+        normalize_split_(split, spec)
+    return DataSet(name, train, val, lambda: normalize_split_(read_test(), spec), spec)
 
 
 def assemble_parts(
@@ -199,21 +199,21 @@ def assemble_parts(
     (train, val), shape, is_large = parts, raw.input_shape, 4 * values > request.memory_bytes
     if not (is_large or changes):
         splits = train.in_memory(shape), val.in_memory(shape), lambda: read_test().in_memory(shape)
-        return assemble(name, raw.classes, *splits, kind=raw.kind, normalise=request.normalise)
+        return assemble(name, raw.classes, *splits, kind=raw.kind, normalize=request.normalize)
     spec, entries, reader = raw, train.entries, train.reader
-    if request.normalise:
+    if request.normalize:
         rows = np.unique(np.linspace(0, len(entries) - 1, SAMPLE_STATISTICS).astype(np.int64))
         sample = (reader(entries[row]).unsqueeze(0) for row in rows)
         spec = measured_input(sample, shape, raw.classes, torch.from_numpy(train.targets), raw.kind)
 
     def lazy(part: Part, reader: Reader, changes: bool) -> LazySplit:
         labels = torch.from_numpy(part.targets.copy())
-        if spec.is_standardised:
-            normalise_(labels, spec.target_mean, spec.target_std)
+        if spec.is_standardized:
+            normalize_(labels, spec.target_mean, spec.target_std)
         return LazySplit(part.entries, labels, reader, spec.mean, spec.std, changes=changes)
 
     def other(part: Part) -> AnySplit:
-        return lazy(part, part.reader, False) if is_large else normalise_split_(part.in_memory(shape), spec)
+        return lazy(part, part.reader, False) if is_large else normalize_split_(part.in_memory(shape), spec)
 
     return DataSet(name, lazy(train, reader, changes), other(val), lambda: other(read_test()), spec)
 
@@ -238,7 +238,7 @@ def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tupl
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def normalise_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def normalize_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Shift and scale each channel in place: memory may not hold a second copy of a large set."""
     ones = [1] * (images.ndim - 2)
     images.sub_(torch.tensor(mean).view(-1, *ones)).div_(torch.tensor(std).view(-1, *ones))

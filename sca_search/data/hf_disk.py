@@ -105,7 +105,7 @@ class _Rows:
         if isinstance(value, list):
             value = np.asarray(value, dtype=np.float32)
         if isinstance(value, Image.Image):
-            # Greyscale stays greyscale, all other modes become RGB.
+            # Grayscale stays grayscale, all other modes become RGB.
             value = value if value.mode == "L" else value.convert("RGB")
             value = value if size is None else ImageOps.fit(value, (size, size), method=Image.Resampling.BILINEAR)
         return value, item[self.targets]

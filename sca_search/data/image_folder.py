@@ -1,4 +1,4 @@
-"""Labelled image files: in memory where they fit, else read in every epoch.
+"""Labeled image files: in memory if they fit, else read in every epoch.
 
 A folder has one subfolder per class. Either PATH/train, PATH/test and optionally PATH/val contain the class folders, or
 PATH contains them directly and all three splits are taken from it.
@@ -14,17 +14,17 @@ import numpy as np
 import torch
 
 from sca_search.data.dataset import DataRequest, DataSet, assemble_parts, raw_input
-from sca_search.data.image_reader import ImageReader, is_grey, is_readable
+from sca_search.data.image_reader import ImageReader, is_gray, is_readable
 from sca_search.data.splits import Split
 from sca_search.data.targets import Rows, carve_test, carve_val, limit_rows, require_every_class
 from sca_search.errors import DataError
 
 _DEFAULT_SIZE = 64
 # As ImageNet's networks are trained and tested: random crops in training, the central 224 of 256 pixels afterwards.
-CENTRE = 224 / 256
+CENTER = 224 / 256
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
-# Files whose headers decide between grey and colour; more would make a large folder slow to open.
+# Files whose headers decide between gray and color; more would make a large folder slow to open.
 _SAMPLE_MODES = 32
 
 
@@ -70,14 +70,14 @@ def load_folder(name: str, path: Path, request: DataRequest) -> DataSet:
         raise DataError(f"{path}: the data folder must exist, there is none")
     parts = _parts(path, request)
     rows = np.unique(np.linspace(0, len(parts.train.paths) - 1, _SAMPLE_MODES).astype(np.int64))
-    channels = 1 if all(map(is_grey, parts.train.take(rows).paths)) else 3
-    reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels, centre_for(request))
+    channels = 1 if all(map(is_gray, parts.train.take(rows).paths)) else 3
+    reader = ImageReader(request.image_size or _DEFAULT_SIZE, channels, center_for(request))
     return data_of_files(name, parts, reader, request)
 
 
-def centre_for(request: DataRequest) -> float:
-    """The side of the centre crop relative to the shorter side: less than 1 where training uses enlarged crops."""
-    return CENTRE if request.augment == "scale-aspect" else 1.0
+def center_for(request: DataRequest) -> float:
+    """The side of the center crop relative to the shorter side: less than 1 where training uses enlarged crops."""
+    return CENTER if request.augment == "scale-aspect" else 1.0
 
 
 def _parts(path: Path, request: DataRequest) -> Parts:
@@ -88,7 +88,7 @@ def _parts(path: Path, request: DataRequest) -> Parts:
         files, val = list_files(path, classes, request), None
         test, train = files.carve(*carve_test(files.labels))
     elif not (path / "test").is_dir():
-        raise DataError(f"{path}: a folder with train must have test beside it, there is none")
+        raise DataError(f"{path}: a folder with train must have test next to it, there is none")
     else:
         classes = class_names(train_folder)
         train, test = (list_files(path / part, classes, request) for part in ("train", "test"))

@@ -1,4 +1,4 @@
-"""One image file as a square tensor: its centre, or a random crop for training."""
+"""One image file as a square tensor: its center, or a random crop for training."""
 
 import math
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a file as a square image: its centre crop, resized."""
+    """Reads a file as a square image: its center crop, resized."""
 
     size: int
-    channels: int  # 1: grey, 3: red, green, blue
-    centre: float = 1.0  # crop relative to the shorter side; 224/256: as if resized to 256, then cropped to 224
+    channels: int  # 1: gray, 3: red, green, blue
+    center: float = 1.0  # crop relative to the shorter side; 224/256: as if resized to 256, then cropped to 224
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -47,16 +47,16 @@ class ImageReader:
     def __call__(self, path: Path, generator: np.random.Generator | None = None, /) -> Tensor:
         """The image as float32 CHW in 0..1; with a generator, a random crop of it, flipped with probability 1/2."""
         with _opened(path) as image:
-            coloured = _convert(image, self.channels, path)
-            box = random_box(coloured.size, generator) if generator else centre_box(coloured.size, self.centre)
-            square = coloured.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+            colored = _convert(image, self.channels, path)
+            box = random_box(colored.size, generator) if generator else center_box(colored.size, self.center)
+            square = colored.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
         pixels = (np.asarray(square, dtype=np.float32) / 255).reshape(self.size, self.size, self.channels)
         if generator and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
-def centre_box(size: tuple[int, int], fraction: float) -> Box:
+def center_box(size: tuple[int, int], fraction: float) -> Box:
     """The central square of an image, with a side of this fraction of the shorter one."""
     side = min(size) * fraction
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
@@ -83,8 +83,8 @@ def random_box(size: tuple[int, int], generator: np.random.Generator) -> Box:
     return x, y, x + breadth, y + rise
 
 
-def is_grey(path: Path) -> bool:
-    """Whether a file is greyscale by its header."""
+def is_gray(path: Path) -> bool:
+    """Whether a file is grayscale by its header."""
     with _opened(path) as image:
         return image.mode in {"L", "1"}
 

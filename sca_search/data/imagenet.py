@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sca_search.data import image_folder
 from sca_search.data.dataset import DataRequest, DataSet
-from sca_search.data.image_folder import CENTRE, Parts, class_names, list_files
+from sca_search.data.image_folder import CENTER, Parts, class_names, list_files
 from sca_search.data.image_reader import ImageReader
 from sca_search.errors import DataError
 from sca_search.system.machine import cache_folder
@@ -52,8 +52,8 @@ def load_imagenet(name: str, request: DataRequest) -> DataSet:
     path = _found(name, kind, request.data_dir or cache_folder())
     is_tiny = name == "tiny-imagenet"
     parts = _parts(path, is_tiny, request)
-    centre = image_folder.centre_for(request) if is_tiny else CENTRE
-    reader = ImageReader(request.image_size or kind.size, 3, centre)  # the few grey images are read as RGB
+    center = image_folder.center_for(request) if is_tiny else CENTER
+    reader = ImageReader(request.image_size or kind.size, 3, center)  # the few gray images are read as RGB
     data = image_folder.data_of_files(name, parts, reader, request)
     train, val = len(parts.train.paths) + len(parts.val.paths), len(parts.test.paths)
     if train + val + len(parts.train.left_out) + len(parts.test.left_out) >= sum(kind.images):

@@ -1,4 +1,4 @@
-"""What a network is given and what it answers: the facts that a data set hands to training, files and exports."""
+"""The specification of a network's input and output, which data sets pass to training, files and exports."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from sca_search.config.names import Kind
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The input of a network and its normalisation, and the outputs that the targets require."""
+    """The input of a network and its normalization, and the outputs that the targets require."""
 
     input_shape: tuple[int, ...]  # channels first: (channels, height, width) of images
     classes: tuple[str, ...]  # names of the outputs: classes, labels, or the values of a regression
-    mean: tuple[float, ...] = ()  # per channel, of the training split before normalisation; (): not normalised
+    mean: tuple[float, ...] = ()  # per channel, of the training split before normalization; (): not normalized
     std: tuple[float, ...] = ()  # 1 for a constant channel
     kind: Kind = "classes"
-    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardised; (): they were not
-    target_std: tuple[float, ...] = ()  # exported files answer in the user's units, answer · std + mean
+    target_mean: tuple[float, ...] = ()  # of a regression's targets before they were standardized; (): they were not
+    target_std: tuple[float, ...] = ()  # outputs of exported files are in the user's units: output · std + mean
 
     @property
     def is_image(self) -> bool:
@@ -23,6 +23,6 @@ class InputSpec:
         return len(self.input_shape) == 3
 
     @property
-    def is_standardised(self) -> bool:
-        """Whether targets were standardised, so that answers must be converted to the user's units."""
+    def is_standardized(self) -> bool:
+        """Whether targets were standardized, so that outputs must be converted to the user's units."""
         return bool(self.target_std)

@@ -8,7 +8,7 @@
 Images are (N, H, W) or (N, H, W, C), uint8 (scaled by 1/255) or float (unchanged). Inputs have any rank,
 (N, C), (N, C, L), (N, C, H, W) or more, channels first, of the same types. The kind of task follows from the targets
 (targets.py). Names, shapes and types of all arrays are checked in their headers before anything is read, and test
-inputs are checked in pieces and discarded: a long study must not end on a malformed test split.
+inputs are checked in pieces and discarded: a long study must not fail at its end because of a malformed test split.
 """
 
 import lzma

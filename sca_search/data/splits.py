@@ -63,8 +63,8 @@ class Batches:
         return full + int(rest >= smallest)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A generator, so that an epoch counts from its first batch: Lightning creates one more iterator
-        # than it has epochs, and reads nothing from the first.
+        # A generator, so that an epoch starts with its first batch: Lightning creates one more iterator than it has
+        # epochs and never reads the first.
         epoch_seed = None if self._seed is None else (self._seed, self._epoch)
         self._epoch += 1
         count = len(self._source)
@@ -165,7 +165,7 @@ class LazySplit(BatchSource):
             raise type(error)(last.rpartition(f"{type(error).__name__}: ")[2]) from None
 
     def _read(self, epoch_seed: EpochSeed | None, rows: list[int]) -> Any:
-        """The batch of some rows, normalised, by torch's default collation."""
+        """The batch of some rows, normalized, by torch's default collation."""
         ones = [1] * (len(self.image_shape) - 1)
         mean, std = (torch.tensor(values).view(-1, *ones) for values in (self.mean, self.std))
         items = []

@@ -92,7 +92,7 @@ def data_of_objects(
         assert train is not None
         try:
             return _Assembly(name, request, output_names).dataset(train, *others)
-        except CodeError as error:  # here it ends the study before it begins
+        except CodeError as error:  # reported before the study begins
             raise DataError(str(error)) from error
 
 
@@ -137,7 +137,7 @@ def _items(where: str, source: Any) -> Items:
 
 
 def _sources_of_module(name: str, module: Any) -> list[Any]:
-    """The data sets behind a data module's loaders."""
+    """The data sets of a data module's loaders."""
     try:
         if hasattr(module, "prepare_data"):
             module.prepare_data()

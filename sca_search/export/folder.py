@@ -167,7 +167,7 @@ class _Writer:
     def write_torch(self, new: Path) -> None:
         """The state dict, and a .pt2 program: the network as torch itself runs it, without its Python code."""
         save_plain(new / files.STATE, self.network.model, self.network.ternary_layers, self.network.input)
-        module = copy.deepcopy(self.network.normalised()).eval()
+        module = copy.deepcopy(self.network.normalized()).eval()
         # Sizes 0 and 1 are special in torch.export's symbolic shapes; the example batch must be larger.
         images = torch.zeros(2, *self.network.input.input_shape)
         batch = torch.export.Dim("batch", min=1)

@@ -17,7 +17,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Metadata:
-    """Everything but the model itself."""
+    """Everything except the model."""
 
     version: int
     input: InputSpec

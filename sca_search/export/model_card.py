@@ -85,7 +85,7 @@ def verification_text(verification: Verification, *, has_classes: bool = True) -
     rows = [[check.file, check.what, check.found, verdicts[check.holds]] for check in verification.checks]
     classes = ", and classes may differ only where a tie explains it" if has_classes else ""
     return (
-        f"{verdict}. Compared with {verification.described}. The difference of answers a from the reference b is "
+        f"{verdict}. Compared with {verification.described}. The difference of outputs a from the reference b is "
         f"max|a-b| / max|b|; the limit is {TOLERANCE:g}{classes}.\n\n"
         f"{markdown_table(['file', 'check', 'found', 'holds'], rows)}"
     )
@@ -153,7 +153,7 @@ def _input(spec: InputSpec) -> str:
     what, axes = ("Image", "channels, height, width") if spec.is_image else ("Input", "channels first")
     return (
         f"{what}s are float32, {'×'.join(map(str, spec.input_shape))} ({axes}), as the data set gives them; "
-        f"all files but `{STATE}` normalise them themselves, ({what.lower()} - mean) / std with mean {mean} and std "
+        f"all files except `{STATE}` normalize them themselves, ({what.lower()} - mean) / std with mean {mean} and std "
         f"{std} per channel. {_answer(spec)}"
     )
 
@@ -161,14 +161,14 @@ def _input(spec: InputSpec) -> str:
 def _answer(spec: InputSpec) -> str:
     names = ", ".join(f"`{name}`" for name in spec.classes[:12]) + (" …" if len(spec.classes) > 12 else "")
     if spec.kind == "classes":
-        return f"The answer is a logit for each of the classes {names}."
+        return f"The output is a logit for each of the classes {names}."
     if spec.kind == "multi-label":
-        return f"The answer is a logit for each of the labels {names}: above 0 if the label applies."
-    text = f"The answer is a number for each of {names}, in the units of the data set."
+        return f"The output is a logit for each of the labels {names}: above 0 if the label applies."
+    text = f"The output is a number for each of {names}, in the units of the data set."
     if not spec.target_std:
         return text
     mean, std = _numbers(spec.target_mean), _numbers(spec.target_std)
-    return f"{text} That of `{STATE}` alone is standardised: its units are answer · {std} + {mean}."
+    return f"{text} That of `{STATE}` alone is standardized: its units are answer · {std} + {mean}."
 
 
 def _usage(folder: Path, spec: InputSpec) -> str:
@@ -191,7 +191,7 @@ def _usage(folder: Path, spec: InputSpec) -> str:
         "(logits,) = session.run(None, {session.get_inputs()[0].name: images})\n```",
         PROGRAM: "A .pt2 may run code when it is loaded: load only one that you wrote or trust.\n\n"
         f'```python\nimport torch\n\nmodel = torch.export.load("{PROGRAM}").module()\n```',
-        STATE: "The state dict of the network's own class, trits as int8; it takes normalised inputs.\n\n"
+        STATE: "The state dict of the network's own class, trits as int8; it takes normalized inputs.\n\n"
         f'```python\nfrom safetensors.torch import load_file\n\nnetwork.load_state_dict(load_file("{STATE}"))\n```',
     }
     return "\n\n".join(f"### {file}\n\n{text}" for file, text in parts.items() if (folder / file).exists())
@@ -200,7 +200,7 @@ def _usage(folder: Path, spec: InputSpec) -> str:
 def _repeat(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
     return (
-        f"`{STUDY_FILE}` beside this card is the whole study.\n\n"
+        f"`{STUDY_FILE}` next to this card is the whole study.\n\n"
         f"```sh\nsca-search {STUDY_FILE}\nsca-search export RUN --trial {about['trial']}\n"
         "sca-search verify .                        # in this folder: checks these files again\n```\n\n"
         f"The same seed, machine, thread count and versions give the same trial: {versions}."

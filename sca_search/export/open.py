@@ -1,4 +1,4 @@
-"""Opens the formats of an export folder: something to run, and the zeros counted in the file."""
+"""Opens the formats of an export folder: a function that runs each, and the zeros counted in the file."""
 
 import warnings
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass
 class Opened:
-    """What could be opened, and checks that report the rest."""
+    """The formats that could be opened, and checks that report the others."""
 
     scratch: Path  # for compiled programs
     written_here: bool  # a .pt2 is loaded only by the process that wrote it
@@ -60,15 +60,15 @@ class Opened:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What the files of an export are compared with."""
+    """The reference that the files of an export are compared with."""
 
     vectors: TestVectors
     claim: Zeros
-    network: nn.Module | None  # takes images before normalisation; None: there are only test vectors
+    network: nn.Module | None  # takes images before normalization; None: there are only test vectors
     described: str
     images: Images | None = None
     no_images: str = "there is none"
-    state_network: nn.Module | None = None  # the original architecture with normalisation and state
+    state_network: nn.Module | None = None  # the original architecture with normalization and state
     files: tuple[str, ...] = FILES  # the only ones to open
     exact: bool = False  # whether logits must be equal bit for bit
     original: nn.Module | None = None  # another network, whose classes and accuracy are reported as well
@@ -180,7 +180,7 @@ _TOLERANCE = 1e-4
 def load(path: str | Path) -> RecordNetwork:
     """A packed model as a torch module in evaluation mode.
 
-    It takes batches of images before normalisation (float32) and returns logits; `class_names` has the names of its
+    It takes batches of images before normalization (float32) and returns logits; `class_names` has the names of its
     outputs. ExportError unless the file is complete and the network reproduces its test vectors.
     """
     graph, vectors = read_packed(Path(path))

@@ -24,8 +24,8 @@ from sca_search.models import MODELS, Maker
 from sca_search.models.prepare import rebuilt
 from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import aim_of, chosen_trial, limits_of, unmet
-from sca_search.runs.integrity import damage_refused
+from sca_search.runs.goal import chosen_trial, goal_text, limits_of, unmet
+from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
@@ -50,7 +50,7 @@ def export_run(
 
 
 def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | None, Images | None, str]:
-    """A study's validation split and some of its training split before normalisation, or why there are none."""
+    """A study's validation split and some of its training split before normalization, or why there are none."""
     try:
         found = source.load(spec)
     except DataError as error:
@@ -62,7 +62,7 @@ def study_images(spec: StudySpec, source: Source = BY_NAME) -> tuple[Images | No
 
 
 def _as_given(data: DataSet, split: AnySplit, count: int) -> Iterator[Floats]:
-    """The first inputs of a split before normalisation."""
+    """The first inputs of a split before normalization."""
     shape = (-1, *[1] * (len(data.input_shape) - 1))
     mean, std = (np.array(values, dtype=np.float32).reshape(shape) for values in (data.input.mean, data.input.std))
     for images, *_ in split.batches(EVALUATION_BATCH):
@@ -102,7 +102,7 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
 def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
     """The best of a trial and its refits on validation, as a study's summary chooses it."""
     records = records_of(run, int(row["candidate"]))
-    with damage_refused(run.path, "exported"):
+    with damage_as_run_error(run.path, "exported"):
         best = best_of(records, limits_of(spec.goal))
     state_file = best["folder"] / "model.safetensors"
     state, layers, inputs = load_plain(state_file)
@@ -120,7 +120,7 @@ def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: 
 def built(
     spec: StudySpec, inputs: InputSpec, state: dict[str, Any], where: Path, source: Source = BY_NAME
 ) -> nn.Module:
-    """The study's network with a state; `where` it lies is for the error message."""
+    """The study's network with a state; `where` is its location for error messages."""
     make = source.maker(spec, len(inputs.classes), inputs.input_shape)
     try:
         if source.model is None and spec.model.name in MODELS:
@@ -153,7 +153,7 @@ def _about(
         "study": run.path.resolve().name,
         "trial": int(row["trial"]),
         "seed_of_the_study": spec.seed,
-        "goal": aim_of(spec, run.metric),
+        "goal": goal_text(spec, run.metric),
         "metric": run.metric,
         # without the folders of the user
         "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,

@@ -1,4 +1,4 @@
-"""Runs every exported format and compares it with torch holding the same stored values.
+"""Runs every exported format and compares it with a torch network of the same stored values.
 
 The reference is torch in float64, so that any difference is the rounding of the format. Test vectors and the validation
 split are compared; zeros are counted in the exported bytes and compared with what the study claims.
@@ -149,9 +149,9 @@ def choose_vectors(graph: Graph, images: Images | None) -> Floats:
 
 
 def references_of(network: Network, graph: Graph, *, half: bool) -> tuple[Reference, ...]:
-    """torch with the values in the files; a packed file in float16 has others than the rest, and is last."""
+    """torch with the values in the files; a packed file in float16 has different values and comes last."""
     images = choose_vectors(graph, network.images)
-    rest = _reference(network, network.normalised(), images, "the trained network in torch, in float64")
+    rest = _reference(network, network.normalized(), images, "the trained network in torch, in float64")
     if not half:
         return (rest,)
     rounded = RecordNetwork(round_to_half(graph))
@@ -166,7 +166,7 @@ def without_c(references: Sequence[Reference]) -> tuple[Reference, ...]:
 
 
 def with_integers(references: Sequence[Reference], model: IntegerModel) -> tuple[Reference, ...]:
-    """The references, except for C, which is compared with the model in integers: that is the last."""
+    """The references; C is compared with the integer reference model, which comes last."""
     first = references[0]
     vectors = TestVectors(first.vectors.images, evaluate_integer(model, first.vectors.images))
     described = f"for {C} its model in integers in torch, bit for bit"
@@ -179,4 +179,4 @@ def _reference(network: Network, module: nn.Module, images: Floats, described: s
     logits = torch_run(exact, torch.float64)(images).astype(np.float32)
     vectors, has_classes = TestVectors(images, logits), network.input.kind == "classes"
     found = Reference(vectors, network.claimed_zeros(), exact, described, network.images, has_classes=has_classes)
-    return replace(found, state_network=network.normalised())
+    return replace(found, state_network=network.normalized())

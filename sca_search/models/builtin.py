@@ -1,8 +1,8 @@
 """The networks of the paper, smaller LeNets for studies of seconds, and the blocks that they are made of.
 
 Every weight layer except the last is followed by a BatchNorm and has no bias: weights in {-1, 0, +1} have no scale, the
-normalisation supplies one. The paper lists none for LeNet, where TWN has one, and the original AlexNet has none.
-Normalisations and activations are numbered by the weight layer they follow, counted over the whole network:
+normalization supplies one. The paper lists none for LeNet, where TWN has one, and the original AlexNet has none.
+Normalizations and activations are numbered by the weight layer they follow, counted over the whole network:
 conv1 bn1 relu1 ... conv6 bn6 relu6, then fc1 bn7 relu7.
 """
 
@@ -36,7 +36,7 @@ def lenet(widths: tuple[int, int, int], num_classes: int, shape: Shape, dropout:
     """
     channels, height, width = shape
     first, second, wide = widths
-    return _initialised(
+    return _initialized(
         _conv(1, channels, first, 5)
         | {"pool1": nn.MaxPool2d(2)}
         | _conv(2, first, second, 5)
@@ -60,13 +60,13 @@ def vgg(
     layers |= {"flatten": nn.Flatten()} | _dropped(1, dropout if drops_first else 0.0)
     # each of the three poolings drops an odd row or column
     layers |= _hidden(1, 7, channels * (height // 8) * (width // 8), wide) | _dropped(2, dropout)
-    return _initialised(layers | {"fc2": nn.Linear(wide, num_classes)})
+    return _initialized(layers | {"fc2": nn.Linear(wide, num_classes)})
 
 
 def alexnet(num_classes: int, shape: Shape, dropout: float) -> nn.Module:
     """torchvision's layout: five convolutions, average pooling to 6×6, three linear layers; dropout before the hidden
     two."""
-    return _initialised(
+    return _initialized(
         _conv(1, shape[0], 64, 11, stride=4, padding=2)
         | {"pool1": nn.MaxPool2d(3, stride=2)}
         | _conv(2, 64, 192, 5)
@@ -85,7 +85,7 @@ def alexnet(num_classes: int, shape: Shape, dropout: float) -> nn.Module:
 
 def resnet20(num_classes: int, shape: Shape, _dropout: float) -> nn.Module:
     """A 3×3 convolution, three stages of three blocks (16, 32, 64 channels), average pooling, a linear layer."""
-    return _initialised(
+    return _initialized(
         _conv(1, shape[0], 16, 3)
         | {
             "stage1": nn.Sequential(Block(16, 16, 1), Block(16, 16, 1), Block(16, 16, 1)),
@@ -121,7 +121,7 @@ class Block(nn.Module):
 
 
 def resnet18(num_classes: int, _shape: Shape, _dropout: float) -> nn.Module:
-    """torchvision's network with its own initialisation."""
+    """torchvision's network with its own initialization."""
     patch_torchvision()
     from torchvision import models  # noqa: PLC0415 - it takes seconds to import, and no other network needs it
 
@@ -147,7 +147,7 @@ def _dropped(number: int, rate: float) -> Layers:
     return {f"dropout{number}": nn.Dropout(rate)} if rate > 0 else {}
 
 
-def _initialised(layers: Layers) -> nn.Module:
+def _initialized(layers: Layers) -> nn.Module:
     """The layers in their order as one network, Xavier (Glorot) uniform as in the paper; biases are 0.
 
     U(-b, b), b = √(6 / (fan in + fan out)).
@@ -191,7 +191,7 @@ _LEAST_PIXELS = {"lenet": 4, "vgg": 8, "resnet20": 3, "resnet18": 17, "alexnet":
 
 
 def build_model(name: str, *, num_classes: int, input_shape: Shape, dropout: float = 0.0) -> nn.Module:
-    """The named network for inputs of (channels, height, width), newly initialised, in training mode."""
+    """The named network for inputs of (channels, height, width), newly initialized, in training mode."""
     if name not in MODELS:
         sentence = unknown_name("model", name, MODELS)
         raise ModelError(f"{sentence}; others can be given as file.py:function, torchvision:NAME or timm:NAME")

@@ -17,7 +17,7 @@ from sca_search.errors import ModelError
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
-NORMALISATIONS = (
+NORMALIZATIONS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
     nn.GroupNorm,
@@ -32,7 +32,7 @@ class WeightLayer:
 
     name: str
     shape: tuple[int, ...]  # of its weight: output channels, input channels, kernel
-    scale_is_free: bool  # a normalisation follows, so the weights may be rescaled
+    scale_is_free: bool  # a normalization follows, so the weights may be rescaled
     executed: bool = True
     transposed_groups: int = 0  # of a transposed convolution, whose weight has its input channels first
     bound: str = ""  # why the layer must stay dense, if it must
@@ -64,14 +64,14 @@ class LayerChoice:
 def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | None = None) -> list[WeightLayer]:
     """The weight layers in order of execution, those that never run last.
 
-    One forward pass with hooks: a normalisation whose input is the very tensor that a layer returned follows that
+    One forward pass with hooks: a normalization whose input is the very tensor that a layer returned follows that
     layer. ModelError if the network cannot process such an input, or does not return one row of `outputs` numbers.
     """
     names = {module: name for name, module in model.named_modules()}
     runs: Counter[nn.Module] = Counter()  # in the order of first execution
     producer: dict[tuple[int, int], nn.Module] = {}  # by identity and version: an in-place ReLU counts as a new tensor
     alive: list[Tensor] = []  # references to outputs, else a new tensor could get the id of a deleted one
-    normalised: set[nn.Module] = set()
+    normalized: set[nn.Module] = set()
     active: list[tuple[nn.Module, Any]] = []  # modules that are running, with their inputs
 
     def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -79,10 +79,10 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
 
     def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         active.pop()
-        if isinstance(module, NORMALISATIONS) and inputs:
+        if isinstance(module, NORMALIZATIONS) and inputs:
             source = producer.get((id(inputs[0]), inputs[0]._version))
             if source is not None:
-                normalised.add(source)
+                normalized.add(source)
         if isinstance(module, WEIGHT_LAYERS):
             alive.append(output)
             producer[id(output), output._version] = module
@@ -102,12 +102,12 @@ def weight_layers(model: nn.Module, input_shape: Sequence[int], outputs: int | N
     if outputs is not None:
         require_rows(output, outputs)
     idle = [module for module in names if isinstance(module, WEIGHT_LAYERS) and module not in runs]
-    return _described(model, [*runs, *idle], runs, normalised)
+    return _described(model, [*runs, *idle], runs, normalized)
 
 
 def defined_layers(model: nn.Module) -> list[WeightLayer]:
     """The weight layers in the order of their definition, for a network without an example input: whether a
-    normalisation follows a layer is unknown then."""
+    normalization follows a layer is unknown then."""
     layers = [module for module in model.modules() if isinstance(module, WEIGHT_LAYERS)]
     return _described(model, layers, Counter(layers), set())
 
@@ -134,7 +134,7 @@ def require_rows(output: Any, outputs: int, when: str = "") -> None:
 
 
 def _described(
-    model: nn.Module, layers: Sequence[nn.Module], runs: Counter[nn.Module], normalised: set[nn.Module]
+    model: nn.Module, layers: Sequence[nn.Module], runs: Counter[nn.Module], normalized: set[nn.Module]
 ) -> list[WeightLayer]:
     names = {module: name for name, module in model.named_modules()}
     owners: dict[int, list[str]] = {}
@@ -147,7 +147,7 @@ def _described(
         shared = [owner for owner in owners.get(id(module._parameters.get("weight")), []) if owner not in own]
         groups = int(module.groups) if isinstance(module, _TRANSPOSED) else 0
         bound, shape = _bound(module, shared, runs[module]), tuple(module.weight.shape)
-        found.append(WeightLayer(names[module], shape, module in normalised, module in runs, groups, bound))
+        found.append(WeightLayer(names[module], shape, module in normalized, module in runs, groups, bound))
     return found
 
 
@@ -203,5 +203,5 @@ def _choose(layer: WeightLayer, conventional: dict[str, str], skip: Sequence[str
         if holds:
             return LayerChoice(layer, False, reason)
     if layer.scale_is_free:
-        return LayerChoice(layer, True, "normalisation follows: Θ rescaled")
-    return LayerChoice(layer, True, "no normalisation follows: a learned output scale")
+        return LayerChoice(layer, True, "normalization follows: Θ rescaled")
+    return LayerChoice(layer, True, "no normalization follows: a learned output scale")

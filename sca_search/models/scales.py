@@ -1,6 +1,6 @@
 """Scales of ternary layers, since trits have none.
 
-A ternary layer without a normalisation after it has a learned scale, `output_scale`: it computes s · W x + b. Since
+A ternary layer without a normalization after it has a learned scale, `output_scale`: it computes s · W x + b. Since
 W(s x) = s · W x, the input is multiplied and the bias is unchanged. s is 1 in the dense network, and an export folds it
 into the layer's record.
 
@@ -90,7 +90,7 @@ class SplitTernary(nn.Module):
 
 
 @torch.no_grad()
-def put_trits(model: nn.Module, weights: Mapping[str, ScaledTrits]) -> nn.Module:
+def set_trits(model: nn.Module, weights: Mapping[str, ScaledTrits]) -> nn.Module:
     """Set the final weights of plain layers and freeze them, in place."""
     for name, of_layer in weights.items():
         if of_layer.negative is not None:

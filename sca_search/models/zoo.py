@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm by name, newly initialised: nothing is downloaded."""
+"""Networks of torchvision and timm by name, newly initialized: nothing is downloaded."""
 
 import inspect
 from collections.abc import Callable

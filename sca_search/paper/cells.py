@@ -34,8 +34,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much of the paper's training is done. None: all of it."""
+class TrainingExtent:
+    """The part of the paper's training that is run. None: all of it."""
 
     epochs: int | None = None
     train_limit: int | None = None
@@ -51,18 +51,18 @@ class Extent:
         return ", ".join(parts)
 
 
-FULL = Extent()
+FULL = TrainingExtent()
 # Minutes on two cores instead of days: the VGG networks take seconds per hundred images.
 QUICK = {
-    "1": Extent(epochs=4, train_limit=20_000),
-    **dict.fromkeys("2345", Extent(epochs=2, train_limit=2_000)),
-    "6": Extent(epochs=4, train_limit=20_000, networks={"lenet": "lenet-medium"}),
-    "7": Extent(epochs=3, train_limit=5_000, networks={"vgg-s": "vgg-variate"}),
+    "1": TrainingExtent(epochs=4, train_limit=20_000),
+    **dict.fromkeys("2345", TrainingExtent(epochs=2, train_limit=2_000)),
+    "6": TrainingExtent(epochs=4, train_limit=20_000, networks={"lenet": "lenet-medium"}),
+    "7": TrainingExtent(epochs=3, train_limit=5_000, networks={"vgg-s": "vgg-variate"}),
 }
 
 
 def cells_of(figures: Iterable[Figure]) -> tuple[Cell, ...]:
-    """The cells behind the figures of a table, each once."""
+    """The cells that the figures of a table come from, each once."""
     figures = list(figures)
     dense = {(figure.dataset, figure.network) for figure in figures if figure.method == DENSE}
     cells = []

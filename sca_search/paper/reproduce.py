@@ -10,7 +10,7 @@ from sca_search.config.load import differences, resolve
 from sca_search.config.study import StudySpec
 from sca_search.data import IMAGE_FILES
 from sca_search.errors import RunError, SpecError
-from sca_search.paper.cells import FULL, Cell, Extent, full_epochs, recipe_file
+from sca_search.paper.cells import FULL, Cell, TrainingExtent, full_epochs, recipe_file
 from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.log import note_command
@@ -27,11 +27,11 @@ _Timed = Callable[[StudySpec], Pace]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train, how much of it, and where."""
+    """The cells to train, the extent of their training, and the output folder."""
 
     cells: tuple[Cell, ...]
     out: Path
-    extent: Extent = FULL
+    extent: TrainingExtent = FULL
     seeds: int = 1
     data_dir: Path | None = None
     hours: float | None = None  # as many epochs as fit, instead of those of `extent`
@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Reproduced:
+class ReproductionResult:
     """The finished cells of a table."""
 
     results: dict[Cell, CellResult]
@@ -66,7 +66,7 @@ def reproduce(
     listeners: Sequence[StudyListener] = (),
     stop: StopToken = NEVER,
     measure: Measure = measure_pace,
-) -> Reproduced:
+) -> ReproductionResult:
     """Train the missing cells of a table; StopRequestedError only while epochs are timed."""
     results = finished_results(plan)
     _check_finished(plan, results)
@@ -85,9 +85,9 @@ def reproduce(
             note_command(run, plan.command, threads_of(spec, task))
         finished = run_study(run, spec, task, listeners, stop)
         if finished.stopped or stop.is_set():  # a stop between two seeds does not raise
-            return Reproduced(results, stopped=True)
+            return ReproductionResult(results, stopped=True)
         results[cell] = measure_cell(run, spec, task, plan.result_file(cell), stop)
-    return Reproduced({cell: results[cell] for cell in plan.cells if cell in results})
+    return ReproductionResult({cell: results[cell] for cell in plan.cells if cell in results})
 
 
 def _check_finished(plan: Plan, results: dict[Cell, CellResult]) -> None:

@@ -17,7 +17,7 @@ from sca_search.config.names import ACCURACY
 from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
-from sca_search.runs.integrity import refuse_links_out, refuse_own_code
+from sca_search.runs.integrity import reject_code_in_run_folder, reject_outside_links
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
@@ -87,10 +87,10 @@ class RunFolder:
         """Read the study of the run; RunError if the folder is none, of another format, or unsafe to read."""
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
-        refuse_links_out(self.path)
+        reject_outside_links(self.path)
         self._check_format()
         spec = resolve(self.spec_file, {})
-        refuse_own_code(self.path, spec.references)
+        reject_code_in_run_folder(self.path, spec.references)
         return spec
 
     def _check_format(self) -> None:

@@ -1,14 +1,14 @@
 """The goal of a study: the sparsity that each trial is planned at, and the trial that is chosen in the end.
 
-`target_sparsity`: every other trial at the target, the others on a grid (or all at the target); chosen is the most
-accurate at the target.
-`min_accuracy`: trials between the sparsest that passed and the next that failed; chosen is the sparsest that passed.
-`front`: trials on the grid; chosen is the sparsest within half a point of the most accurate.
+`target_sparsity`: every other trial at the target, the others on a grid (or all at the target); the most accurate one
+at the target is chosen.
+`min_accuracy`: trials between the sparsest that passed and the next that failed; the sparsest that passed is chosen.
+`front`: trials on the grid; the sparsest within half a point of the most accurate is chosen.
 
 Accuracy stands for the study's metric; for one with a unit, a point is a hundredth of its best value.
 
-Budgets: every other trial uses up the tightest, the others lie on the grid; chosen is the most accurate that was
-measured to be within all of them. With `target_sparsity` it has at least that sparsity. With `min_accuracy`, trials lie
+Budgets: every other trial uses up the tightest, the others lie on the grid; the most accurate that was measured to be
+within all of them is chosen. With `target_sparsity` it has at least that sparsity. With `min_accuracy`, trials lie
 between the fastest, smallest or sparsest that passed and the next that failed.
 """
 
@@ -21,8 +21,8 @@ from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.runs.trials import choose, least_of, measured, most_accurate
 
-# In the order of the trials: first where accuracy begins to drop, which users ask about and which decides most of the
-# front's area; of these first the one that alone covers most of it. Then the gaps between.
+# In the order of the trials: first the sparsities where accuracy begins to drop, which matter most to users and to the
+# area of the front, starting with the one that alone covers most of it; then the gaps between them.
 GRID = (0.97, 0.9, 0.99, 0.7, 0.0, 0.5, 0.95, 0.8, 0.3, 0.98, 0.6, 0.85, 0.15, 0.4)
 # Where a search for the highest sparsity starts and ends: few networks work with one weight in 500.
 FIRST_TRY, LAST_TRY = 0.9, 0.998
@@ -129,7 +129,7 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
     return ", ".join(parts)
 
 
-def aim_of(spec: StudySpec, metric: str = ACCURACY) -> str:
+def goal_text(spec: StudySpec, metric: str = ACCURACY) -> str:
     """The goal of a study as text; a recipe has none."""
     return "none, a recipe is trained as given" if spec.recipe else described(spec.goal, metric)
 

@@ -1,8 +1,8 @@
-"""Checks of run folders that may come from somebody else.
+"""Checks of run folders that may be untrusted.
 
-Reading a run, or the data of an export, must not run code of whoever made it nor write outside the folder; an export's
+Reading a run, or the data of an export, must neither run code of its author nor write outside the folder; an export's
 C source is a program, which `verify`, `bench` and `check` build and run on purpose. A study file may refer to user
-functions, a folder may hold links, and a database may hold triggers and views. User functions lie beside the runs,
+functions, a folder may hold links, and a database may hold triggers and views. User functions are next to the runs,
 never in them.
 """
 
@@ -19,7 +19,7 @@ from sca_search.errors import RunError
 _RAISED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 
-def refuse_links_out(folder: Path) -> None:
+def reject_outside_links(folder: Path) -> None:
     """RunError if a link in the folder points outside of it."""
     home = folder.resolve()
     for link in _links(home):
@@ -39,8 +39,8 @@ def _links(folder: Path) -> Iterator[Path]:
             yield from _links(Path(entry.path))
 
 
-def refuse_own_code(folder: Path, names: Iterable[str | None]) -> None:
-    """RunError if one of a study's references names a function in a file of this very folder."""
+def reject_code_in_run_folder(folder: Path, names: Iterable[str | None]) -> None:
+    """RunError if one of a study's references names a function in a file of this folder."""
     home = folder.resolve()
     for name in names:
         if name is not None and is_reference(name) and any(_lies_in(home, file) for file in _files(name)):
@@ -70,7 +70,7 @@ def _lies_in(home: Path, file: Path) -> bool:
 
 
 @contextmanager
-def damage_refused(where: Path, what: str) -> Iterator[None]:
+def damage_as_run_error(where: Path, what: str) -> Iterator[None]:
     """Turn errors of wrong values in a damaged file into a RunError.
 
     Only for code that reads and does not call user code, where the same errors are faults of that code.
@@ -81,7 +81,7 @@ def damage_refused(where: Path, what: str) -> Iterator[None]:
         raise RunError(f"{where}: cannot be {what}, a file in it is damaged: {repr(error)[:300]}") from error
 
 
-def require_sound(path: Path) -> None:
+def require_intact_database(path: Path) -> None:
     """RunError unless a study's database, if it exists, is undamaged and holds tables only, before Optuna opens it."""
     if not path.exists():
         return

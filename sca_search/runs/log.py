@@ -40,7 +40,7 @@ class _Lines(PrintableFormatter):
 
 
 class _File(logging.FileHandler):
-    """A full disk ends the study where results are written; the log then adds no errors of its own."""
+    """A full disk is reported where results are written; the log raises no additional errors."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Ignore the error."""
@@ -103,7 +103,7 @@ def log_end(row: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Now:
+class CurrentTraining:
     """The latest progress of a study."""
 
     what: str  # "dense warm start", "trial 7", "refit 1"
@@ -130,16 +130,16 @@ class ProgressFile:
         pause, self._last = (0.0 if self._last == -math.inf else max(0.0, now - self._last)), now
         if not 0.0 <= now - self._written < 1.0:  # it must still be written after the clock was set back
             self._written = now
-            write_json_atomic(self.path, asdict(Now(what, epoch, epochs, now, pause)))
+            write_json_atomic(self.path, asdict(CurrentTraining(what, epoch, epochs, now, pause)))
 
     def close(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def read_now(path: Path) -> Now | None:
+def read_progress(path: Path) -> CurrentTraining | None:
     """The latest progress; None where the file is missing or cannot be read."""
     try:
-        return TypeAdapter(Now).validate_json(path.read_bytes())
+        return TypeAdapter(CurrentTraining).validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -152,16 +152,18 @@ def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None
     # Before joining: shell quotes would split a password that contains a quote.
     shown = shlex.join(["sca-search", *map(scrub, arguments)])
     command = {"command": shown, "at": time.time()}
-    write_json_atomic(run.about_file, {"format": FORMAT, "commands": [*before, command], **made_with(threads)})
+    write_json_atomic(
+        run.about_file, {"format": FORMAT, "commands": [*before, command], **training_environment(threads)}
+    )
 
 
-def made_with(threads: int) -> dict[str, Any]:
-    """What a training depends on bit by bit, besides its settings."""
+def training_environment(threads: int) -> dict[str, Any]:
+    """Everything that determines a training bit by bit, besides its settings."""
     return {"machine": machine(), "threads": threads, "versions": versions()}
 
 
 def _is_command(value: object) -> bool:
-    """Whether it is a command of ours: a run may come from somebody else."""
+    """Whether it is a command of ours: a run may be untrusted."""
     if not isinstance(value, dict) or value.keys() != {"command", "at"}:
         return False
     return isinstance(value["command"], str) and isinstance(value["at"], int | float) and abs(value["at"]) < math.inf

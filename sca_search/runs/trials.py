@@ -1,7 +1,7 @@
 """The trials of a study as one table: trials.csv, its Pareto front, the area under the front, and the trial to choose.
 
 Both objectives, the study's metric on the validation split and sparsity, are maximized. The column `metric` holds the
-value of the study's metric, whatever its name is.
+value of the study's metric, whatever its name.
 """
 
 import io
@@ -30,13 +30,13 @@ COLUMNS = (
     "loss",
     "soft_metric",
     "rounded_metric",
-    "moved_share",
+    "adjusted_fraction",
     "off_target",
     "seconds",
     "reason",
 )
-# And these where a trial has a value.
-FACTS = (
+# Columns that a table has only if a trial has a value.
+OPTIONAL_COLUMNS = (
     "candidate",
     "epochs",
     "images",  # of the validation split
@@ -51,34 +51,34 @@ PARAM = "param."  # prefix of the searched parameters
 RUNG = "rung."  # prefix of the losses at the rungs, by epoch
 PREDICTED = "predicted_"  # prefix of the predicted costs
 _STRINGS = ("state", "reason")
-_NUMERIC = tuple(name for name in FACTS if name != "started")
+_NUMERIC = tuple(name for name in OPTIONAL_COLUMNS if name != "started")
 # Far beyond every study; a folder is named by its candidate's number.
 _MAX_CANDIDATE = 2**31
 _TYPES = {name: "int64" if name == "trial" else "float64" for name in COLUMNS if name not in {"off_target", *_STRINGS}}
 
 # A trial whose exact step moved more weights than this did not train at the sparsity that it reports.
-OFF_TARGET_SHARE = 0.005
+OFF_TARGET_FRACTION = 0.005
 
 
 def trial_frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
     """One row per trial, sorted by number: the columns of every table, then the others by name.
 
-    A missing number is NaN, a missing string "". `off_target` is derived from `moved_share` unless it is set.
+    A missing number is NaN, a missing string "". `off_target` is derived from `adjusted_fraction` unless it is set.
     """
     records = [dict(row) for row in rows]
     others = sorted({name for row in records for name in row} - set(COLUMNS))
     for name in others:
-        if name not in FACTS and not name.startswith((PARAM, RUNG, PREDICTED)):
+        if name not in OPTIONAL_COLUMNS and not name.startswith((PARAM, RUNG, PREDICTED)):
             raise ValueError(f"a column of trials must be declared or start with {PARAM!r}, got {name!r}")
     frame = pd.DataFrame(records, columns=[*COLUMNS, *others]).astype(_TYPES)
     off_target = frame["off_target"]
-    derived = frame["moved_share"] > OFF_TARGET_SHARE  # False for NaN
+    derived = frame["adjusted_fraction"] > OFF_TARGET_FRACTION  # False for NaN
     frame["off_target"] = off_target.astype(object).where(off_target.notna(), derived).astype(bool)
     return check_trials(_with_strings(frame).sort_values("trial", kind="stable", ignore_index=True))
 
 
 def check_trials(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table unchanged; ValueError where a value that folders or plans are made of is none of ours."""
+    """Return the table unchanged; ValueError for an invalid value that folder names or plans are derived from."""
     if not frame["trial"].between(0, _MAX_CANDIDATE).all():
         raise ValueError("the number of a trial must be at least 0")
     if not frame["planned_sparsity"].dropna().between(0, 1).all():

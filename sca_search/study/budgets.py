@@ -27,7 +27,7 @@ from sca_search.runs.trials import PREDICTED
 from sca_search.ternary.allocation import LayerShape, Limit, check_limits, limits_met_without_zeros
 from sca_search.training.task import Task
 
-# What a file says about its study, which is known only when it is exported: names, figures, versions.
+# Metadata about the study in a file, which is known only at the export: names, figures, versions.
 _METADATA_BYTES = 2048
 # The entropy coder adds at most this fraction to the entropy of a layer's trits, and some bytes of header.
 _CODE_FRACTION, _CODE_BYTES = 1 / 128, 16
@@ -42,9 +42,9 @@ class Budgets:
     layers: tuple[LayerShape, ...]
     models: Mapping[str, Limit]
 
-    def predicted(self, split: Mapping[str, float]) -> dict[str, float]:
+    def predicted(self, allocation: Mapping[str, float]) -> dict[str, float]:
         """Predicted costs of a network with this allocation, by CSV column."""
-        densities = {name: 1.0 - sparsity for name, sparsity in split.items()}
+        densities = {name: 1.0 - sparsity for name, sparsity in allocation.items()}
         return {PREDICTED + column: model.amount(densities) for column, model in self.models.items()}
 
     def met_without_zeros(self, goal: GoalSpec) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class Comparison:
     command: tuple[str, ...] = ()  # recorded in each study's folder
 
     def spec_of(self, method: str, seed: int) -> StudySpec:
-        """A method's study: the common one, except for its goal and what only SCA has."""
+        """A method's study: the common one, except for its goal and settings that only SCA has."""
         values = self.base.model_dump()
         target = self.base.goal.target_sparsity
         plans = METHODS[method].plans_sparsity
@@ -77,7 +77,7 @@ class MethodResult:
     metric: float | None = None
     test_metric: float | None = None
     sparsity: float | None = None
-    ternary_bytes: int | None = None  # of the few-valued weights
+    ternary_bytes: int | None = None  # of the quantized weights
     file_bytes: int | None = None
 
 
@@ -208,7 +208,7 @@ def exported_graph(task: Task, method: str, model: Any) -> Graph:
 
 
 def times_ms(comparison: Comparison, results: Iterable[MethodResult], say: Say) -> dict[str, float]:
-    """Milliseconds per image of each method's exported C on one thread, measured in turns, for the first seed."""
+    """Milliseconds per image of each method's exported C on one thread, timed interleaved, for the first seed."""
     source, samplers = CachedSource(), {}
     for result in (each for each in results if each.seed == 0 and each.file_bytes is not None):
         spec = comparison.spec_of(result.method, 0)

@@ -35,7 +35,7 @@ def rung_epochs(fractions: Sequence[float], epochs: int) -> tuple[int, ...]:
     return tuple(sorted(epoch for epoch in rounded if 0 < epoch < epochs))
 
 
-def goes_on(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
+def continues_at_rung(mine: RungScore, others: Sequence[RungScore], keep: float) -> bool:
     """Whether a candidate is among the best fraction `keep` of the comparable ones at its rung, itself included."""
     losses = [other.loss for other in others if other.candidate != mine.candidate and comparable(mine, other)]
     if keep >= 1.0 or len(losses) + 1 < LEAST_COMPARED:
@@ -54,9 +54,9 @@ def _ratio(sparsity: float, other: float) -> float:
     return (1.0 - sparsity) / (1.0 - other)
 
 
-def promoted(paused: Sequence[RungScore], reached: Sequence[RungScore], keep: float) -> list[int]:
+def promoted(paused: Sequence[RungScore], scores_at_rung: Sequence[RungScore], keep: float) -> list[int]:
     """The paused candidates that are now among the best of their rung, best first."""
-    chosen = [mine for mine in paused if goes_on(mine, reached, keep)]
+    chosen = [mine for mine in paused if continues_at_rung(mine, scores_at_rung, keep)]
     return [mine.candidate for mine in sorted(chosen, key=lambda mine: mine.loss)]
 
 
@@ -96,17 +96,17 @@ class _Means:
         self._place = place
         self._sparsities = [sparsity for sparsity, _ in finite]
         self._sums = list(accumulate((Fraction(log) for _, log in finite), initial=Fraction()))
-        self._known: dict[float, float] = {}
+        self._means: dict[float, float] = {}
 
     def relative(self, trial: Mapping[str, Any]) -> float:
         """The log loss of a trial minus the mean of the comparable ones; not finite if its own is not."""
         sparsity, log = float(trial["planned_sparsity"]), _log_loss(trial, self._place)
         if not math.isfinite(log):
             return log
-        if sparsity not in self._known:
+        if sparsity not in self._means:
             first, last = self._around(sparsity)
-            self._known[sparsity] = float(self._sums[last] - self._sums[first]) / (last - first)
-        return log - self._known[sparsity]
+            self._means[sparsity] = float(self._sums[last] - self._sums[first]) / (last - first)
+        return log - self._means[sparsity]
 
     def count_around(self, sparsity: float) -> int:
         """The number of comparable trials."""

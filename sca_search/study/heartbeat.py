@@ -1,4 +1,4 @@
-"""Heartbeats: the worker of a trial increments a counter, and others requeue a trial whose counter stands still.
+"""Heartbeats: the worker of a trial increments a counter, and other workers requeue a trial whose counter stops.
 
 No clock is compared with the clock of another machine. A watcher measures with its own monotonic clock how long it has
 seen a counter unchanged, so clocks may differ or be changed on either side. Time in which it could not look (it was
@@ -35,7 +35,7 @@ def owner_name(process: int | None = None) -> str:
 def sending_heartbeats(
     trial: optuna.Trial, seconds: float, on_heartbeat: Callable[[], None] = lambda: None
 ) -> Iterator[Callable[[], bool]]:
-    """Send the heartbeats of a trial from a thread; yields a function: whether another worker ended the trial.
+    """Send the heartbeats of a trial from a thread; yield a function that tells whether another worker ended the trial.
 
     `on_heartbeat` is called in the same thread.
     """
@@ -76,7 +76,7 @@ class StaleTrialDetector:
     _last_check: float | None = None
 
     def stale(self) -> list[FrozenTrial]:
-        """Check once: the running trials whose counters stood still for at least the patience."""
+        """Check once: the running trials whose counters have not changed for at least the patience."""
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         now = self.clock()
         last = now if self._last_check is None else self._last_check

@@ -25,17 +25,17 @@ from sca_search.runs.trials import RUNG, trial_frame
 from sca_search.study import queue
 from sca_search.study.artifacts import FILES, artifact_store, files_in
 from sca_search.study.events import Emit, Event, Note, TrialEpoch, TrialStarted, ignore
-from sca_search.study.halving import RungScore, goes_on, rung_epochs
+from sca_search.study.halving import RungScore, continues_at_rung, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
-from sca_search.study.results import FAILURES, keep
+from sca_search.study.results import FAILURES, write_candidate
 from sca_search.study.sampler import derived_seed
 from sca_search.study.storage import storage_errors
 from sca_search.system.console import scrub
 from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.training.evaluate import Score
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Epoch, PausedError, Rungs, Settled
+from sca_search.training.task import Epoch, PausedError, Rungs, TrainedCandidate
 from sca_search.training.train import train_candidate
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ class Objective:
                     train_candidate, candidate, self.context.task, self.context.warm_start, on_epoch, stop, rungs
                 )
                 try:
-                    settled = train()
+                    trained = train()
                 except CheckpointError as error:
                     self.emit(Note(f"{error}; training starts from the beginning"))
                     self.context.run.checkpoint(number).unlink(missing_ok=True)
-                    settled = train()
+                    trained = train()
             if is_lost():
                 raise TakenOverError
-            return self._recorded(trial, candidate, settled, number)
+            return self._recorded(trial, candidate, trained, number)
 
     @contextlib.contextmanager
     def _failures_recorded(self, trial: optuna.Trial) -> Iterator[Callable[[Epoch], None]]:
@@ -115,11 +115,11 @@ class Objective:
                 trial.set_user_attr("epochs", epochs)
 
     def _recorded(
-        self, trial: optuna.Trial, candidate: Candidate, settled: Settled, number: int
+        self, trial: optuna.Trial, candidate: Candidate, trained: TrainedCandidate, number: int
     ) -> tuple[float, float]:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
-        figures = keep(context, number, candidate, settled)
+        figures = write_candidate(context, number, candidate, trained)
         sparsity = figures.pop("sparsity")
         if (store := artifact_store(context.run)) is not None:
             checkpoint = context.run.checkpoint(number)
@@ -127,7 +127,7 @@ class Objective:
             trial.set_user_attr(FILES, store.upload(files))
         for name, value in (figures | {"images": len(context.task.data.val)}).items():
             trial.set_user_attr(name, value)
-        return settled.score.accuracy, sparsity
+        return trained.score.accuracy, sparsity
 
     def drop_checkpoint(self, trial: FrozenTrial) -> None:
         """Of a trial that is stored as complete; before that, another worker may have to resume from it."""
@@ -151,12 +151,16 @@ class Objective:
         attributes, goal, space = trial.user_attrs, self.spec.goal, self.context.space
         if "planned_sparsity" in attributes:
             candidate = space.sample(trial, float(attributes["planned_sparsity"]), seed)
-            return candidate.model_copy(update={"split": attributes["split"]}) if "split" in attributes else candidate
+            return (
+                candidate.model_copy(update={"allocation": attributes["allocation"]})
+                if "allocation" in attributes
+                else candidate
+            )
         finished = trial_frame(queue.rows(trial.study))
         if limits := space.limits(finished):
             candidate = space.sample(trial, 0.0, seed, limits)
             # Limits change with the finished trials; the allocation of a candidate that is resumed does not.
-            trial.set_user_attr("split", candidate.split)
+            trial.set_user_attr("allocation", candidate.allocation)
         else:
             assert goal.min_accuracy is not None
             planned = space.possible(planned_between(finished, goal.min_accuracy))
@@ -184,7 +188,7 @@ class Objective:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
             trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
-            return goes_on(own, queue.rung_scores(trial.study, epoch), search.keep)
+            return continues_at_rung(own, queue.rung_scores(trial.study, epoch), search.keep)
 
         def on_checkpoint() -> None:
             trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)

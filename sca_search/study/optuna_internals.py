@@ -63,7 +63,7 @@ class WaitingTrialCache(RDBStorage):
         with _create_scoped_session(self.scoped_session) as session:
             query = session.query(TrialModel.trial_id, TrialModel.state)
             found = query.filter(TrialModel.study_id == study_id, TrialModel.trial_id >= first).all()
-        return {trial: state for trial, state in found}  # noqa: C416 - rows are tuples by behaviour, not by type
+        return {trial: state for trial, state in found}  # noqa: C416 - rows are tuples by behavior, not by type
 
 
 class QueueStorage(WaitingTrialCache):

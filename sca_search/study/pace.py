@@ -66,7 +66,7 @@ class Pace:
     dense_epoch: float
     epoch: float  # with the validation of the soft and the rounded network
     frozen_epoch: float
-    trial_rest: float  # of a trial besides its epochs
+    trial_rest: float  # of a trial in addition to its epochs
     workers: int = 1
 
     def trial(self, size: StudySize) -> float:

@@ -171,11 +171,11 @@ def _trial_line(row: Mapping[str, Any], finished: int, total: int, metric: str =
         return Text(head + f"paused after {row['epochs']:.0f} epochs, others at its sparsity are better", style="dim")
     if row["state"] != "complete":
         return Text(head + f"failed, {row.get('reason', 'for an unknown reason')}", style="yellow")
-    flag = " · off target before the exact step" if row["moved_share"] > 0.005 else ""
+    flag = " · off target before the exact step" if row["adjusted_fraction"] > 0.005 else ""
     took = "" if row["seconds"] is None else f" · {row['seconds']:.1f} s"  # None: the clock was changed meanwhile
     return Text(
         head + f"{metric} {format_metric(metric, row['metric'])} at sparsity {row['sparsity']:.3%} "
-        f"(adjusted {row['moved_share']:.3%}){flag}{took}"
+        f"(adjusted {row['adjusted_fraction']:.3%}){flag}{took}"
     )
 
 
@@ -208,7 +208,7 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
 
 def _training_cells(row: Mapping[Any, Any], metric: str) -> tuple[str, ...]:
     seconds = "" if math.isnan(row["seconds"]) else f"{row['seconds']:.1f}"
-    return format_metric(metric, row["rounded_metric"]), f"{row['moved_share']:.3%}", seconds
+    return format_metric(metric, row["rounded_metric"]), f"{row['adjusted_fraction']:.3%}", seconds
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:

@@ -23,9 +23,9 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
-from sca_search.runs.integrity import damage_refused, require_sound
+from sca_search.runs.integrity import damage_as_run_error, require_intact_database
 from sca_search.runs.log import logger
-from sca_search.runs.trials import FACTS, PARAM, PREDICTED, RUNG, trial_frame
+from sca_search.runs.trials import OPTIONAL_COLUMNS, PARAM, PREDICTED, RUNG, trial_frame
 from sca_search.study.events import TrialEnded
 from sca_search.study.halving import RungScore, promoted, rung_epochs
 from sca_search.study.heartbeat import OWNER
@@ -43,9 +43,9 @@ _STATES = {
     TrialState.WAITING: "waiting",
 }
 # User attributes of a trial that are columns of the table.
-_FACTS = {"loss", "soft_metric", "rounded_metric", "moved_share", "reason", *FACTS}
+_COLUMN_ATTRIBUTES = {"loss", "soft_metric", "rounded_metric", "adjusted_fraction", "reason", *OPTIONAL_COLUMNS}
 # User attributes that a requeued candidate keeps.
-_REQUEUED = {"candidate", "planned_sparsity", "split", "checkpoint", "checkpoints"}
+_REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "checkpoints"}
 # Marks the trial of a candidate whose training was interrupted.
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
@@ -82,9 +82,9 @@ def open_study(run: RunFolder, space: Space, stop_requested: Callable[[], bool] 
     sampler = PlannedSampler(spec.seed, space.first_guess(), INNER[spec.search.sampler])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if run.shared is None:
-        require_sound(run.path / "study.db")
+        require_intact_database(run.path / "study.db")
     storage = open_storage(run, stop_requested)
-    with storage_errors(run), damage_refused(run.path, "opened"):
+    with storage_errors(run), damage_as_run_error(run.path, "opened"):
         study = create_study(run, storage, sampler)
         if run.shared is not None:
             _check_spec(study, spec)
@@ -288,7 +288,9 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
     if seconds is not None and seconds < 0:  # the clock was moved back
         seconds = None
     began, attributes = trial.datetime_start, trial.user_attrs.items()
-    facts = {name: value for name, value in attributes if name in _FACTS or name.startswith((RUNG, PREDICTED))}
+    columns = {
+        name: value for name, value in attributes if name in _COLUMN_ATTRIBUTES or name.startswith((RUNG, PREDICTED))
+    }
     return {
         "trial": trial.number,
         "state": _STATES[trial.state],
@@ -298,7 +300,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "seconds": seconds,
         # In UTC; Optuna stores local time without a time zone.
         "started": began.astimezone(UTC).isoformat(timespec="milliseconds") if began else None,
-        **facts,
+        **columns,
         **{PARAM + name: value for name, value in trial.params.items()},
     }
 

@@ -25,7 +25,7 @@ from sca_search.study.halving import rung_epochs
 from sca_search.study.setup import make_task, read_warm_start, threads_of
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.system.versions import versions
-from sca_search.training.task import Rungs, Settled, Task
+from sca_search.training.task import Rungs, Task, TrainedCandidate
 from sca_search.training.train import train_candidate
 
 _MOST_THREADS = 1024  # a larger number means a damaged file
@@ -71,14 +71,14 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
     start = read_warm_start(run)
     say("reading data and network")
     task = make_task(spec)
-    made = made_with(run, record)
+    made = training_environment(run, record)
     torch.set_num_threads(made.get("threads") or threads_of(spec, task))
     changed = changed_since(made)
     say(f"training trial {row['trial']}{f', refit {refit}' if refit else ''} again")
     # The evaluation at a rung splits the training, so a trial needs the same rungs again; refits have none.
     rungs = Rungs(() if refit else rung_epochs(spec.search.rungs, spec.train.epochs))
-    settled = train_candidate(candidate, task, start, stop=stop, rungs=rungs)
-    now = _as_written(settled, task)
+    trained = train_candidate(candidate, task, start, stop=stop, rungs=rungs)
+    now = _as_written(trained, task)
     return Rerun(
         trial=int(row["trial"]),
         refit=refit,
@@ -87,7 +87,7 @@ def rerun(path: Path, trial: int | None, refit: int, say: Callable[[str], None],
         differences=compared(then[0], now, {f"{layer}.weight" for layer in then[1]}),
         metric=task.metric.name,
         accuracy_then=float(record["metric"]),
-        accuracy_now=settled.score.accuracy,
+        accuracy_now=trained.score.accuracy,
         changed=changed,
     )
 
@@ -126,17 +126,17 @@ def _candidate(record: Mapping[str, Any]) -> Candidate:
         raise RunError(f"{where}: {place} cannot be used: {fault['msg']}, got {str(fault['input'])[:80]}") from error
 
 
-def _as_written(settled: Settled, task: Task) -> dict[str, Tensor]:
+def _as_written(trained: TrainedCandidate, task: Task) -> dict[str, Tensor]:
     """The tensors as the trial's file would hold them."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
-        save_plain(path, settled.model, settled.baked_layers, task.data.input)
+        save_plain(path, trained.model, trained.baked_layers, task.data.input)
         return load_plain(path)[0]
 
 
-def made_with(run: RunFolder, record: Mapping[str, Any]) -> dict[str, Any]:
+def training_environment(run: RunFolder, record: Mapping[str, Any]) -> dict[str, Any]:
     """Threads, machine and versions of a trial; those of the run's newest command where its record has none."""
-    where, made = record["folder"] / RECORD, record.get("made_with")
+    where, made = record["folder"] / RECORD, record.get("training_environment")
     if not isinstance(made, dict):
         where, made = run.about_file, read_table(run.about_file)
     threads = made.get("threads")

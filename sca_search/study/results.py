@@ -26,9 +26,9 @@ from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
 from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import aim_of, chosen_trial, limits_of
-from sca_search.runs.integrity import damage_refused
-from sca_search.runs.log import logger, made_with
+from sca_search.runs.goal import chosen_trial, goal_text, limits_of
+from sca_search.runs.integrity import damage_as_run_error
+from sca_search.runs.log import logger, training_environment
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
@@ -40,7 +40,7 @@ from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
 from sca_search.training.fit import StopRequestedError
-from sca_search.training.task import Epoch, Settled, Snapshot
+from sca_search.training.task import Epoch, Snapshot, TrainedCandidate
 from sca_search.training.train import train_candidate, until_stopped
 
 if TYPE_CHECKING:
@@ -52,44 +52,44 @@ FAILURES = (CodeError, DivergenceError, LimitError)
 _REFIT = 1_000_000
 
 
-def keep(
-    context: "StudyContext", number: int, candidate: Candidate, settled: Settled, refit: int = 0
+def write_candidate(
+    context: "StudyContext", number: int, candidate: Candidate, trained: TrainedCandidate, refit: int = 0
 ) -> dict[str, Any]:
     """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's."""
-    costs = context.costs_of(settled.model)
+    costs = context.costs_of(trained.model)
     folder = context.run.candidate(number, refit)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(folder / HISTORY, history_csv(settled.history))
-    write_text_atomic(folder / DISTRIBUTION, distribution_json(settled.snapshots))
+    write_text_atomic(folder / HISTORY, history_csv(trained.history))
+    write_text_atomic(folder / DISTRIBUTION, distribution_json(trained.snapshots))
     model_file = folder / "model.safetensors"
-    save_plain(model_file, settled.model, settled.baked_layers, context.task.data.input)
+    save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
     layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}
-    error = settled.score.error
+    error = trained.score.error
     figures = {
         "sparsity": counted_sparsity(model_file),
         TERNARY_SIZE.key: sum(layer_bytes.values()),
         **({} if error is None else {"metric_error": error}),
-        "loss": settled.score.loss,
-        "soft_metric": settled.soft_metric,
-        "rounded_metric": settled.rounded_metric,
-        "moved_share": settled.moved_share,
-        "sparsity_before": settled.sparsity_before,
+        "loss": trained.score.loss,
+        "soft_metric": trained.soft_metric,
+        "rounded_metric": trained.rounded_metric,
+        "adjusted_fraction": trained.adjusted_fraction,
+        "sparsity_before": trained.sparsity_before,
         **costs.figures,
     }
     record = {
         "candidate": candidate.model_dump(mode="json"),
-        "made_with": made_with(torch.get_num_threads()),  # of this command on this machine
-        "metric": settled.score.accuracy,
+        "training_environment": training_environment(torch.get_num_threads()),  # of this command on this machine
+        "metric": trained.score.accuracy,
         **figures,
-        "strength_unit": settled.unit,
-        "alphas": settled.alphas,
-        "dead_layers": settled.dead_layers,
-        "reached": settled.reached,
+        "strength_unit": trained.unit,
+        "alphas": trained.alphas,
+        "dead_layers": trained.dead_layers,
+        "achieved": trained.achieved,
         "layers": {
             name: dataclasses.asdict(count) | dict(costs.layers.get(name, {})) | {TERNARY_SIZE.key: layer_bytes[name]}
-            for name, count in zero_counts(settled.baked_trits()).items()
+            for name, count in zero_counts(trained.baked_trits()).items()
         },
     }
     # The record comes last: if it exists, the candidate is complete.
@@ -125,15 +125,15 @@ def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: St
     run, name = context.run, f"refit {index} of candidate {number}"
     if (run.candidate(number, index) / "candidate.json").exists():
         return
-    with damage_refused(run.candidate(number), "trained again"):
+    with damage_as_run_error(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
     again = first.model_copy(update={"seed": derived_seed(first.seed, _REFIT + index)})
     limited = within(context.spec.search.trial_time, stop)
     try:
-        settled = train_candidate(
+        trained = train_candidate(
             again, context.task, context.warm_start, lambda epoch: emit(RefitEpoch(index, epoch)), limited
         )
-        keep(context, number, again, settled, refit=index)
+        write_candidate(context, number, again, trained, refit=index)
     except FAILURES as error:
         logger.warning("%s failed", name, exc_info=True)
         emit(Note(f"{name} failed and is left out: {error}"))
@@ -164,7 +164,7 @@ def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop
     trial = chosen_trial(frame, spec.goal, metric)
     summary: dict[str, Any] = {
         "study": run.path.name,
-        "goal": aim_of(spec, metric),
+        "goal": goal_text(spec, metric),
         "metric_name": metric,
         "task": task.data.kind,
         "examples": "images" if task.data.input.is_image else "examples",
@@ -216,7 +216,7 @@ def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str
         "metric_mean": statistics.fmean(accuracies),
         "metric_spread": statistics.pstdev(accuracies),
         "seeds": len(accuracies),
-        "moved_share": best["moved_share"],
+        "adjusted_fraction": best["adjusted_fraction"],
         "sparsity_before_exact_step": best["sparsity_before"],
         "dead_layers": best["dead_layers"],
         "layers": {

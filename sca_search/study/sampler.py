@@ -38,11 +38,11 @@ class PlannedSampler(BaseSampler):
     def __init__(
         self,
         seed: int,
-        centre: Mapping[str, Any] | None = None,
+        center: Mapping[str, Any] | None = None,
         make: Callable[[int], BaseSampler] | None = None,
     ) -> None:
         self._seed = seed
-        self._centre = centre or {}
+        self._center = center or {}
         self._make = make or INNER["tpe"]
         self._begin(0)
 
@@ -54,7 +54,7 @@ class PlannedSampler(BaseSampler):
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._begin(trial.number)
-        self._view = view_of(study) if self._centre else None
+        self._view = view_of(study) if self._center else None
         self._inner.before_trial(*self._visible(study, trial))
 
     def _visible(self, study: Study, trial: FrozenTrial) -> tuple[Study, FrozenTrial]:
@@ -78,8 +78,8 @@ class PlannedSampler(BaseSampler):
         return dict(self._inner.sample_relative(*self._visible(study, trial), search_space))
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._centre:
-            return around(self._centre[name], distribution, self._random)
+        if self._is_starting and isinstance(distribution, FloatDistribution) and name in self._center:
+            return around(self._center[name], distribution, self._random)
         return self._inner.sample_independent(*self._visible(study, trial), name, distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
@@ -123,13 +123,13 @@ def select_trials(values: Sequence[float]) -> list[int]:
     return sorted([*best, *others[-MAX_NEWEST:]])
 
 
-def around(centre: float, distribution: FloatDistribution, random: np.random.Generator) -> float:
-    """A value from a normal distribution around `centre`, in the range's scale, truncated to the range."""
+def around(center: float, distribution: FloatDistribution, random: np.random.Generator) -> float:
+    """A value from a normal distribution around `center`, in the range's scale, truncated to the range."""
     low, high = distribution.low, distribution.high
     if low == high:
         return float(low)
     to, back = (math.log, math.exp) if distribution.log else (float, float)
-    left, right, middle = to(low), to(high), to(min(max(centre, low), high))
+    left, right, middle = to(low), to(high), to(min(max(center, low), high))
     while True:
         value = random.normal(middle, _WIDTH * (right - left))
         if left <= value <= right:

@@ -1,6 +1,6 @@
-"""The search behind the command line and the Python API: from a resolved study to its results.
+"""The search of the command line and the Python API: from a resolved study to its results.
 
-`run_search` prepares the run folder. `run_study` runs what is missing there: warm start, trials, tables, refits, test,
+`run_search` prepares the run folder. `run_study` runs the missing parts: warm start, trials, tables, refits, test,
 summary.
 """
 
@@ -103,7 +103,7 @@ def run_study(
     stop: StopToken = NEVER,
     costs: CostSetup | None = None,
 ) -> Finished:
-    """Run what is missing of a study. After a stop, the tables hold the trials so far.
+    """Run the missing parts of a study. After a stop, the tables hold the trials so far.
 
     A shared study whose run folder is in use by another process is joined instead.
     """
@@ -193,7 +193,7 @@ def join_study(
 
 
 def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, ...]:
-    """What the user should know about data, recipe and budgets before the study runs."""
+    """Notes for the user on data, recipe and budgets, before the study runs."""
     data = [f"{task.data.name}: {note}" for note in task.data.notes]
     recipe = [] if spec.recipe is None else [describe_scaling(spec)]
     met = costs.met_without_zeros if costs else ()
@@ -203,7 +203,7 @@ def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, .
 def _shared_context(
     run: RunFolder, spec: StudySpec, task: Task, costs: CostSetup | None, emit: events.Emit, stop: StopToken
 ) -> StudyContext:
-    """Of the machines that share a study, one builds the context and the others wait for its files."""
+    """The context of a study: one of the machines that share it builds it, the others wait for its files."""
     built: list[StudyContext] = []
 
     def build() -> None:

@@ -1,4 +1,5 @@
-"""Builds what a study trains with, once and in memory: the task, the dense warm start, the search space, the costs.
+"""Builds the context of a study's trials, once and in memory: the task, the dense warm start, the search space, the
+costs.
 
 Files in the run folder are the record. They are read on resume, by workers and by other commands.
 """
@@ -44,7 +45,7 @@ from sca_search.training.sensitivity import measure_sensitivity
 from sca_search.training.task import BY_NAME, Source, Task, WarmStart
 from sca_search.training.train import train_dense
 
-# Networks below this many weights lose by waiting for a second thread: a trial on the 8×8 digits took 3.6 s with one
+# Networks with fewer weights than this are slower with a second thread: a trial on the 8×8 digits took 3.6 s with one
 # thread and 4.1 s with two while another process used the machine.
 _WEIGHTS_FOR_THREADS = 100_000
 # Sparsities at which the closed form is written to a file: dense where α changes most.
@@ -228,7 +229,7 @@ def read_sensitivity(path: Path) -> list[LayerCost]:
 def needs_sensitivity(spec: StudySpec, task: Task) -> bool:
     """Whether the allocation is searched, which the layers' sensitivity guides."""
     is_searched = spec.recipe is None and spec.search.method == SCA
-    return is_searched and bool(spec.search.space.split) and len(task.layer_shapes) > 1
+    return is_searched and bool(spec.search.space.allocation) and len(task.layer_shapes) > 1
 
 
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:

@@ -43,11 +43,11 @@ Values = Mapping[str, Any]
 STRENGTH = (3.0, 1000.0)
 # The paper's λ increases in steps by factors of up to 50.
 STEP = 50.0
-# In networks of more ternary layers than this, layers of a stage share values: each searched number needs trials.
-LAYERS_ON_THEIR_OWN = 6
+# In networks with more ternary layers, the layers of a stage share values: each searched number needs trials.
+MAX_UNGROUPED_LAYERS = 6
 # Prefixes of the values per group of layers, relative to the others: density, strength of the regularizer, sharpness.
-DENSITY, PULL, SHARP = "density.", "pull.", "sharp."
-_EVEN = ("pull_start", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
+DENSITY, GROUP_STRENGTH, GROUP_SHARPNESS = "density.", "strength.", "sharpness."
+_UNIFORM = ("strength_start", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Space:
     @property
     def groups(self) -> dict[str, str]:
         """The group of each layer."""
-        many = len(self.layers) > LAYERS_ON_THEIR_OWN
+        many = len(self.layers) > MAX_UNGROUPED_LAYERS
         kind = self.spec.search.groups or ("stage" if many else "layer")
         return {layer.name: allocation.group_of(layer.name, kind) for layer in self.layers}
 
@@ -71,7 +71,7 @@ class Space:
         return min(sparsity, allocation.highest_sparsity(self.layers)) if self.layers else sparsity
 
     @property
-    def has_pull(self) -> bool:
+    def uses_regularizer(self) -> bool:
         """Whether the regularizer is used: always in the paper's form, else only if a strength is set."""
         form, strength = self.spec.search.form, self.spec.search.space.strength
         if self.spec.search.method != SCA:
@@ -90,8 +90,8 @@ class Space:
             strength = METHODS[self.spec.search.method].strength
             return values | ({"strength": strength[:2]} if strength else {})
         values["spread"] = space.spread
-        if self.has_pull:
-            values |= {"strength": space.strength or STRENGTH, "pull_start": space.pull_start}
+        if self.uses_regularizer:
+            values |= {"strength": space.strength or STRENGTH, "strength_start": space.strength_start}
         if form != "paper":
             values["rise"] = space.rise
         if form == "sharpened":
@@ -109,12 +109,16 @@ class Space:
         if len(groups) < 2:
             return {}  # values are relative to other groups
         is_sharpened = self.spec.search.form == "sharpened"
-        widths = {PULL: space.own * self.has_pull, SHARP: space.own * is_sharpened, DENSITY: space.split}
+        widths = {
+            GROUP_STRENGTH: space.group_range * self.uses_regularizer,
+            GROUP_SHARPNESS: space.group_range * is_sharpened,
+            DENSITY: space.allocation,
+        }
         return {prefix + group: (-width, width) for prefix, width in widths.items() if width for group in groups}
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The searched categorical values."""
-        return {"growth": self.spec.search.space.growth} if self.has_pull else {}
+        return {"strength_schedule": self.spec.search.space.strength_schedule} if self.uses_regularizer else {}
 
     def first_guess(self) -> dict[str, Any]:
         """Values that worked well before, clipped to the ranges of this study; the same for all layers."""
@@ -137,12 +141,12 @@ class Space:
         return numbers | {name: options[0] for name, options in self.choices().items()}
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
-        """Values of the first candidates: the known ones for the target and the first point of the grid, or for the
-        three sparsest points of a front.
+        """Values of the first candidates: the first guess at the target and the first grid point, or at the three
+        sparsest points of a front.
 
-        If allocations are searched, the known one follows from the layers' sensitivity; the next two trials of the
-        target use the uniform allocation and the one by layer size. Without a target these go to the next points of
-        the grid, whose few zeros make the allocation matter little. `planned` is the sparsity of a candidate.
+        If allocations are searched, the first guess is the least-loss allocation; the next two trials at the target use
+        the uniform allocation and the one by layer size. Without a target, these are used at the next grid points,
+        where few zeros make the allocation less important. `planned` is the sparsity of a candidate.
         """
         if self.spec.recipe is not None:
             return {}
@@ -150,11 +154,11 @@ class Space:
         if not self.spec.plans_sparsity:
             return {0: guess}
         if goal.front or goal.min_accuracy is not None:
-            known_ones, second, third = 3, 3, 5
+            repeats, second, third = 3, 3, 5
         else:
-            known_ones, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
-        guesses = dict.fromkeys(range(known_ones), guess)
-        if self._splits:
+            repeats, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
+        guesses = dict.fromkeys(range(repeats), guess)
+        if self._searches_allocation:
             known = (
                 (second, allocation.uniform_weighting(self.layers)),
                 (third, allocation.erdos_renyi_weighting(self.layers)),
@@ -164,7 +168,7 @@ class Space:
         return guesses
 
     @property
-    def _splits(self) -> bool:
+    def _searches_allocation(self) -> bool:
         return any(name.startswith(DENSITY) for name in self.ranges())
 
     def limits(self, trials: pd.DataFrame | None = None) -> tuple[Limit, ...]:
@@ -173,23 +177,24 @@ class Space:
             return ()
         return self.budgets.limits(self.spec.goal, trial_frame([]) if trials is None else trials)
 
-    def _best_known(self, sparsity: float, limits: tuple[Limit, ...] = ()) -> dict[str, float]:
-        """The weighting that allocations are searched around: one number per group, or per layer where there are
-        limits, which affect layers of one stage in different ways."""
+    def _search_center(self, sparsity: float, limits: tuple[Limit, ...] = ()) -> dict[str, float]:
+        """The weighting that allocations are searched around: one number per group, or one per layer if there are
+        limits, which affect the layers of a stage differently."""
         if not self.costs:
             return allocation.uniform_weighting(self.layers)
         if limits:
-            return allocation.weighting_of(self.layers, _spared(self.costs, self.layers, limits))
+            return allocation.weighting_of(self.layers, _least_loss_allocation(self.costs, self.layers, limits))
         by_group = allocation.grouped(allocation.least_loss_weighting(self.costs, self.layers, sparsity), self.groups)
         return {layer: by_group[group] for layer, group in self.groups.items()}
 
     def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
-        """A weighting as searched values: the mean per group relative to the best known, clipped to the range."""
-        known = self._best_known(0.5, self.limits()) if sparsity is None else self._best_known(sparsity)
-        beside = allocation.grouped({layer: weighting[layer] - known[layer] for layer in self.groups}, self.groups)
-        mean = sum(beside.values()) / len(beside)
-        width = self.spec.search.space.split
-        return {DENSITY + group: min(max(value - mean, -width), width) for group, value in beside.items()}
+        """A weighting as searched values: the mean per group relative to the center of the search, clipped to the
+        range."""
+        center = self._search_center(0.5, self.limits()) if sparsity is None else self._search_center(sparsity)
+        offsets = allocation.grouped({layer: weighting[layer] - center[layer] for layer in self.groups}, self.groups)
+        mean = sum(offsets.values()) / len(offsets)
+        width = self.spec.search.space.allocation
+        return {DENSITY + group: min(max(value - mean, -width), width) for group, value in offsets.items()}
 
     def sample(self, trial: optuna.Trial, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
         """The candidate of one trial."""
@@ -203,23 +208,23 @@ class Space:
     def candidate(self, values: Values, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
         """Values by name -> the candidate: with that sparsity, or with the least sparsity within the limits."""
         spec = self.spec
-        split = self._split(values, sparsity, limits)
+        sparsities = self._layer_sparsities(values, sparsity, limits)
         alpha = spec.search.alpha or default_alpha(spec.search.form)
         if isinstance(alpha, Tracked) and "rise" in values:
             alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
-            sparsity=allocation.total_sparsity(self.layers, split) if limits else sparsity,
+            sparsity=allocation.total_sparsity(self.layers, sparsities) if limits else sparsity,
             method=spec.search.method,
             form=spec.search.form,
-            split=split,
+            allocation=sparsities,
             spread=values.get("spread", START_SPREAD),
             alpha=alpha,
             exact=spec.plans_sparsity,
             strength=self._strength(values, 0.0),
-            layer_strength=self._of_layers(PULL, values, lambda own: self._strength(values, own)),
+            layer_strength=self._of_layers(GROUP_STRENGTH, values, lambda offset: self._strength(values, offset)),
             sharpness=_sharpness(values, 0.0),
             gradient_sharpness=values.get("gradient_sharpness"),
-            layer_sharpness=self._of_layers(SHARP, values, lambda own: _sharpness(values, own)),
+            layer_sharpness=self._of_layers(GROUP_SHARPNESS, values, lambda offset: _sharpness(values, offset)),
             learning_rate=values["learning_rate"],
             latent_learning_rate=values["latent_learning_rate"],
             frozen_learning_rate=values["frozen_learning_rate"],
@@ -230,51 +235,51 @@ class Space:
             seed=seed,
         )
 
-    def _split(self, values: Values, sparsity: float, limits: tuple[Limit, ...]) -> dict[str, float]:
-        if not self._splits:
+    def _layer_sparsities(self, values: Values, sparsity: float, limits: tuple[Limit, ...]) -> dict[str, float]:
+        if not self._searches_allocation:
             return (
                 allocation.allocate_within(self.layers, allocation.uniform_weighting(self.layers), limits)
                 if limits
                 else {}
             )
-        known = self._best_known(sparsity, limits)
-        weighting = {layer: known[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
+        center = self._search_center(sparsity, limits)
+        weighting = {layer: center[layer] + values[DENSITY + group] for layer, group in self.groups.items()}
         if limits:
             return allocation.allocate_within(self.layers, weighting, limits)
         return allocation.allocate(self.layers, weighting, sparsity)
 
     def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
         """The schedules of layers that differ from the common one."""
-        owns = {layer: values.get(prefix + group, 0.0) for layer, group in self.groups.items()}
-        return {layer: schedule(own) for layer, own in owns.items() if own}
+        offsets = {layer: values.get(prefix + group, 0.0) for layer, group in self.groups.items()}
+        return {layer: schedule(offset) for layer, offset in offsets.items() if offset}
 
-    def _strength(self, values: Values, own: float) -> Schedule:
+    def _strength(self, values: Values, offset: float) -> Schedule:
         """The schedule of λ: linear, exponential, or one step as in the paper's recipes."""
         if "strength" not in values:
             return Constant(value=0.0)
-        if not self.has_pull:
+        if not self.uses_regularizer:
             return Constant(value=values["strength"])
-        last, start = values["strength"] * math.exp(own), values["pull_start"]
-        if values["growth"] == "step":
+        last, start = values["strength"] * math.exp(offset), values["strength_start"]
+        if values["strength_schedule"] == "step":
             return Steps(value=last / STEP, factors=((start * self.spec.train.epochs, STEP),))
-        if values["growth"] == "exponential":
-            return Ramp(first=last / STEP, last=last, start=start, growth="exponential")
+        if values["strength_schedule"] == "exponential":
+            return Ramp(first=last / STEP, last=last, start=start, interpolation="exponential")
         return Ramp(first=0.0, last=last, start=start)
 
 
 @lru_cache(maxsize=8)  # consecutive trials mostly have the same limits, and the solver takes a while
-def _spared(
+def _least_loss_allocation(
     costs: tuple[LayerCost, ...], layers: tuple[LayerShape, ...], limits: tuple[Limit, ...]
 ) -> dict[str, float]:
     return allocation.least_loss_within(costs, layers, limits)
 
 
-def _sharpness(values: Values, own: float) -> Schedule:
+def _sharpness(values: Values, offset: float) -> Schedule:
     if "sharpness" not in values:
         return Constant(value=1.0)
-    return sharpened(values["sharpness"] * math.exp(own), values["sharpness_first"], values["sharpness_start"])
+    return sharpened(values["sharpness"] * math.exp(offset), values["sharpness_first"], values["sharpness_start"])
 
 
 def is_logarithmic(name: str) -> bool:
     """Whether a value is sampled log-uniformly; values per group are logarithms already."""
-    return name not in _EVEN and not name.startswith((DENSITY, PULL, SHARP))
+    return name not in _UNIFORM and not name.startswith((DENSITY, GROUP_STRENGTH, GROUP_SHARPNESS))

@@ -65,7 +65,7 @@ _Message = _Ready | _Done | Exception | Event
 
 @dataclass
 class _Worker:
-    """A worker process in the view of its supervisor."""
+    """A worker process as seen by its supervisor."""
 
     process: Any
     events: Connection

@@ -108,7 +108,7 @@ def errors() -> Console:
 
 
 def say(line: str) -> None:
-    """Print what is being done, if it takes some time."""
+    """Print a message about work that takes some time."""
     info().print(f"{line} …", style="dim", soft_wrap=True)
 
 
@@ -143,7 +143,7 @@ def jsonable(value: Any) -> Any:
 
 HIDDEN = "***"
 # Options of PostgreSQL and S3 URLs that are secrets; others, such as passfile, name the place of one.
-# An & that is not percent-encoded does not end a password unless another option follows. Quotes and punctuation behind
+# An & that is not percent-encoded does not end a password unless another option follows. Quotes and punctuation after
 # the URL belong to the sentence around it.
 _OPTION = re.compile(
     r"((?:password|passwd|secret|(?:client|server|access)_key|token)\s*=\s*)"

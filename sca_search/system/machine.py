@@ -65,8 +65,8 @@ class _Heaps(ctypes.Structure):
 def trim_heap() -> None:
     """Return freed memory to the system if it is much and the C library supports it.
 
-    Training frees blocks that the larger batches of an evaluation do not fit into, and the other way round. Without
-    this both add up, to a tenth of the memory of a study on MNIST.
+    Training frees blocks that are too small for the larger batches of an evaluation, and vice versa. Without this, both
+    add up, to a tenth of the memory of a study on MNIST.
     """
     library = _c_library()
     if library is not None and library.mallinfo2().free_bytes >= _MIN_FREE_BYTES:

@@ -28,9 +28,9 @@ _PIECES = 30
 _CHOICES = 60
 # Relative gap at which the solver may stop, and the time in seconds after which it must.
 _GAP, _SECONDS = 1e-3, 20.0
-# Loss by one layer alone above which an untrained network is too broken to measure how much worse it gets.
+# Loss increase by one layer alone, without retraining, above which further damage cannot be measured.
 _BROKEN = 0.25
-# The loss that non-zeros are worth where the measurement says nothing, times 1 / density.
+# The loss that is assumed where nothing was measured, times 1 / density.
 _EVENNESS = 0.001
 
 Curve = NDArray[np.float64]
@@ -55,7 +55,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The cost of one layer at one sparsity in the untrained network."""
+    """The cost of one layer at one sparsity, without retraining."""
 
     layer: str
     sparsity: float
@@ -280,8 +280,8 @@ def _pieces(layer: LayerShape, costs: Sequence[LayerCost], fraction: float) -> l
 def _extended_losses(layer: LayerShape, costs: Sequence[LayerCost]) -> tuple[list[float], list[float]]:
     """Densities from full to the layer's floor, and the loss at each.
 
-    An untrained network's loss stops growing when its outputs are random, the damage does not: from where one layer
-    alone costs `_BROKEN`, and beyond the measured range, the loss grows at least inversely to the density.
+    The loss of a network without retraining saturates when its outputs become random, although the damage continues:
+    above `_BROKEN` by one layer alone, and beyond the measured range, the loss grows at least inversely to the density.
     """
     measured = sorted((1.0 - cost.sparsity, cost.loss) for cost in costs if cost.layer == layer.name)[::-1]
     densities, losses = [measured[0][0]], [measured[0][1]]

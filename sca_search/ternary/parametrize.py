@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from sca_search.config.candidate import Form
-from sca_search.models.scales import ScaledTrits, absorb_scale, put_trits
+from sca_search.models.scales import ScaledTrits, absorb_scale, set_trits
 
 # |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
@@ -125,7 +125,7 @@ def nearest_trits(soft: Tensor) -> Tensor:
 def latent_of_dense(weight: Tensor, spread: float | None) -> Tensor:
     """Θ for a trained dense weight: rescaled to a root mean square of `spread`, so that |Θ| covers both basins.
 
-    The scale is free: a normalisation follows, or the layer's output scale absorbs it. Without a spread tanh Θ is the
+    The scale is free: a normalization follows, or the layer's output scale absorbs it. Without a spread tanh Θ is the
     weight itself, as far as possible.
     """
     if spread is None:
@@ -198,7 +198,7 @@ class TernaryWeight(nn.Module):
             return weight.clone()
         return latent_of_dense(weight, self.spread)
 
-    def take_soft(self) -> Tensor:
+    def pop_soft_weight(self) -> Tensor:
         """W of the last training pass; it is returned once."""
         if self._soft is None:
             raise RuntimeError("the regularizer requires a forward pass with gradients before it")
@@ -207,7 +207,7 @@ class TernaryWeight(nn.Module):
 
     def wdr(self) -> Tensor:
         """This layer's R, from the soft weight of the last forward pass."""
-        return wdr(self.take_soft(), self.alpha_of_soft())
+        return wdr(self.pop_soft_weight(), self.alpha_of_soft())
 
     def alpha_of_soft(self) -> float:
         """The α that puts R's maximum at the rounding threshold of this form.
@@ -297,4 +297,4 @@ def bake_trits(model: nn.Module, trits: Mapping[str, Tensor] | None = None) -> n
     final = nearest_trits_of(model) if trits is None else trits
     for name in final:
         parametrize.remove_parametrizations(model.get_submodule(name), "weight", leave_parametrized=False)
-    return put_trits(model, {name: ScaledTrits(of_layer) for name, of_layer in final.items()})
+    return set_trits(model, {name: ScaledTrits(of_layer) for name, of_layer in final.items()})

@@ -1,7 +1,7 @@
 """The prior: the α that gives a layer the requested sparsity.
 
 If the regularizer is strong, a weight ends at zero exactly when it starts inside the zero basin |θ| < atanh √(α/2)
-(Proposition 3). So sparsity = F(atanh √(α/2)), where F is the distribution of |Θ| when the regularizer sets in, and
+(Proposition 3). So sparsity = F(atanh √(α/2)), where F is the distribution of |Θ| when the regularizer starts, and
 
     α(s) = 2 tanh²(Q_s),   Q_s the s-quantile of |Θ|.
 
@@ -28,7 +28,7 @@ def zeros_for_sparsity(sparsity: float, weights: int) -> int:
 
 
 def border(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
-    """Q_s: a magnitude with round(s·n) weights below it, halfway between its two neighbours.
+    """Q_s: a magnitude with round(s·n) weights below it, halfway between its two neighbors.
 
     0 for no zeros and infinity for only zeros, as in Propositions 1 and 2. Its value in the last step (`near`) saves
     most of the work and does not change the result.
@@ -41,7 +41,7 @@ def border(latent: Tensor, sparsity: float, near: float = 0.0) -> float:
     # In memory order, for any layout: a quantile does not depend on it, and nothing is copied.
     magnitudes = latent.detach().abs().cpu().numpy().ravel(order="K")
     some, place = _around(magnitudes, zeros, near)
-    # A selection, not torch.quantile, which is limited to 16 M values; numpy's finds both neighbours at once.
+    # A selection, not torch.quantile, which is limited to 16 M values; numpy's finds both neighbors at once.
     below, above = np.partition(some, (place - 1, place))[place - 1 : place + 1]
     return (float(below) + float(above)) / 2.0
 

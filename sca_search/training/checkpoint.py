@@ -2,7 +2,7 @@
 
 A digest over the whole content detects files that are truncated or corrupt.
 
-Tensors: the network's state (Θ, float weights, normalisation), the optimizer's state, the random state. As JSON in the
+Tensors: the network's state (Θ, float weights, normalization), the optimizer's state, the random state. As JSON in the
 metadata: the epoch, the unit of λ, α per layer, the history and the histograms so far. No pickle: a run folder may be
 untrusted.
 """
@@ -24,7 +24,7 @@ from sca_search.system.files import save_tensors
 FORMAT = "sca-search/checkpoint"
 VERSION = "2"
 _GROUPS = ("model", "memory", "random")
-_FACTS = ("epoch", "unit", "alphas", "history", "snapshots")
+_PROGRESS = ("epoch", "unit", "alphas", "history", "snapshots")
 # The errors that an invalid or damaged file may raise; RuntimeError: of torch, about shapes and types, and recursion.
 _UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
@@ -48,14 +48,14 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     groups = {"model": checkpoint.model, "memory": checkpoint.memory, "random": {"torch": checkpoint.random}}
     tensors = {f"{group}/{name}": value for group in _GROUPS for name, value in groups[group].items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({name: getattr(checkpoint, name) for name in _FACTS})
-    metadata = {"format": FORMAT, "version": VERSION, "facts": text, "digest": _digest(tensors, text)}
+    text = json.dumps({name: getattr(checkpoint, name) for name in _PROGRESS})
+    metadata = {"format": FORMAT, "version": VERSION, "progress": text, "digest": _digest(tensors, text)}
     save_tensors(path, tensors, metadata)
 
 
-def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
+def _digest(tensors: Mapping[str, Tensor], progress: str) -> str:
     """Over names, types, shapes and bytes."""
-    digest = hashlib.sha256(facts.encode())
+    digest = hashlib.sha256(progress.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -70,20 +70,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is not a mapping
         _require_whole(path, metadata, tensors)
-        facts = json.loads(metadata["facts"])
+        progress = json.loads(metadata["progress"])
         groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
         for key, tensor in tensors.items():
             group, _, name = key.partition("/")
             groups[group][name] = tensor
         return Checkpoint(
-            epoch=int(facts["epoch"]),
-            unit=float(facts["unit"]),
-            alphas={str(name): float(alpha) for name, alpha in facts["alphas"].items()},
-            history=[dict(epoch) for epoch in facts["history"]],
+            epoch=int(progress["epoch"]),
+            unit=float(progress["unit"]),
+            alphas={str(name): float(alpha) for name, alpha in progress["alphas"].items()},
+            history=[dict(epoch) for epoch in progress["history"]],
             model=groups["model"],
             memory=groups["memory"],
             random=groups["random"]["torch"],
-            snapshots=[dict(each) for each in facts["snapshots"]],
+            snapshots=[dict(each) for each in progress["snapshots"]],
         )
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: must be a readable checkpoint, got: {error}") from error
@@ -92,5 +92,5 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def _require_whole(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
     if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(f"{path}: must be a checkpoint of version {VERSION}, got {metadata.get('format')!r}")
-    if metadata.get("digest") != _digest(tensors, metadata.get("facts", "")):
+    if metadata.get("digest") != _digest(tensors, metadata.get("progress", "")):
         raise CheckpointError(f"{path}: is damaged: its digest does not match its content")

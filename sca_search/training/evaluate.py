@@ -1,4 +1,4 @@
-"""Metric and loss of a network on a split, its logits, and its normalisation statistics."""
+"""Metric and loss of a network on a split, its logits, and its normalization statistics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -90,11 +90,11 @@ def has_initial_statistics(model: nn.Module, steps: int) -> bool:
 
 
 @torch.no_grad()
-def reestimate_normalisation(model: nn.Module, batches: "Iterable[Batch]") -> None:
+def reestimate_normalization(model: nn.Module, batches: "Iterable[Batch]") -> None:
     """Replace BatchNorm's running statistics by the mean over some batches, with the current weights.
 
     Rounding changes every layer's output distribution; the statistics of the soft network are wrong for it by up
-    to tens of points of accuracy. Only the normalisations are set to training mode: dropout must stay off.
+    to tens of points of accuracy. Only the normalizations are set to training mode: dropout must stay off.
     """
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]

@@ -4,8 +4,8 @@ The paper compares the mean map of every odd layer of two networks by eye. CKA i
 
     CKA(X, Y) = ‖Xᵀ Y‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)
 
-with one row per image and one column per activation, centred, and Frobenius norms: 1 if the activations are equal up to
-rotation and scale, near 0 if they are unrelated.
+with one row per image and one column per activation, centered, and Frobenius norms: 1 if the activations are equal up
+to rotation and scale, near 0 if they are unrelated.
 """
 
 import base64
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sca_search.data import Batch
-from sca_search.models.layers import NORMALISATIONS, weight_layers
+from sca_search.models.layers import NORMALIZATIONS, weight_layers
 
 # Deeper networks show every second layer, as the paper does.
 MAX_LAYERS_SHOWN = 8
@@ -95,14 +95,14 @@ def compare_features(
 
 def linear_cka(one: Tensor, other: Tensor) -> float:
     """Similarity of the activations of two layers for the same images; 0 if one of them is constant."""
-    centred = [flat - flat.mean(0) for flat in (one.flatten(1).double(), other.flatten(1).double())]
-    grams = [flat @ flat.T for flat in centred]  # X Xᵀ, images by images
+    centered = [flat - flat.mean(0) for flat in (one.flatten(1).double(), other.flatten(1).double())]
+    grams = [flat @ flat.T for flat in centered]  # X Xᵀ, images by images
     norm = grams[0].norm() * grams[1].norm()
     return float((grams[0] * grams[1]).sum() / norm) if norm > 0 else 0.0
 
 
 def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """Output of each layer, after its normalisation if it has one: before it, trits have no scale."""
+    """Output of each layer, after its normalization if it has one: before it, trits have no scale."""
     modules = dict(network.named_modules())
     found: dict[str, Tensor] = {}
 
@@ -114,7 +114,7 @@ def activations(network: nn.Module, images: Tensor, names: Sequence[str]) -> dic
         modules[name].register_forward_hook(lambda _module, _inputs, output, name=name: found.update({name: output}))
         for name in names
     ]
-    hooks += [module.register_forward_hook(follow) for module in modules.values() if isinstance(module, NORMALISATIONS)]
+    hooks += [module.register_forward_hook(follow) for module in modules.values() if isinstance(module, NORMALIZATIONS)]
     try:
         network.eval()(images)
     finally:

@@ -35,7 +35,7 @@ OptimizerState = dict[str, Tensor]
 # Called after each epoch, with a function that reads the optimizer's state for a checkpoint.
 AfterEpoch = Callable[[int, Callable[[], OptimizerState]], None]
 
-logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its greeting would break the progress display
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its startup message would break the progress display
 
 
 class StopRequestedError(Exception):
@@ -145,7 +145,7 @@ class StepModule(TrainingModule):
 class EpochModule(TrainingModule):
     """Makes the steps of an epoch itself if they are plain, with bit-identical results.
 
-    Lightning's work around each step would take a twentieth of a small network's time.
+    Lightning's overhead per step would take 5 % of the training time of a small network.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -305,7 +305,7 @@ def fit(
         try:
             trainer.fit(module, batches)
         except SIGTERMException as error:  # Lightning handles SIGTERM as well, and would end the process
-            if not stop.is_set():  # nobody else handles it: end the process as if Lightning were not there
+            if not stop.is_set():  # no other handler: end the process as without Lightning
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTERM)
             raise StopRequestedError from error

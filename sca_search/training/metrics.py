@@ -73,7 +73,7 @@ def metric_of(metric: str | Measure | None, data: "DataSet") -> Metric:
     """The metric of that name, or the user's function or a reference to it; default: that of the data's kind."""
     name, function = named_function("metric", metric, METRICS[data.kind], data)
     measure: Measure = METRIC_TABLE[name].measure if function is None else function
-    if not data.input.is_standardised:
+    if not data.input.is_standardized:
         return Metric(short_name(name), measure)
     return Metric(short_name(name), lambda outputs, targets: measure(data.in_units(outputs), data.in_units(targets)))
 

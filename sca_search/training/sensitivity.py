@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sca_search.ternary.allocation import LayerCost
 from sca_search.ternary.parametrize import trits_at
 from sca_search.ternary.prior import border
-from sca_search.training.evaluate import EVALUATION_BATCH, Score, reestimate_normalisation
+from sca_search.training.evaluate import EVALUATION_BATCH, Score, reestimate_normalization
 from sca_search.training.fit import layout
 from sca_search.training.task import Task, WarmStart
 
@@ -56,7 +56,7 @@ def measure_sensitivity(
 
 def _score(task: Task, model: nn.Module, batches: int) -> Score:
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
-    reestimate_normalisation(model, islice(task.data.training.batches(EVALUATION_BATCH, seed=0), batches))
+    reestimate_normalization(model, islice(task.data.training.batches(EVALUATION_BATCH, seed=0), batches))
     # Batches of a long split are shuffled: its first ones might be all of one class.
     seed = 0 if len(task.data.val) > batches * EVALUATION_BATCH else None
     return task.score(model, islice(task.data.val.batches(EVALUATION_BATCH, seed=seed), batches))
@@ -65,7 +65,7 @@ def _score(task: Task, model: nn.Module, batches: int) -> Score:
 def scaled_trits(weight: Tensor, sparsity: float) -> Tensor:
     """Trits of a dense weight at a sparsity, times the mean magnitude of the non-zeros.
 
-    Before a normalisation the factor changes nothing; elsewhere it preserves the magnitude of the layer's output.
+    Before a normalization the factor changes nothing; elsewhere it preserves the magnitude of the layer's output.
     """
     trits = trits_at(weight, border(weight, sparsity))
     return trits * weight.abs()[trits != 0].mean() if bool(trits.any()) else trits

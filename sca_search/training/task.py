@@ -1,4 +1,4 @@
-"""The task that all trainings of a study have in common: data, network, their source; and the results of training."""
+"""The task that all trainings of a study share: data, network, their source; and the results of training."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -149,7 +149,7 @@ class Source:
         if self.data is not None:
             if data.skip_unreadable:
                 raise DataError(f"data set {data.name!r}: skip_unreadable needs data that is read from files")
-            made = from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalise=data.normalise)
+            made = from_objects(data.name, self.data, seed=seed, train_limit=data.train_limit, normalize=data.normalize)
             return made.augmented_by(data.augment)
         if data.name.startswith(PYTHON_OBJECT):
             raise DataError(f"data set {data.name!r} is a Python object, which cannot be loaded by name")
@@ -170,7 +170,7 @@ class Source:
 
 @dataclass(frozen=True)
 class CachedSource(Source):
-    """For several studies on the same data, which is read once."""
+    """A source for several studies on the same data, which is read once."""
 
     _cache: dict[tuple[DataSpec, int], DataSet] = field(default_factory=dict)
 
@@ -210,7 +210,7 @@ class Rungs:
     """Where a training writes checkpoints, and the epochs at which `passes` decides whether it continues.
 
     `passes` gets the epoch and the score that the network would have if training ended there. A checkpoint is written
-    at each rung and every so often between them; training resumes from it if it exists.
+    at each rung and periodically between them; training resumes from it if it exists.
     """
 
     epochs: tuple[int, ...] = ()
@@ -234,14 +234,14 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A trained candidate: plain weights, metrics, and the history of its training."""
+class TrainedCandidate:
+    """A trained candidate: plain weights, metrics and the history of its training."""
 
     model: nn.Module
     score: Score
     counts: dict[str, ZeroCount]
-    moved_share: float
-    reached: dict[str, float]  # achieved sparsity per layer, by rounding alone before the exact step
+    adjusted_fraction: float
+    achieved: dict[str, float]  # achieved sparsity per layer, by rounding alone before the exact step
     sparsity_before: float  # the same, overall
     soft_metric: float
     rounded_metric: float

@@ -21,7 +21,7 @@ from sca_search.config.candidate import Candidate
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
-from sca_search.models.scales import put_trits
+from sca_search.models.scales import set_trits
 from sca_search.system.machine import oom_as_limit_error, trim_heap
 from sca_search.system.signals import NEVER, StopToken
 from sca_search.ternary.methods import Method, method_class
@@ -32,7 +32,7 @@ from sca_search.training.evaluate import (
     Score,
     has_initial_statistics,
     logits_of,
-    reestimate_normalisation,
+    reestimate_normalization,
 )
 from sca_search.training.fit import FitPlan, OptimizerState, StopRequestedError, fit
 from sca_search.training.losses import TaskLoss, distillation, mismatch_of
@@ -40,9 +40,9 @@ from sca_search.training.task import (
     Epoch,
     PausedError,
     Rungs,
-    Settled,
     Snapshot,
     Task,
+    TrainedCandidate,
     WarmStart,
     is_recorded,
     snapshot,
@@ -106,7 +106,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     def evaluate(epoch: int) -> None:
         if 0 < epoch == epochs and task.make_start is None and has_initial_statistics(model, epochs * len(batches)):
             statistics = task.data.training.batches(EVALUATION_BATCH, seed=0)
-            reestimate_normalisation(model, until_stopped(statistics, stop))
+            reestimate_normalization(model, until_stopped(statistics, stop))
         accuracy = task.validate(model).accuracy
         on_epoch(Epoch("dense", epoch, epochs, accuracy, accuracy))
 
@@ -158,7 +158,7 @@ def train_candidate(
     on_epoch: OnEpoch = lambda _epoch: None,
     stop: StopToken = NEVER,
     rungs: Rungs = NO_RUNGS,
-) -> Settled:
+) -> TrainedCandidate:
     """Ternarize the warm start, train it along the candidate's schedules, and make its trits final.
 
     Raises PausedError where a rung decides that it must not continue now.
@@ -177,7 +177,7 @@ def train_candidate(
             if not rungs.passes(last, training.score_as_if_ended()):
                 raise PausedError
     training.method.finish()
-    return training.settle()
+    return training.finalize()
 
 
 def _plan(task: Task, epochs: int, learning_rate: float, latent_learning_rate: float = 0.0) -> FitPlan:
@@ -201,7 +201,7 @@ def _require_finite(values: Mapping[str, Tensor]) -> None:
 
 
 def _loaded(where: Path, epochs: int) -> Checkpoint:
-    """A checkpoint without numbers that no training of this length writes: a run folder may come from somebody else."""
+    """A checkpoint without numbers that no training of this length writes: a run folder may be untrusted."""
     saved = load_checkpoint(where)
     if not 0 < saved.epoch <= epochs:
         raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(saved.epoch)[:20]}")
@@ -304,8 +304,8 @@ class CandidateTraining:
             state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
             levels = self.method.final_weights().levels
             copy = self.task.model_with(state | {f"{name}.weight": own.trits for name, own in levels.items()})
-            put_trits(copy, levels)
-            reestimate_normalisation(copy, islice(self._statistics_batches(), RUNG_BATCHES))
+            set_trits(copy, levels)
+            reestimate_normalization(copy, islice(self._statistics_batches(), RUNG_BATCHES))
             return self.task.validate(copy)
 
     def _statistics_batches(self) -> Batches:
@@ -340,21 +340,21 @@ class CandidateTraining:
             sharpness=self.method.sharpness,
         )
 
-    def settle(self) -> Settled:
+    def finalize(self) -> TrainedCandidate:
         """Make the trits final, train the float parameters, and evaluate."""
         before = self._evaluate(self.candidate.epochs)
         weights = self.method.final_weights()
         self.method.detach(weights)
         self._train_float_parameters(before, total(weights.counts).sparsity)
-        reestimate_normalisation(self.model, until_stopped(self._statistics_batches(), self.stop))
+        reestimate_normalization(self.model, until_stopped(self._statistics_batches(), self.stop))
         final = self.task.validate(self.model, with_error=True)
         _require_finite(self.model.state_dict() | {"the loss": torch.tensor(final.loss)})
-        return Settled(
+        return TrainedCandidate(
             model=self.model,
             score=final,
             counts=weights.counts,
-            moved_share=weights.adjusted_fraction,
-            reached=weights.achieved,
+            adjusted_fraction=weights.adjusted_fraction,
+            achieved=weights.achieved,
             sparsity_before=before.sparsity,
             soft_metric=before.soft_metric,
             rounded_metric=before.rounded_metric,

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about lo
 class Theirs(lightning.LightningModule):
     """A module as its owner wrote it: nothing in it knows of trits."""
 
-    def __init__(self, normalised: bool = True, learning_rate: float = 3e-3) -> None:
+    def __init__(self, normalized: bool = True, learning_rate: float = 3e-3) -> None:
         super().__init__()
         self.learning_rate = learning_rate
-        norm = nn.BatchNorm2d(16) if normalised else nn.Identity()
+        norm = nn.BatchNorm2d(16) if normalized else nn.Identity()
         self.net = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), norm, nn.ReLU(),
             nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10),
@@ -64,11 +64,11 @@ def accuracy(module: nn.Module) -> float:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("target", [0.5, 0.95])
-def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, target: float) -> None:
+def test_callback_alone_gives_an_accurate_ternary_network(normalized: bool, target: float) -> None:
     torch.manual_seed(0)
-    module = Theirs(normalised)
+    module = Theirs(normalized)
     callback = TernaryCallback(target_sparsity=target)
     trainer(callback).fit(module, loader())
     assert sparsity(module) == callback.sparsity == pytest.approx(target, abs=0.001)
@@ -80,7 +80,7 @@ def test_callback_alone_gives_an_accurate_ternary_network(normalised: bool, targ
 @pytest.mark.e2e
 def test_module_trained_with_the_callback_is_exported_and_verified(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    module = Theirs(normalised=False)
+    module = Theirs(normalized=False)
     trainer(TernaryCallback(0.9), max_epochs=4).fit(module, loader())
     assert ternary_layers(module) == ("net.2", "net.7")
     images = load_data("digits", seed=0).val.images
@@ -94,7 +94,7 @@ def test_examples_order_of_execution_says_which_layers_are_first_and_last() -> N
     module = Theirs()
     module.example_input_array = torch.zeros(2, 1, 8, 8)
     trainer(TernaryCallback(0.9), max_epochs=1, limit_train_batches=2).fit(module, loader())
-    # A normalisation is seen to follow the convolution, so that only the full layer needs a scale of its own.
+    # A normalization is seen to follow the convolution, so that only the full layer needs a scale of its own.
     assert [name for name, _ in module.named_parameters() if name.endswith("output_scale")] == ["net.7.output_scale"]
 
 

@@ -196,8 +196,8 @@ def test_goal_that_nothing_meets_says_what_the_best_is(tmp_path: Path) -> None:
 
 
 PROMISED = {
-    "Control", "Found", "Result", "TernaryCallback", "__version__", "bake", "compile", "load", "regularizer", "search",
-    "sparsity", "ternarize", "export_baked", "ternary_layers",
+    "Control", "TrialModel", "Result", "TernaryCallback", "__version__", "bake", "compile", "load", "regularizer",
+    "search", "sparsity", "ternarize", "export_baked", "ternary_layers",
 }  # fmt: skip
 
 

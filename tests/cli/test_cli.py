@@ -149,7 +149,7 @@ def test_dry_run_shows_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     assert outcome.returncode == 0
     screen = outcome.stdout
     assert "first weight layer" in screen
-    assert "normalisation follows" in screen
+    assert "normalization follows" in screen
     # 30 dense epochs, then 4 trials and 1 refit of 20 + 5
     assert "total epochs: 155" in screen
     others = [sparsity for sparsity in GRID if sparsity != 0.9]  # the target's own place on the grid is left out
@@ -205,4 +205,4 @@ def test_a_dry_run_shows_why_a_layer_stays_dense(run, tmp_path: Path) -> None:
     shown = run("--model", "nets.py:my_net", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert "its weight is frozen" in shown.stdout
-    assert "no normalisation follows: a learned output scale" in shown.stdout
+    assert "no normalization follows: a learned output scale" in shown.stdout

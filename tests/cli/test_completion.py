@@ -75,7 +75,7 @@ def test_first_word_may_be_a_command_or_a_study_file(place: Path) -> None:
     assert {"run", "init", "export", "verify", "dashboard", "studies/mine.toml"} <= set(completed(place, ""))
 
 
-def test_behind_a_command_there_is_no_other(place: Path) -> None:
+def test_after_a_command_there_is_no_other(place: Path) -> None:
     assert completed(place, "run", "sh") == ["shown.toml"]
 
 

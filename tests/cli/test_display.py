@@ -15,7 +15,7 @@ from sca_search.study.progress import _trial_line, front_table, result_lines
 from sca_search.study.session import _stopped_by
 from sca_search.system.signals import NEVER, StopWhen
 
-COMPLETE = {"trial": 3, "state": "complete", "metric": 0.5, "sparsity": 0.25, "moved_share": 0.0}
+COMPLETE = {"trial": 3, "state": "complete", "metric": 0.5, "sparsity": 0.25, "adjusted_fraction": 0.0}
 
 
 @pytest.mark.parametrize(("seconds", "end"), [(1.25, "(adjusted 0.000%) · 1.2 s"), (None, "(adjusted 0.000%)")])

@@ -89,7 +89,7 @@ FLOATS = (
     "train.temperature",
     "search.heartbeat",
     "search.space.sharpness",
-    "search.space.split",
+    "search.space.allocation",
     "recipe.learning_rate",
 )
 

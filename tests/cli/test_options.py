@@ -59,7 +59,7 @@ def test_switch_that_is_on_by_default_can_be_switched_off() -> None:
         ("max_kb", "Goal"),
         ("data", "Data and network"),
         ("model", "Data and network"),
-        ("split", "Search"),
+        ("allocation", "Search"),
         ("batch", "Training"),
         ("seed", "Run"),
     ],
@@ -73,7 +73,7 @@ def test_help_names_the_default_once() -> None:
         assert flag.help.count("Default") <= 1, name
     assert STUDY_FLAGS["epochs"].help.endswith("Default: 20.")
     assert STUDY_FLAGS["grid"].help.endswith("Default: on.")
-    assert STUDY_FLAGS["split"].help.endswith("Default: 1.")
+    assert STUDY_FLAGS["allocation"].help.endswith("Default: 1.")
 
 
 @pytest.mark.parametrize("command", ["init", "compare", "calibrate", "reproduce"])

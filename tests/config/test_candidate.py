@@ -29,7 +29,7 @@ def candidate(**changes):
 def test_a_layer_has_its_own_or_the_candidates():
     own = Ramp(first=0.0, last=4.0)
     chosen = candidate(
-        split={"fc1": 0.9},
+        allocation={"fc1": 0.9},
         alpha=FromPrior(),
         layer_alpha={"fc1": Tracked()},
         layer_strength={"fc1": own},
@@ -64,8 +64,8 @@ def test_sharpness_grows_by_equal_factors():
 def test_a_candidate_reads_back_from_its_record():
     chosen = candidate(
         form="paper",
-        split={"fc1": 0.9},
-        layer_strength={"fc1": Ramp(first=0.1, last=4.0, growth="exponential")},
+        allocation={"fc1": 0.9},
+        layer_strength={"fc1": Ramp(first=0.1, last=4.0, interpolation="exponential")},
         layer_alpha={"fc1": Tracked(rise=0.5)},
         seed=2**31 - 1,
     )
@@ -82,7 +82,7 @@ def test_plain_numbers_are_constant_schedules():
     [
         ({"sparsity": 1.0}, "less than 1"),
         ({"sparsity": -0.1}, "greater than or equal to 0"),
-        ({"split": {"fc1": 1.0}}, "less than 1"),
+        ({"allocation": {"fc1": 1.0}}, "less than 1"),
         ({"epochs": -1}, "greater than or equal to 0"),
         ({"rescaling": 1.1}, "less than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),

@@ -78,7 +78,7 @@ def test_recipe_file_has_the_papers_values(name: str) -> None:
     assert recipe is not None
     assert (
         *(recipe.alpha, recipe.strength_lambda, recipe.lambda_steps, recipe.learning_rate, recipe.learning_rate_steps),
-        *(recipe.epochs, recipe.initialisation, spec.model.dropout, spec.train.last_layer_weight_decay),
+        *(recipe.epochs, recipe.initialization, spec.model.dropout, spec.train.last_layer_weight_decay),
         *(spec.train.weight_decay, spec.data.augment, recipe.images),
     ) == PAPER[name]
     assert f"{spec.data.name}-{spec.model.name}" == name
@@ -118,8 +118,8 @@ def test_shortening_keeps_shares_of_the_training_and_raises_the_pull() -> None:
     assert [factor for _, factor in point.learning_rate_steps] == [0.1, 0.1]
     assert point.learning_rate == 0.005
     # Σ λ over epochs: ten times 270 at 5e-8 and 100 at 50 times that.
-    pulled = sum(point.strength.at(epoch + 0.5, 37) for epoch in range(37))
-    assert pulled == pytest.approx(10 * (270 * 5e-8 + 100 * 2.5e-6))
+    total = sum(point.strength.at(epoch + 0.5, 37) for epoch in range(37))
+    assert total == pytest.approx(10 * (270 * 5e-8 + 100 * 2.5e-6))
     assert spec.train.dense_epochs == 37
     sentence = describe_scaling(spec)
     assert "10.00% of its steps, 37 of 370 epochs" in sentence
@@ -291,12 +291,12 @@ def trains_a_few_steps(name: str, folder: Path, count: int) -> None:
 
 def require_trained(task: Task, spec: StudySpec) -> None:
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0, with_teacher=False)
-    settled = train_candidate(recipe_candidate(spec, 0), task, start)
-    assert math.isfinite(settled.score.loss)
-    trits = {name: settled.model.get_submodule(name).weight for name in task.ternary_layers}
+    trained = train_candidate(recipe_candidate(spec, 0), task, start)
+    assert math.isfinite(trained.score.loss)
+    trits = {name: trained.model.get_submodule(name).weight for name in task.ternary_layers}
     assert all(set(layer.unique().tolist()) <= {-1.0, 0.0, 1.0} for layer in trits.values())
-    assert settled.moved_share == 0.0  # the zeros are as they land
-    assert len(settled.history) == 2
+    assert trained.adjusted_fraction == 0.0  # the zeros are as they land
+    assert len(trained.history) == 2
     assert not set(task.ternary_layers) & {task.choices[0].layer.name, task.last_layer}
 
 
@@ -326,13 +326,13 @@ def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_p
     """With no epochs of training, what is left is the start."""
     weights = {}
     for start in ("xavier", "pretrained"):
-        spec = digits_spec(tmp_path, f'initialisation = "{start}"\n', epochs=2, dense_epochs=1)
+        spec = digits_spec(tmp_path, f'initialization = "{start}"\n', epochs=2, dense_epochs=1)
         task = make_task(spec)
         dense = train_dense(task, epochs=1, learning_rate=0.01, seed=0, with_teacher=False)
         for seed in (1, 2):
             untrained = recipe_candidate(spec, seed).model_copy(update={"epochs": 0})
-            settled = train_candidate(untrained, task, dense)
-            weights[start, seed] = settled.model.get_submodule("conv2").weight
+            trained = train_candidate(untrained, task, dense)
+            weights[start, seed] = trained.model.get_submodule("conv2").weight
     assert torch.equal(weights["pretrained", 1], weights["pretrained", 2])
     assert not torch.equal(weights["xavier", 1], weights["xavier", 2])
     assert not torch.equal(weights["xavier", 1], weights["pretrained", 1])
@@ -344,14 +344,14 @@ def test_seeds_of_xavier_start_apart_and_those_of_a_dense_network_together(tmp_p
         ("", {"target_sparsity": 0.5}, "--target-sparsity must not be given with a recipe"),
         ("", {"max_kb": 3.0}, "--max-kb must not be given with a recipe"),
         ("", {"form": "sharpened"}, "--form must be 'paper' with a recipe, got 'sharpened'"),
-        ("", {"weights": Path("w.pt")}, "--weights must not be given with a recipe whose initialisation is xavier"),
+        ("", {"weights": Path("w.pt")}, "--weights must not be given with a recipe whose initialization is xavier"),
         ("lambda_steps = [[9, 2], [3, 2]]", {}, "recipe.lambda_steps must name each epoch once, in order"),
-        ("initialisation = 'glorot'", {}, "recipe.initialisation must be 'xavier' or 'pretrained', got 'glorot'"),
+        ("initialization = 'glorot'", {}, "recipe.initialization must be 'xavier' or 'pretrained', got 'glorot'"),
         ("optimizer = 'sgd'", {}, "recipe.optimizer must be 'adam', got 'sgd'"),
         ("alhpa = 1", {}, "unknown key 'recipe.alhpa'"),
         ("[train]\ndistillation = 0.5", {}, "train.distillation must be 0 with a recipe, got 0.5"),
         ("[train]\nlearning_rate_steps = [[3, 0.1]]", {}, "train.learning_rate_steps must be set in the recipe"),
-        ("initialisation = 'pretrained'", {"dense_epochs": 0}, "--dense-epochs must be at least 1"),
+        ("initialization = 'pretrained'", {"dense_epochs": 0}, "--dense-epochs must be at least 1"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_rejected(

@@ -63,7 +63,7 @@ def test_an_object_of_python_itself_is_rejected(reference: str, file: str) -> No
 @pytest.mark.parametrize(
     "reference", ["torch:os.abort", "sca_search.system.files:os", "sca_search.system.files:Path", "torch:sys.exit"]
 )
-def test_an_object_of_python_itself_is_rejected_behind_another_module(reference: str) -> None:
+def test_an_object_of_python_itself_is_rejected_through_another_module(reference: str) -> None:
     with pytest.raises(DataError, match=f"the data must be of your own .*, {reference} is of Python itself"):
         load_object(reference, "the data", DataError)
 
@@ -105,8 +105,8 @@ def test_an_object_of_a_file_is_found_and_the_file_runs_once(tmp_path: Path) -> 
 
 
 def test_a_file_can_import_what_lies_beside_it(tmp_path: Path) -> None:
-    _file(tmp_path, "ANSWER = 42\n", "a_neighbour_of_mine.py")
-    path = _file(tmp_path, "from a_neighbour_of_mine import ANSWER\n")
+    _file(tmp_path, "ANSWER = 42\n", "a_neighbor_of_mine.py")
+    path = _file(tmp_path, "from a_neighbor_of_mine import ANSWER\n")
     assert load_object(f"{path}:ANSWER", "the data") == 42
 
 

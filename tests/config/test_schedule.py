@@ -61,9 +61,9 @@ def test_linear_ramp_may_fall_and_start_at_0():
 
 
 def test_exponential_ramp_by_hand():
-    ramp = Ramp(first=1, last=100, growth="exponential")
+    ramp = Ramp(first=1, last=100, interpolation="exponential")
     assert [ramp.at(epoch, 4) for epoch in (0, 1, 2, 4)] == pytest.approx([1, math.sqrt(10), 10, 100])
-    sharpness = Ramp(first=2, last=128, start=0, stop=0.9, growth="exponential")
+    sharpness = Ramp(first=2, last=128, start=0, stop=0.9, interpolation="exponential")
     assert [sharpness.at(epoch, 20) for epoch in (0, 3, 9, 18, 20)] == pytest.approx([2, 4, 16, 128, 128])
 
 
@@ -81,7 +81,7 @@ def test_ramp_that_stops_at_once_is_its_last_value():
     assert [Ramp(first=1, last=5, stop=0).at(epoch, 10) for epoch in (0, 10)] == [5, 5]
 
 
-@pytest.mark.parametrize("schedule", [Ramp(first=1, last=5), Ramp(first=1, last=5, growth="exponential")])
+@pytest.mark.parametrize("schedule", [Ramp(first=1, last=5), Ramp(first=1, last=5, interpolation="exponential")])
 def test_a_training_without_epochs_is_at_its_end(schedule):
     assert schedule.at(0, 0) == 5
 
@@ -113,7 +113,9 @@ def test_tracked_sparsity_never_falls_and_slows_down(rise, epochs):
 
 
 ramps = st.builds(
-    lambda first, last, ends, growth: Ramp(first=first, last=last, start=min(ends), stop=max(ends), growth=growth),
+    lambda first, last, ends, interpolation: Ramp(
+        first=first, last=last, start=min(ends), stop=max(ends), interpolation=interpolation
+    ),
     st.floats(0.01, 100),
     st.floats(0.01, 100),
     st.tuples(st.floats(0, 1), st.floats(0, 1)).filter(lambda ends: abs(ends[0] - ends[1]) > 1e-6),
@@ -148,8 +150,8 @@ def test_tables_name_their_kind():
     assert read("{ kind = 'steps', value = 1, factors = [[2, 0.1], [4, 0.1]] }") == Steps(
         value=1.0, factors=((2.0, 0.1), (4.0, 0.1))
     )
-    assert read("{ kind = 'ramp', first = 2, last = 100, stop = 0.9, growth = 'exponential' }") == Ramp(
-        first=2.0, last=100.0, start=0.0, stop=0.9, growth="exponential"
+    assert read("{ kind = 'ramp', first = 2, last = 100, stop = 0.9, interpolation = 'exponential' }") == Ramp(
+        first=2.0, last=100.0, start=0.0, stop=0.9, interpolation="exponential"
     )
     assert read("{ kind = 'prior' }", ALPHA) == FromPrior()
     assert read("{ kind = 'tracked' }", ALPHA) == Tracked(every=1)
@@ -176,7 +178,7 @@ def test_what_is_written_reads_back(schedule):
 def test_schedules_print_what_they_are():
     assert repr(ALL[0]) == "Constant(kind='constant', value=0.25)"
     assert repr(ALL[1]) == "Steps(kind='steps', value=1.0, factors=((3.0, 0.1),))"
-    assert repr(ALL[2]) == "Ramp(kind='ramp', first=0.0, last=2.0, start=0.0, stop=0.5, growth='linear')"
+    assert repr(ALL[2]) == "Ramp(kind='ramp', first=0.0, last=2.0, start=0.0, stop=0.5, interpolation='linear')"
     assert repr(ALL[3]) == "Tracked(kind='tracked', every=3, rise=0.0)"
     assert repr(ALL[4]) == "FromPrior(kind='prior')"
 
@@ -200,9 +202,9 @@ def test_schedules_cannot_be_changed():
     ("line", "says"),
     [
         ("{ kind = 'ramp', first = 1, last = 2, start = 0.6, stop = 0.4 }", "stop must not be before start"),
-        ("{ kind = 'ramp', first = 0, last = 2, growth = 'exponential' }", "first and last must be above 0"),
-        ("{ kind = 'ramp', first = 2, last = 0, growth = 'exponential' }", "first and last must be above 0"),
-        ("{ kind = 'ramp', first = 2, last = 1, growth = 'cubic' }", "'linear' or 'exponential'"),
+        ("{ kind = 'ramp', first = 0, last = 2, interpolation = 'exponential' }", "first and last must be above 0"),
+        ("{ kind = 'ramp', first = 2, last = 0, interpolation = 'exponential' }", "first and last must be above 0"),
+        ("{ kind = 'ramp', first = 2, last = 1, interpolation = 'cubic' }", "'linear' or 'exponential'"),
         ("{ kind = 'ramp', first = 2, last = 1, stop = 1.1 }", "less than or equal to 1"),
         ("{ kind = 'ramp', first = 2, last = 1, start = -0.1 }", "greater than or equal to 0"),
         ("{ kind = 'ramp', first = 2 }", "last"),

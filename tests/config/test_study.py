@@ -103,7 +103,7 @@ FLAG_VALUES = {
     "data_dir": Path("some/where"),
     "image_size": 48,
     "train_limit": 100,
-    "normalise": False,
+    "normalize": False,
     "data_columns": "picture,kind",
     "augment": "crop-flip",
     "skip_unreadable": True,
@@ -117,7 +117,7 @@ FLAG_VALUES = {
     "time_budget": "2m",
     "refits": 4,
     "strength": 30.0,
-    "split": 1.5,
+    "allocation": 1.5,
     "groups": "stage",
     "keep": 0.5,
     "latency_table": Path("other/device.json"),
@@ -276,7 +276,7 @@ def test_faults_of_file_and_flags_come_together(study):
         ),
         ("search.space.spread = [-1, 2]", "search.space.spread", r"must be above 0(\.0)?, got -1"),
         ("search.space.spread = [1, 4]", "search.space.spread", r"must be at most 3(\.0)?, got 4"),
-        ("search.space.pull_start = [0, 1]", "search.space.pull_start", r"must be below 1(\.0)?, got 1"),
+        ("search.space.strength_start = [0, 1]", "search.space.strength_start", r"must be below 1(\.0)?, got 1"),
         ("search.space.strength = [1, inf]", "search.space.strength", r"must be a finite number, got inf"),
         ("train.learning_rate_steps = [[1, 0]]", "train.learning_rate_steps", r"must be above 0(\.0)?, got 0"),
         ("search.keep = 0", "search.keep", r"must be above 0(\.0)?, got 0"),
@@ -284,9 +284,13 @@ def test_faults_of_file_and_flags_come_together(study):
         ("search.rungs = 0.5", "search.rungs", r"must be a list, got 0\.5"),
         ("search.rungs = [0.5, 2]", "search.rungs", r"must be at most 1(\.0)?, got 2"),
         ("search.sampler = 'grid'", "search.sampler", r"must be 'tpe', 'gp' or 'random', got 'grid'"),
-        ("search.space.growth = 'cubic'", "search.space.growth", r"must be 'linear', .* or 'step', got 'cubic'"),
+        (
+            "search.space.strength_schedule = 'cubic'",
+            "search.space.strength_schedule",
+            r"must be 'linear', .* or 'step', got 'cubic'",
+        ),
         ("search.space.rise = [0, 1]", "search.space.rise", r"must be below 1(\.0)?, got 1"),
-        ("search.space.own = -1", "search.space.own", r"must be at least 0(\.0)?, got -1"),
+        ("search.space.group_range = -1", "search.space.group_range", r"must be at least 0(\.0)?, got -1"),
         ("search.alpha = { kind = 'tracked', rise = 2 }", "search.alpha.rise", r"must be at most 1(\.0)?, got 2"),
     ],
 )
@@ -390,14 +394,14 @@ def test_a_budget_is_a_positive_number(budget, value):
     assert str(fault.value).startswith(f"--{budget.replace('_', '-')} must be")
 
 
-def test_a_budget_may_stand_alone_or_beside_a_sparsity_or_an_accuracy():
+def test_a_budget_may_stand_alone_or_next_to_a_sparsity_or_an_accuracy():
     assert resolve(None, {"max_kb": 64.0}).goal.target_sparsity is None
     both = resolve(None, {"max_kb": 64.0, "target_sparsity": 0.9}).goal
     assert (both.budgets, both.target_sparsity) == ({"max_kb": 64.0}, 0.9)
     assert resolve(None, {"max_latency_ms": 0.4, "min_accuracy": 0.9}).goal.budgets == {"max_latency_ms": 0.4}
 
 
-def test_a_budget_on_the_command_line_stands_beside_the_files_goal_but_not_beside_the_front(study):
+def test_a_budget_on_the_command_line_stands_next_to_the_files_goal_but_not_next_to_the_front(study):
     assert resolve(study("goal.target_sparsity = 0.8"), {"max_kb": 9.0}).goal.target_sparsity == 0.8
     assert not resolve(study("goal.front = true"), {"max_kb": 9.0}).goal.front
 
@@ -572,19 +576,19 @@ def test_base_name_is_one_plain_folder_whatever_the_data(data):
     ("line", "growths"), [("'step'", ("step",)), ("['linear', 'exponential']", ("linear", "exponential"))]
 )
 def test_growths_are_one_or_several(study, line, growths):
-    assert resolve(study(f"search.space.growth = {line}"), {}).search.space.growth == growths
+    assert resolve(study(f"search.space.strength_schedule = {line}"), {}).search.space.strength_schedule == growths
 
 
 def test_no_growth_at_all_is_rejected(study):
-    path = study("search.space.growth = []")
+    path = study("search.space.strength_schedule = []")
     (sentence,) = errors_of(path)
-    assert sentence.startswith(f"{path}: search.space.growth ")
+    assert sentence.startswith(f"{path}: search.space.strength_schedule ")
 
 
 def test_default_ranges_are_in_order():
     for field in SpaceSpec.model_fields:
         ends = getattr(SpaceSpec(), field)
-        assert field == "growth" or not isinstance(ends, tuple) or ends[0] <= ends[1]
+        assert field == "strength_schedule" or not isinstance(ends, tuple) or ends[0] <= ends[1]
 
 
 def test_sharpness_must_begin_to_rise_before_it_is_at_its_end():

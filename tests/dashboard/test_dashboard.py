@@ -18,9 +18,9 @@ from sca_search.dashboard.front import MEASURES, fronts, outline
 from sca_search.dashboard.page import embedded
 from sca_search.dashboard.read import DETAILED, RunFiles, detailed_trials, read_run
 from sca_search.dashboard.text import growth_headline, lead, state_of, status, tiles
-from sca_search.dashboard.trial import MAX_EPOCHS, course, distribution, layer_rows, thinned
+from sca_search.dashboard.trial import MAX_EPOCHS, distribution, epoch_columns, layer_rows, subsampled
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.log import Now
+from sca_search.runs.log import CurrentTraining
 from sca_search.runs.trials import searched_parameters, trial_frame
 from sca_search.study.events import StudyStarted, TrialEnded
 from tests.support.make_run_folder import RUN_FOLDER
@@ -157,7 +157,7 @@ def test_paper_figures_are_those_of_the_same_network() -> None:
 
 def test_layer_rows_hold_zeros_plan_and_bytes() -> None:
     record = {
-        "candidate": {"sparsity": 0.5, "split": {"conv2": 0.25}},
+        "candidate": {"sparsity": 0.5, "allocation": {"conv2": 0.25}},
         "layers": {"conv2": {"zeros": 30, "weights": 120, "ternary_bytes": 9}, "fc1": {"zeros": 6, "weights": 8}},
     }
     assert layer_rows(record) == [
@@ -172,13 +172,13 @@ def test_course_numbers_frozen_epochs_after_the_ternary_ones() -> None:
         {"phase": "ternary", "epoch": 2.0},
         {"phase": "frozen", "epoch": 1.0},
     ]
-    assert course(history)["epoch"] == [1, 2, 3]
-    assert course([])["epoch"] == []
+    assert epoch_columns(history)["epoch"] == [1, 2, 3]
+    assert epoch_columns([])["epoch"] == []
 
 
 def test_long_histories_are_thinned_to_their_ends() -> None:
     history = [{"epoch": number} for number in range(1000)]
-    kept = thinned(history)
+    kept = subsampled(history)
     assert len(kept) == MAX_EPOCHS
     assert (kept[0]["epoch"], kept[-1]["epoch"]) == (0, 999)
 
@@ -208,8 +208,8 @@ CLOSED = {"spread": 0.6, "sparsity": [0.0, 0.5, 0.99], "alpha": {"fc1": [0.0, 0.
 
 def ended(planned: float, achieved: float, **split: float) -> dict[str, object]:
     return {
-        "candidate": {"sparsity": planned, "split": split},
-        "reached": {"fc1": achieved},
+        "candidate": {"sparsity": planned, "allocation": split},
+        "achieved": {"fc1": achieved},
         "alphas": {"fc1": 0.35},
         "layers": {"fc1": {}},
     }
@@ -271,8 +271,8 @@ def test_growth_far_below_dense_is_taken_from_the_corner() -> None:
 
 def test_searched_parameters_have_a_prefix() -> None:
     others = {"rung.5": 0.1, "predicted_latency_ms": 0.1, "worker": 1, "ternary_bytes": 9}
-    frame = trial_frame([row(0, 0.5, 0.9, **others, **{"param.spread": 0.5, "param.growth": "step"})])
-    assert searched_parameters(frame) == ["param.growth", "param.spread"]
+    frame = trial_frame([row(0, 0.5, 0.9, **others, **{"param.spread": 0.5, "param.strength_schedule": "step"})])
+    assert searched_parameters(frame) == ["param.spread", "param.strength_schedule"]
 
 
 THREE = ["param.one", "param.two", "param.three"]
@@ -303,13 +303,15 @@ def test_few_or_equal_trials_have_no_importance() -> None:
 
 def test_parallel_lines_cross_the_most_important_values_first() -> None:
     rows = [
-        row(0, 0.5, 0.9, **{"param.spread": 0.3, "param.growth": "step", "param.fixed": 1.0}),
-        row(1, 0.6, 0.8, **{"param.spread": 0.6, "param.growth": "linear", "param.fixed": 1.0}),
+        row(0, 0.5, 0.9, **{"param.spread": 0.3, "param.strength_schedule": "step", "param.fixed": 1.0}),
+        row(1, 0.6, 0.8, **{"param.spread": 0.6, "param.strength_schedule": "linear", "param.fixed": 1.0}),
     ]
-    found = parallel(rows, ["param.fixed", "param.growth", "param.spread"], [("spread", 0.7), ("growth", 0.3)])
+    found = parallel(
+        rows, ["param.fixed", "param.strength_schedule", "param.spread"], [("spread", 0.7), ("strength_schedule", 0.3)]
+    )
     assert found["axes"] == [
         {"name": "spread", "kind": "log", "low": 0.3, "high": 0.6},
-        {"name": "growth", "kind": "names", "names": ["linear", "step"]},
+        {"name": "strength_schedule", "kind": "names", "names": ["linear", "step"]},
         {"name": "sparsity", "kind": "even", "low": 0.5, "high": 0.6},
         {"name": "metric", "kind": "even", "low": 0.8, "high": 0.9},
     ]
@@ -348,7 +350,7 @@ def test_lead_says_the_result() -> None:
 
 
 def test_status_tells_running_finished_stopped_and_failed_apart() -> None:
-    now = Now("trial 3", 2, 20, 0.0, 1.0)
+    now = CurrentTraining("trial 3", 2, 20, 0.0, 1.0)
     running = files_of(ROWS, now=now)
     assert status(state_of(running), running.now) == {
         "kind": "running",

@@ -13,7 +13,7 @@ from PIL import Image
 from sca_search.config.study import DataSpec
 from sca_search.data import DataSet, LazySplit, Split, TeacherSplit, from_objects, load_data, load_study_data
 from sca_search.data.augment import CropFlipSplit, Draws, crop_flip, draw, padding_of
-from sca_search.data.image_reader import ImageReader, centre_box, random_box
+from sca_search.data.image_reader import ImageReader, center_box, random_box
 from sca_search.errors import DataError
 
 
@@ -181,7 +181,7 @@ def test_the_border_is_what_black_becomes() -> None:
     assert data.training.fill.tolist() == pytest.approx([black])
     # The digits have a black margin nearly everywhere: a border of black is what their first column already is.
     assert float(load_data("digits", seed=0).train.images.min()) == pytest.approx(black)
-    raw = load_study_data(DataSpec(augment="crop-flip", normalise=False), 0)
+    raw = load_study_data(DataSpec(augment="crop-flip", normalize=False), 0)
     assert isinstance(raw.training, CropFlipSplit)
     assert raw.training.fill.tolist() == [0.0]
 
@@ -250,13 +250,13 @@ def test_of_a_long_image_the_middle_is_taken(size: tuple[int, int], box: tuple[f
     assert random_box(size, np.random.default_rng(0)) == pytest.approx(box)
 
 
-def test_the_centre_is_224_of_256_pixels_of_the_shorter_side() -> None:
+def test_the_center_is_224_of_256_pixels_of_the_shorter_side() -> None:
     # 512 x 256 resized by the shorter side stays as it is; 224 in the middle begin at 144 and 16.
-    assert centre_box((512, 256), 224 / 256) == (144, 16, 368, 240)
-    assert centre_box((12, 4), 1.0) == (4, 0, 8, 4)
+    assert center_box((512, 256), 224 / 256) == (144, 16, 368, 240)
+    assert center_box((12, 4), 1.0) == (4, 0, 8, 4)
 
 
-def test_the_centre_read_agrees_with_resizing_and_cutting(tmp_path: Path) -> None:
+def test_the_center_read_agrees_with_resizing_and_cutting(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 96 * 64).reshape(64, 96).astype(np.uint8)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
     got = ImageReader(28, 1, 224 / 256)(tmp_path / "ramp.png")

@@ -150,7 +150,7 @@ def test_split_of_arrays_scales_bytes_and_puts_channels_first() -> None:
     np.testing.assert_allclose(split.images.numpy(), images[[6, 2]].transpose(0, 3, 1, 2) / 255, rtol=1e-6)
 
 
-def test_fit_size_halves_the_shorter_side_and_cuts_the_centre() -> None:
+def test_fit_size_halves_the_shorter_side_and_cuts_the_center() -> None:
     # 2 x 8 to 1 x 1: columns 0..7 become 4 means of 2 x 2 blocks, of which the middle two are candidates.
     wide = torch.tensor([[0.0, 0, 1, 1, 2, 2, 3, 3]]).repeat(2, 1).view(1, 1, 2, 8)
     assert fit_size(wide, 2).tolist() == [[[[1, 2], [1, 2]]]]
@@ -189,7 +189,7 @@ def test_digits_divide_all_images_between_three_splits() -> None:
     assert (data.num_classes, data.input_shape, data.classes[9]) == (10, (1, 8, 8), "9")
 
 
-def test_digits_are_normalised_by_the_training_split() -> None:
+def test_digits_are_normalized_by_the_training_split() -> None:
     data = load_data("digits", seed=1)
     pixels = load_digits().images[rows_in(data.train, data)] / 16
     assert data.input.mean == pytest.approx((pixels.mean(),))
@@ -322,7 +322,7 @@ def test_another_data_set_under_the_name_of_cifar10_is_rejected(
     images, labels = np.zeros((60, *shape), np.uint8), np.arange(60) % classes
     images += np.arange(60, dtype=np.uint8).reshape(-1, *(1 for _ in shape))
     np.savez(tmp_path / "cifar10.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    with pytest.raises(DataError, match=r"cifar10.npz: cifar10 must have colour images of 32×32 pixels in 10 classes"):
+    with pytest.raises(DataError, match=r"cifar10.npz: cifar10 must have color images of 32×32 pixels in 10 classes"):
         load_data("cifar10", data_dir=tmp_path, seed=0)
 
 

@@ -47,7 +47,7 @@ def test_npz_gives_its_three_splits_in_order(tmp_path: Path) -> None:
         assert split.labels.dtype == torch.int64
 
 
-def test_npz_accepts_float_colours_and_columns_of_labels(tmp_path: Path) -> None:
+def test_npz_accepts_float_colors_and_columns_of_labels(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     changes = {f"{part}_images": generator.normal(5, 2, (n, 6, 6, 2)) for part, n in (("train", 30), ("test", 12))}
     labels = {"train_labels": (np.arange(30) % 3).astype(np.uint8)[:, None], "val_images": None, "val_labels": None}
@@ -137,7 +137,7 @@ def test_npz_inputs_are_taken_channels_first_whatever_their_rank(tmp_path: Path,
     arrays = {f"{part}_inputs": random.normal(size=(20, *shape)) for part in ("train", "val", "test")}
     arrays |= {f"{part}_targets": random.normal(size=20) for part in ("train", "val", "test")}
     np.savez(tmp_path / "set.npz", **arrays, output_names=np.array(["age"]))
-    data = load_data(f"npz:{tmp_path / 'set.npz'}", seed=0, normalise=False)
+    data = load_data(f"npz:{tmp_path / 'set.npz'}", seed=0, normalize=False)
     assert (data.kind, data.classes, data.input_shape) == ("regression", ("age",), shape)
     assert data.train.images.numpy() == pytest.approx(arrays["train_inputs"], rel=1e-6)
     assert data.read_test().labels.numpy() == pytest.approx(arrays["test_targets"][:, None], rel=1e-6)
@@ -236,8 +236,8 @@ def test_npz_with_a_changed_byte_is_rejected(tmp_path: Path) -> None:
 
 def draw(path: Path, value: int, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    colour = value if mode in {"L", "1", "I;16"} else (value, 0, 255)
-    Image.new(mode, size, colour).save(path)
+    color = value if mode in {"L", "1", "I;16"} else (value, 0, 255)
+    Image.new(mode, size, color).save(path)
 
 
 def draw_classes(folder: Path, counts: dict[str, int], mode: str = "RGB") -> str:
@@ -275,7 +275,7 @@ def test_folder_of_three_splits_uses_them(tmp_path: Path) -> None:
     assert data.input_shape == (1, 64, 64)
     assert (len(data.train), len(data.val), len(data.read_test())) == (12, 4, 6)
     assert data.train.labels.tolist() == [0] * 6 + [1] * 6
-    # Grey values 0..5 in each class: mean 2.5 / 255.
+    # Gray values 0..5 in each class: mean 2.5 / 255.
     assert data.input.mean == pytest.approx((2.5 / 255,))
     assert data.input.std == pytest.approx((np.std(np.arange(6)) / 255,))
 
@@ -293,7 +293,7 @@ def test_folder_with_a_class_called_train_is_no_split(tmp_path: Path) -> None:
     assert data.classes == ("car", "train")
 
 
-def test_folder_images_are_cut_to_the_centre(tmp_path: Path) -> None:
+def test_folder_images_are_cut_to_the_center(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for number in range(5):
             wide = np.zeros((4, 12), np.uint8)
@@ -330,7 +330,7 @@ def test_folder_missing_or_empty_is_rejected(tmp_path: Path) -> None:
 
 def test_folder_with_odd_splits_is_rejected(tmp_path: Path) -> None:
     draw_classes(tmp_path / "train", {"cat": 3, "dog": 3})
-    with pytest.raises(DataError, match="a folder with train must have test beside it"):
+    with pytest.raises(DataError, match="a folder with train must have test next to it"):
         load_data(f"folder:{tmp_path}", seed=0)
     (tmp_path / "test").mkdir()
     with pytest.raises(DataError, match="test: must have a folder for each class of training, there is none"):

@@ -29,13 +29,13 @@ def saved(folder: Path, content: dict[str, Any], features: Any = None) -> str:
     return f"hf-disk:{folder}"
 
 
-LABELLED = {"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])}
+LABELED = {"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])}
 
 
 def test_images_with_class_labels_are_found_by_their_types(tmp_path: Path) -> None:
-    features = datasets.Features(LABELLED | {"note": datasets.Value("string")})
+    features = datasets.Features(LABELED | {"note": datasets.Value("string")})
     content = {"img": images(20), "kind": [0, 1] * 10, "note": ["x"] * 20}
-    data = load_data(saved(tmp_path / "set", content, features), seed=0, normalise=False)
+    data = load_data(saved(tmp_path / "set", content, features), seed=0, normalize=False)
     assert (data.kind, data.classes, data.input_shape) == ("classes", ("cat", "dog"), (3, 6, 4))
     every = [part for split in (data.train, data.val, data.read_test()) for part in _first_values(split)]
     assert sorted(every) == pytest.approx([number * 10 / 255 for number in range(20)])
@@ -47,7 +47,7 @@ def _first_values(split: Any) -> list[float]:
 
 
 def test_splits_are_taken_by_their_usual_names_and_images_resized(tmp_path: Path) -> None:
-    features = datasets.Features(LABELLED)
+    features = datasets.Features(LABELED)
 
     def part(count: int) -> Any:
         return datasets.Dataset.from_dict({"img": images(count), "kind": [0, 1] * (count // 2)}, features=features)

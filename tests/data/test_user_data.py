@@ -1,4 +1,4 @@
-"""Data sets from a user's objects and functions: what is read, carved, normalised, and what is refused."""
+"""Data sets from a user's objects and functions: what is read, carved, normalized, and what is refused."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Listed(Dataset[tuple[object, object]]):
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 7), (3, 5, 4), (1, 3, 4, 2)])
-def test_inputs_of_any_rank_are_normalised_by_channel(shape: tuple[int, ...]) -> None:
+def test_inputs_of_any_rank_are_normalized_by_channel(shape: tuple[int, ...]) -> None:
     train, val, test = pairs(40, shape), pairs(9, shape, seed=1), pairs(12, shape, seed=2)
     data = from_objects("mine", (train, val, test), seed=0)
     given = train.tensors[0].double().numpy()
@@ -52,17 +52,17 @@ def test_inputs_of_any_rank_are_normalised_by_channel(shape: tuple[int, ...]) ->
     assert data.notes == ()
 
 
-def test_without_normalise_inputs_and_targets_stay_as_they_are() -> None:
+def test_without_normalize_inputs_and_targets_stay_as_they_are() -> None:
     inputs, targets = torch.randn(20, 3) * 7 + 1, torch.randn(20) * 100
     every = TensorDataset(inputs, targets)
-    data = from_objects("mine", (every, every, every), seed=0, normalise=False)
+    data = from_objects("mine", (every, every, every), seed=0, normalize=False)
     assert isinstance(data.train, Split)
     assert torch.equal(data.train.images, inputs)
     assert torch.equal(data.train.labels, targets[:, None])
-    assert (data.input.mean, data.input.std, data.input.is_standardised) == ((0.0,) * 3, (1.0,) * 3, False)
+    assert (data.input.mean, data.input.std, data.input.is_standardized) == ((0.0,) * 3, (1.0,) * 3, False)
 
 
-def test_numbers_are_standardised_by_training_and_put_back_into_units() -> None:
+def test_numbers_are_standardized_by_training_and_put_back_into_units() -> None:
     targets = torch.tensor([[100.0, 1.0], [300.0, 3.0], [200.0, 2.0], [400.0, 2.0]])
     every = TensorDataset(torch.randn(4, 3), targets)
     data = from_objects("mine", (every, every, every), seed=0)
@@ -110,13 +110,13 @@ def test_limit_keeps_so_many_of_training() -> None:
 
 
 def test_images_of_pillow_and_bytes_are_scaled_to_one() -> None:
-    grey = [(Image.fromarray(np.full((4, 6), value, np.uint8)), value % 2) for value in (0, 51, 102, 255)]
-    data = from_objects("mine", (Listed(grey), Listed(grey), Listed(grey)), seed=0, normalise=False)
+    gray = [(Image.fromarray(np.full((4, 6), value, np.uint8)), value % 2) for value in (0, 51, 102, 255)]
+    data = from_objects("mine", (Listed(gray), Listed(gray), Listed(gray)), seed=0, normalize=False)
     assert data.input_shape == (1, 4, 6)
     assert isinstance(data.train, Split)
     assert data.train.images[:, 0, 0, 0].tolist() == pytest.approx([0.0, 0.2, 0.4, 1.0])
-    colour = [(Image.fromarray(np.full((4, 6, 3), value, np.uint8)), value % 2) for value in (0, 51, 102, 255)]
-    assert from_objects("mine", (Listed(colour),) * 3, seed=0).input_shape == (3, 4, 6)
+    color = [(Image.fromarray(np.full((4, 6, 3), value, np.uint8)), value % 2) for value in (0, 51, 102, 255)]
+    assert from_objects("mine", (Listed(color),) * 3, seed=0).input_shape == (3, 4, 6)
 
 
 def test_what_does_not_fit_into_memory_is_read_when_it_is_due() -> None:
@@ -153,7 +153,7 @@ def test_training_that_augments_is_read_anew_each_epoch() -> None:
     assert torch.allclose(first, second, atol=0.1)
 
 
-def test_readers_beside_the_training_do_not_repeat_their_noise() -> None:
+def test_readers_next_to_the_training_do_not_repeat_their_noise() -> None:
     data = from_objects("mine", (Noisy(), pairs(6, (2, 3), 2), pairs(6, (2, 3), 2)), seed=0)
     assert isinstance(data.train, LazySplit)
     split = LazySplit(**{**vars(data.train), "workers": 1})
@@ -186,8 +186,8 @@ class Module(lightning.LightningDataModule):
         return DataLoader(self.parts[1], batch_size=4)
 
 
-def test_a_data_module_gives_the_data_sets_behind_its_loaders() -> None:
-    data = from_objects("mine", Module(), seed=0, normalise=False)
+def test_a_data_module_gives_the_data_sets_of_its_loaders() -> None:
+    data = from_objects("mine", Module(), seed=0, normalize=False)
     assert (len(data.train), len(data.val), len(data.read_test())) == (40, 10, 10)
     assert isinstance(data.val, Split)
     assert torch.equal(data.val.images, pairs(10, seed=1).tensors[0])
@@ -213,7 +213,7 @@ class Streams(Module):
 
 
 def test_loaders_without_plain_items_are_read_through() -> None:
-    data = from_objects("mine", Streams(), seed=0, normalise=False)
+    data = from_objects("mine", Streams(), seed=0, normalize=False)
     assert isinstance(data.train, Split)
     assert isinstance(data.val, Split)
     assert torch.equal(data.train.images, pairs(12).tensors[0])

@@ -96,7 +96,7 @@ def test_server_listens_on_this_machine_only(server: str) -> None:
             socket.create_connection((own, port), timeout=2)
 
 
-def test_document_is_beside_the_page(server: str) -> None:
+def test_document_is_next_to_the_page(server: str) -> None:
     status, body = ask(server, "/data.json")
     content = json.loads(body)
     assert status == 200
@@ -340,7 +340,7 @@ def test_half_a_character_is_served_as_json_spells_it(kept: Path) -> None:
     (kept / "about.json").write_text(json.dumps(about))
     with served(kept) as address:
         assert ask(address, "/")[0] == 200
-        facts = dict(json.loads(ask(address, "/data.json")[1])["studies"][0]["setup"]["facts"])
+        facts = dict(json.loads(ask(address, "/data.json")[1])["studies"][0]["setup"]["overview"])
         assert facts["Proces\ud800sor"] == "a\udfffb"
 
 

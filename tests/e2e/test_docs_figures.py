@@ -26,7 +26,7 @@ def test_ticks_are_round_and_enclose_all_values() -> None:
     assert ticks(0.0, 1.62) == [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75]
 
 
-def test_svg_is_well_formed_and_labelled() -> None:
+def test_svg_is_well_formed_and_labeled() -> None:
     figures = figures_module()
     chart = figures.Chart("A < B", "x", "y", (figures.Curve("one & two", [(0.0, 0.0), (1.0, 2.0)], marked=True),))
     texts = [element.text for element in ElementTree.fromstring(figures.svg(chart)).iter() if element.text]

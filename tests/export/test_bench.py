@@ -20,7 +20,7 @@ from sca_search.export.folder import ExportOptions, export_network
 from sca_search.export.graph.network import Network
 from sca_search.export.graph.records import INPUT, Activation, Convolution, Graph, Linear, Reshape
 from sca_search.export.graph.reference import evaluate
-from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, Measured, adds_of, bench_folder
+from sca_search.export.latency.bench import FLOAT, INT8, OURS, TORCH, Bench, Engine, EngineTiming, adds_of, bench_folder
 from sca_search.export.latency.onnx_engines import float_engine, int8_engine
 from sca_search.export.latency.timing import Timing, python_sampler, stopwatch, time_interleaved
 from tests.support.command import Outcome
@@ -93,8 +93,8 @@ def test_slow_calibration_makes_a_sample_noisy(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ratio_and_adds_per_cycle_follow_from_medians() -> None:
-    def measured(name: str, seconds: float) -> Measured:
-        return Measured(Engine(name, lambda _: 0.0, 5), timing_of([seconds] * 9))
+    def measured(name: str, seconds: float) -> EngineTiming:
+        return EngineTiming(Engine(name, lambda _: 0.0, 5), timing_of([seconds] * 9))
 
     ours, rival = measured(OURS, 2e-6), measured(FLOAT, 9e-6)
     bench = Bench((ours, rival), clock_hz=1e9, adds=5_000, left_out=(), built_by="")
@@ -127,7 +127,7 @@ def test_onnxruntime_answers_as_the_model_does() -> None:
     assert np.abs(exact - expected[0]).max() <= 1e-5 * np.abs(expected).max()
     rounded = int8_engine(graph, images[0], images)
     apart = np.abs(rounded.run() - expected[0]).max() / np.abs(expected).max()
-    assert 1e-5 < apart < 0.1  # seven bits a weight, eight an activation
+    assert 1e-5 < apart < 0.1  # seven bits per weight, eight an activation
     assert rounded.file_bytes > 0
 
 

@@ -30,8 +30,8 @@ from sca_search.export.graph.reference import evaluate
 from tests.support.random_records import Builder, every_operation, random_images, worst_difference
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-# The last of several counts. Of many random shapes: half of the time, and the tests of given ones optimise.
-NOT_OPTIMISED = ["-O0"]
+# The last of several counts. Of many random shapes: half of the time, and the tests of given ones optimize.
+NOT_OPTIMIZED = ["-O0"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 X86 = platform.machine() == "x86_64"
 # How many floats a vector has, and what asks for it; longer ones only where the machine can run them.
@@ -117,7 +117,7 @@ def test_every_operation_agrees_on_many_shapes(
     shape: tuple[int, int, int], seed: int, kinds: tuple[str, str, bool], flags: list[str]
 ) -> None:
     graph, names = every_operation(shape, seed)
-    check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMISED)
+    check_kernels(graph, names, COptions(kernels_of(graph, *kinds[:2]), kinds[2]), flags + NOT_OPTIMIZED)
 
 
 @pytest.mark.needs("gcc")
@@ -238,7 +238,7 @@ def test_lists_worked_out_by_hand() -> None:
 
 
 def test_combined_lists_worked_out_by_hand() -> None:
-    # Three columns combined, 13 vectors a row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
+    # Three columns combined, 13 vectors per row. Row 0 is (+1, 0, 0), v = 1, plane 0; row 1 is (+1, -1, +1),
     # v = 1 - 3 + 9 = 7, plane 6, 13 * 8 floats further down: 104 + 48; row 2 is (-1, 0, -1), v = -10, plane 9.
     weight = np.array([[[[1, 0, 0], [1, -1, 1], [-1, 0, -1]]]], np.int8)
     tiles = Tiles(one_layer(weight, 8), weight, combined=3, input_shape=(1, 8, 8))
@@ -458,7 +458,7 @@ def test_maps_in_place_agree_at_every_vector_length(lanes: list[str]) -> None:
 )
 def test_maps_in_place_agree_on_many_shapes(shape: tuple[int, int, int], seed: int, flags: list[str]) -> None:
     graph, names = between_layers(shape, seed)
-    check_kernels(graph, names, COptions(in_place(graph)), flags + NOT_OPTIMISED)
+    check_kernels(graph, names, COptions(in_place(graph)), flags + NOT_OPTIMIZED)
 
 
 def test_lists_in_place_worked_out_by_hand() -> None:

@@ -31,9 +31,9 @@ STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
-def make(folder: Path, *targets: str, cc: str = "gcc", optimise: str = "-O1", flags: str = SANITIZERS) -> str:
+def make(folder: Path, *targets: str, cc: str = "gcc", optimize: str = "-O1", flags: str = SANITIZERS) -> str:
     """Runs make with all warnings as errors; what it printed."""
-    settings = (f"CC={cc}", f"CFLAGS={optimise} {flags}", f"LDFLAGS={flags}", f"WARNINGS={STRICT}")
+    settings = (f"CC={cc}", f"CFLAGS={optimize} {flags}", f"LDFLAGS={flags}", f"WARNINGS={STRICT}")
     done = subprocess.run(["make", "-B", *targets, *settings], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -86,28 +86,28 @@ def test_every_operation_agrees_with_the_reference(shape: tuple[int, int, int], 
 @settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_every_operation_agrees_with_the_reference_on_many_shapes(shape: tuple[int, int, int], seed: int) -> None:
-    check_every_operation(shape, seed, optimise="-O0")  # half of the time; the others here optimise
+    check_every_operation(shape, seed, optimize="-O0")  # half of the time; the others here optimize
 
 
 @pytest.mark.needs("clang", "make")
-def test_every_operation_agrees_when_clang_optimises() -> None:
-    check_every_operation((3, 7, 5), 11, cc="clang", optimise="-O3", flags="")
+def test_every_operation_agrees_when_clang_optimizes() -> None:
+    check_every_operation((3, 7, 5), 11, cc="clang", optimize="-O3", flags="")
 
 
 @pytest.mark.needs("gcc", "make")
-def test_every_operation_agrees_when_gcc_optimises() -> None:
-    check_every_operation((6, 8, 7), 12, optimise="-O3", flags="")
+def test_every_operation_agrees_when_gcc_optimizes() -> None:
+    check_every_operation((6, 8, 7), 12, optimize="-O3", flags="")
 
 
 @pytest.mark.needs("gcc", "make")
-@pytest.mark.parametrize("optimise", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
-def test_no_level_of_optimisation_finds_anything_to_warn_of(tmp_path: Path, optimise: str) -> None:
+@pytest.mark.parametrize("optimize", ["-O0", "-O2", "-Os"])  # -O1 and -O3 are compiled throughout this file
+def test_no_level_of_optimization_finds_anything_to_warn_of(tmp_path: Path, optimize: str) -> None:
     # One small full layer at the end, whose sizes gcc knows: that is where it once saw a loop without an end.
     builder = Builder((2, 8, 8), np.random.default_rng(5))
     hidden = builder.linear(builder.convolution(r.INPUT, 4, (3, 3), "trits"), 64, "trits")
     graph = builder.graph([builder.linear(hidden, 10, "floats"), builder.linear(hidden, 10, "trits")])
     written(tmp_path, graph)
-    make(tmp_path, "model", optimise=optimise, flags="")
+    make(tmp_path, "model", optimize=optimize, flags="")
 
 
 @pytest.mark.needs("gcc", "make")
@@ -130,7 +130,7 @@ def test_odd_maps_and_channels_agree_with_the_reference(tmp_path: Path) -> None:
 
 @pytest.mark.needs("gcc", "make")
 def test_wide_layers_agree_where_weights_fill_many_pieces(tmp_path: Path) -> None:
-    # 40,000 floats and 17,000 trits an output are more than one literal holds.
+    # 40,000 floats and 17,000 trits per output are more than one literal holds.
     builder = Builder((10, 41, 41), np.random.default_rng(1))
     names = [
         builder.linear(r.INPUT, 3, "floats"),
@@ -442,7 +442,7 @@ def test_every_kernel_is_plain_ascii_without_heap() -> None:
 def test_torchvision_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
     graph, images, logits = ternary_torchvision(name)
     write_c(tmp_path, graph, r.TestVectors(images, logits))
-    make(tmp_path, "model", optimise="-O3", flags="")
+    make(tmp_path, "model", optimize="-O3", flags="")
     answers = run(tmp_path, images)
     assert np.abs(answers - logits).max() <= 1e-5 * np.abs(logits).max()
     assert (answers.argmax(1) == logits.argmax(1)).all()

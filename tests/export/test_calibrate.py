@@ -26,7 +26,7 @@ from sca_search.export.c.source import stamped_steps, write_c
 from sca_search.export.graph.records import INPUT, Activation, Graph, TestVectors
 from sca_search.export.latency import calibrate
 from sca_search.export.latency.calibrate import (
-    How,
+    CalibrationOptions,
     cached_file,
     calibration_graph,
     calibration_of,
@@ -52,7 +52,7 @@ from tests.support.command import Outcome
 from tests.support.random_records import Builder, random_images
 
 Run = Callable[..., Outcome]
-QUICK = How(seconds=0.05, sparsities=(0.0, 0.9))
+QUICK = CalibrationOptions(seconds=0.05, sparsities=(0.0, 0.9))
 needs_zig = pytest.mark.skipif(zig_compiler() is None, reason="ziglang is not installed")
 needs_qemu = pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="qemu-aarch64 is not installed")
 
@@ -123,7 +123,7 @@ def test_other_machines_and_compilers_have_files_of_their_own(monkeypatch: pytes
     graph, compiler = small_graph(), require_compiler()
     files = {
         cached_file(graph, compiler, QUICK),
-        cached_file(graph, compiler, How()),
+        cached_file(graph, compiler, CalibrationOptions()),
         cached_file(graph, replace(compiler, command=(*compiler.command, "-m64")), QUICK),
         cached_file(replace(graph, records=graph.records[1:]), compiler, QUICK),
     }

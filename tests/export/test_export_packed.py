@@ -259,7 +259,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "weights below zero": (record("weight_shape", [3, -2, -3, 3]), "sizes above 0"),
     "unknown record": (record("type", "attention"), "any of the expected tags: 'convolution', 'linear'"),
     "record of a list": (record("type", ["conv2d"]), "any of the expected tags: 'convolution', 'linear'"),
-    "unknown field": (record("colour", 1), "records.0.convolution.colour: Extra inputs are not permitted"),
+    "unknown field": (record("color", 1), "records.0.convolution.color: Extra inputs are not permitted"),
     "missing field": (
         lambda _, model: model["records"][0].pop("inputs"),
         "records.0.convolution.inputs: Field required",

@@ -21,7 +21,7 @@ SPEC = InputSpec((1, 2, 3), ("a", "ä", "0"), (0.5,), (0.25,))
 
 
 def network():
-    """A baked network: two ternary layers, a normalisation, a float layer."""
+    """A baked network: two ternary layers, a normalization, a float layer."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)

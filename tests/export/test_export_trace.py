@@ -65,7 +65,7 @@ class Function(nn.Module):
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """Normalisations away from the identity, where folding them wrongly would not show."""
+    """Normalizations away from the identity, where folding them wrongly would not show."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.running_mean.normal_()
@@ -228,7 +228,7 @@ class Block(nn.Module):
 def test_branches_concatenation_and_layers_called_twice_are_traced() -> None:
     graph = assert_traced(Head(Block(), 8), (4, 6, 6))
     names = [record.name for record in graph.records]
-    # The first normalisation has no layer in front of it; the others are folded; what has no use is gone.
+    # The first normalization has no layer in front of it; the others are folded; what has no use is gone.
     assert names[:3] == ["body.first", "body.conv", "body.relu"]
     assert "body.conv_2" in names
     assert "body.relu_2" in names
@@ -236,7 +236,7 @@ def test_branches_concatenation_and_layers_called_twice_are_traced() -> None:
     assert isinstance(graph.records[0], r.ChannelAffine)
 
 
-def test_normalisation_is_folded_by_hand() -> None:
+def test_normalization_is_folded_by_hand() -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, eps=0.0)).eval()
     state = {"0.weight": [[1.0, -1.0]], "0.bias": [0.5], "1.weight": [3.0], "1.bias": [1.0]}
     state |= {"1.running_mean": [2.0], "1.running_var": [4.0], "1.num_batches_tracked": 0}
@@ -250,7 +250,7 @@ def test_normalisation_is_folded_by_hand() -> None:
     assert layer.bias.tolist() == [-1.25]
 
 
-def test_normalisation_stays_where_the_layer_has_another_user() -> None:
+def test_normalization_stays_where_the_layer_has_another_user() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -285,7 +285,7 @@ def test_given_network_keeps_its_mode_and_type() -> None:
     assert model.fc.weight.dtype == torch.float64
 
 
-def test_input_is_normalised_inside() -> None:
+def test_input_is_normalized_inside() -> None:
     model = Head(nn.Conv2d(2, 2, 1), 2).eval()
     graph = trace(model, (2, 3, 3), mean=[1.0, -2.0], std=[0.5, 4.0], class_names=["a", "b", "c"])
     images = torch.randn(2, 2, 3, 3)
@@ -413,7 +413,7 @@ def test_rebuilt_network_refuses_other_images_and_moves_with_its_weights() -> No
 SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Conv1d(3, 5, 4, stride=2, padding=1, dilation=2, groups=1),
     "same padding": lambda: nn.Conv1d(3, 6, 4, padding="same", groups=3),
-    "normalisation": lambda: nn.Sequential(nn.Conv1d(3, 5, 3), nn.BatchNorm1d(5), nn.ReLU()),
+    "normalization": lambda: nn.Sequential(nn.Conv1d(3, 5, 3), nn.BatchNorm1d(5), nn.ReLU()),
     "zeros around": lambda: nn.Sequential(nn.ConstantPad1d((2, 1), 0.0), nn.Conv1d(3, 5, 3)),
     "maximum": lambda: nn.MaxPool1d(3, 2, padding=1),
     "average": lambda: nn.AvgPool1d(3, 2, padding=1, count_include_pad=False),

@@ -34,7 +34,7 @@ def test_exported_answers_are_in_units_whatever_the_last_layer_is(make: object, 
     images = torch.randn(6, 1, 4, 4)
     with torch.no_grad():
         expected = model((images - 0.5) / 2.0) * torch.tensor(std) + torch.tensor(mean)
-        assert torch.allclose(network.normalised()(images), expected, rtol=1e-5)
+        assert torch.allclose(network.normalized()(images), expected, rtol=1e-5)
         assert torch.allclose(RecordNetwork(network.graph())(images), expected, rtol=1e-5)
     graph = network.graph()
     assert len(graph.records) - len(plain.graph().records) == more_records

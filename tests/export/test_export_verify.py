@@ -165,7 +165,7 @@ def test_packed_model_is_loaded_and_answers_as_the_network(exported: Path) -> No
     network = small_network()
     images = torch.randn(3, 2, 6, 6)
     with torch.no_grad():
-        expected = network.normalised()(images)
+        expected = network.normalized()(images)
         assert torch.allclose(sca_search.load(exported / "model.safetensors")(images), expected, atol=1e-5)
 
 
@@ -208,10 +208,10 @@ def test_packed_file_of_another_model_fails(copied: Path) -> None:
 
 @pytest.mark.e2e
 def test_claim_of_other_zeros_fails(copied: Path) -> None:
-    facts = json.loads((copied / "export.json").read_text())
-    zeros, weights = facts["zeros"]["2"]
-    facts["zeros"]["2"] = [zeros + 1, weights]
-    (copied / "export.json").write_text(json.dumps(facts))
+    metadata = json.loads((copied / "export.json").read_text())
+    zeros, weights = metadata["zeros"]["2"]
+    metadata["zeros"]["2"] = [zeros + 1, weights]
+    (copied / "export.json").write_text(json.dumps(metadata))
     wrong = failures(copied)
     assert set(wrong) == {"model.safetensors", "c/model.c", "model.onnx", "state.safetensors"}
     assert f"2 has (zeros, weights) ({zeros}, {weights}), claimed is ({zeros + 1}, {weights})" in wrong["c/model.c"]

@@ -75,9 +75,9 @@ def test_every_operation_equals_it_on_many_shapes(
 
 
 @pytest.mark.needs("clang", "make")
-def test_every_operation_equals_it_when_clang_optimises() -> None:
+def test_every_operation_equals_it_when_clang_optimizes() -> None:
     graph, _ = every_operation((3, 7, 12), 5)
-    check(graph, cc="clang", optimise="-O3", flags="-mavx2 -mfma")
+    check(graph, cc="clang", optimize="-O3", flags="-mavx2 -mfma")
 
 
 @pytest.mark.needs("gcc", "make")
@@ -90,7 +90,7 @@ def test_each_kernel_equals_it_over_several_blocks(kernel: str) -> None:
     names += [builder.convolution(r.INPUT, 5, (5, 5), "floats"), builder.convolution(r.INPUT, 3, (1, 1), "floats")]
     graph = builder.graph(names)
     kernels = {layer.name: kernel for layer in graph.ternary_layers}
-    check(graph, COptions(kernels, stored=True), optimise="-O2", flags="-mavx2")
+    check(graph, COptions(kernels, stored=True), optimize="-O2", flags="-mavx2")
 
 
 @pytest.mark.needs("gcc", "make")
@@ -153,7 +153,7 @@ def one(*values: float) -> r.Floats:
 
 @pytest.mark.needs("gcc", "make")
 def test_a_small_model_by_hand() -> None:
-    # Image 4 × 1 × 1 with mean 1 and std 2; the largest normalised value is 127, so that its unit is 1, and q is
+    # Image 4 × 1 × 1 with mean 1 and std 2; the largest normalized value is 127, so that its unit is 1, and q is
     # (image - 1) / 2. Image 9, -4, 2, 600: 4, -2.5 away from zero -3, 0.5 away from zero 1, and 299.5 limited to 127.
     # Trits + - 0 + and 0 0 + +: sums 4 + 3 + 127 = 134 and 1 + 127 = 128. Scale 0.5 and -1, bias 1 and 0.25, ReLU;
     # the largest is 127, so the unit is 1: 67 + 1 = 68, and -128 + 0.25 cut off at 0.

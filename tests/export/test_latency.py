@@ -23,7 +23,7 @@ LAYER = LayerLatency("a", 100, (10, 20, 100), (2.0, 4.0, 8.0), ("lists", "lists"
 
 
 def graph_of(outputs: int = 4) -> Graph:
-    """A ternary convolution of 18 weights an output, a ternary layer behind it, and a dense one beside them."""
+    """A ternary convolution of 18 weights per output, a ternary layer behind it, and a dense one beside them."""
     builder = Builder((2, 6, 5), np.random.default_rng(1))
     first = builder.convolution(INPUT, outputs, (3, 3), "trits")
     return builder.graph([builder.linear(first, 3, "trits"), builder.linear(INPUT, 2, "floats")])
@@ -216,7 +216,7 @@ BAD: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: c.pop("network"), "must be of this study's network, .*, got None"),
     (lambda c: c.update(kernels="0"), "must be of this version's C kernels, .*, got '0'; calibrate again"),
     (lambda c: c.pop("cpu"), "damaged latency table: cpu: field required"),
-    (lambda c: c.update(colour=1), "damaged latency table: colour: extra inputs are not permitted"),
+    (lambda c: c.update(color=1), "damaged latency table: color: extra inputs are not permitted"),
     (lambda c: c.update(noisy_samples=11), "11 of 10 samples cannot be noisy"),
     (lambda c: c.update(variants=[]), "variants: tuple should have at least 2 items"),
     (lambda c: c["variants"].pop(), "variants: tuple should have at least 2 items"),

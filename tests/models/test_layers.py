@@ -1,4 +1,4 @@
-"""Which layers become ternary: order of execution, conventions, patterns, and what normalises what."""
+"""Which layers become ternary: order of execution, conventions, patterns, and what normalizes what."""
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_a_layer_that_runs_twice_is_one_layer_and_stays_dense():
     assert ternary_names(choose_layers(layers, keep_first=False, keep_last=False)) == ["b"]
 
 
-def test_transposed_convolutions_have_their_outputs_behind_their_inputs():
+def test_transposed_convolutions_have_their_outputs_after_their_inputs():
     model = nn.Sequential(nn.Conv2d(1, 6, 1), nn.ConvTranspose2d(6, 4, 3, groups=2), nn.ConvTranspose2d(4, 5, 1))
     layers = weight_layers(model, (1, 4, 4))
     assert [(layer.shape, layer.outputs) for layer in layers] == [
@@ -222,13 +222,13 @@ def test_a_transformers_fully_connected_layers_run():
     ],
     ids=lambda norm: type(norm).__name__,
 )
-def test_a_normalisation_right_behind_frees_the_scale(norm):
+def test_a_normalization_right_after_frees_the_scale(norm):
     model = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Conv2d(4, 2, 1))
     assert free_scales(model, (1, 8, 8)) == {"0": True, "2": False}
 
 
 @pytest.mark.parametrize("between", [nn.ReLU(), nn.Tanh(), nn.MaxPool2d(1)], ids=lambda between: type(between).__name__)
-def test_something_between_layer_and_normalisation_does_not(between):
+def test_something_between_layer_and_normalization_does_not(between):
     model = nn.Sequential(nn.Conv2d(1, 4, 3), between, nn.BatchNorm2d(4))
     assert free_scales(model, (1, 8, 8)) == {"0": False}
 
@@ -238,12 +238,12 @@ def test_something_between_that_works_in_place_does_not_either():
     assert free_scales(model, (1, 8, 8)) == {"0": False}
 
 
-def test_a_normalisation_before_the_layer_does_not():
+def test_a_normalization_before_the_layer_does_not():
     model = nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.ReLU())
     assert free_scales(model, (1, 8, 8)) == {"1": False}
 
 
-def test_order_of_definition_says_nothing_about_normalisation():
+def test_order_of_definition_says_nothing_about_normalization():
     model = Wired(
         lambda m, x: m.norm(m.second(m.first(x))),
         first=nn.Linear(2, 3),
@@ -253,12 +253,12 @@ def test_order_of_definition_says_nothing_about_normalisation():
     assert free_scales(model, (2,)) == {"first": False, "second": True}
 
 
-def test_a_sum_before_the_normalisation_does_not_free_the_scale():
+def test_a_sum_before_the_normalization_does_not_free_the_scale():
     model = Wired(lambda m, x: m.norm(m.conv(x) + x), conv=nn.Conv2d(2, 2, 1), norm=nn.BatchNorm2d(2))
     assert free_scales(model, (2, 4, 4)) == {"conv": False}
 
 
-def test_a_sum_in_place_before_the_normalisation_does_not_free_the_scale():
+def test_a_sum_in_place_before_the_normalization_does_not_free_the_scale():
     def run(m, x):
         y = m.conv(x)
         y += x
@@ -268,7 +268,7 @@ def test_a_sum_in_place_before_the_normalisation_does_not_free_the_scale():
     assert free_scales(model, (2, 4, 4)) == {"conv": False}
 
 
-def test_a_residual_block_normalises_before_it_adds():
+def test_a_residual_block_normalizes_before_it_adds():
     model = Wired(
         lambda m, x: torch.relu(m.norm2(m.conv2(torch.relu(m.norm1(m.conv1(x))))) + m.shortcut_norm(m.shortcut(x))),
         conv1=nn.Conv2d(2, 4, 3, padding=1),
@@ -328,9 +328,9 @@ def test_choices_say_why():
     free = WeightLayer("b", (10,), scale_is_free=True)
     bound = WeightLayer("c", (10,), scale_is_free=False)
     choices = choose_layers([*layers_named("a"), free, bound, *layers_named("d")])
-    assert choices[1] == LayerChoice(free, True, "normalisation follows: Θ rescaled")
+    assert choices[1] == LayerChoice(free, True, "normalization follows: Θ rescaled")
     assert choices[2].ternary
-    assert choices[2].why.startswith("no normalisation follows")
+    assert choices[2].why.startswith("no normalization follows")
 
 
 def test_no_ternary_layer_is_rejected_with_each_reason():
@@ -372,7 +372,7 @@ def refuse(_model, x):
 @pytest.mark.parametrize(
     "model",
     [nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)), Wired(refuse, a=nn.Linear(3, 2))],
-    ids=["normalisation first", "own check"],
+    ids=["normalization first", "own check"],
 )
 def test_a_network_that_rejects_its_input_with_a_value_error_is_the_users_mistake_too(model):
     with pytest.raises(ModelError, match=r"cannot process an input of shape \(3,\)"):

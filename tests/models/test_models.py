@@ -144,7 +144,7 @@ def test_output_has_one_logit_a_class(name: str) -> None:
     "name", ["lenet-small", "lenet-medium", "lenet", "vgg-s", "vgg-variate", "resnet20", "alexnet"]
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_grey_and_colour_are_both_taken(name: str, channels: int) -> None:
+def test_gray_and_color_are_both_taken(name: str, channels: int) -> None:
     assert output_shape(name, (channels, 64, 72), 7) == (2, 7)
 
 
@@ -191,20 +191,20 @@ def test_resnet18_takes_small_images(size: int) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_weight_layer_but_the_last_feeds_its_batchnorm(name: str) -> None:
-    """By identity of tensors, each module called once: what a detector of normalised layers relies on."""
+    """By identity of tensors, each module called once: what a detector of normalized layers relies on."""
     shape, classes = NATIVE[name]
     network = build_on_meta(name, shape, classes)
     produced: list[Tensor] = []
-    normalised: list[Tensor] = []
+    normalized: list[Tensor] = []
     for layer in weight_layers(network).values():
         layer.register_forward_hook(lambda _m, _i, out: produced.append(out))
     for norm in norms(network):
-        norm.register_forward_pre_hook(lambda _m, inputs: normalised.append(inputs[0]))
+        norm.register_forward_pre_hook(lambda _m, inputs: normalized.append(inputs[0]))
     network(torch.empty(2, *shape, device="meta"))
 
     assert len(produced) == len(weight_layers(network))
-    assert len(normalised) == len(norms(network)) == len(produced) - 1
-    assert {id(t) for t in normalised} == {id(t) for t in produced[:-1]}
+    assert len(normalized) == len(norms(network)) == len(produced) - 1
+    assert {id(t) for t in normalized} == {id(t) for t in produced[:-1]}
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -312,7 +312,7 @@ def test_too_small_input_gives_a_one_line_error(name: str, least: int, short_sid
     )
 
 
-def test_resnet18_rejects_grey_images() -> None:
+def test_resnet18_rejects_gray_images() -> None:
     with pytest.raises(ModelError, match="model resnet18: the input must have 3 channels, got 1"):
         build_model("resnet18", num_classes=10, input_shape=(1, 32, 32))
 

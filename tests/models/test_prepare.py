@@ -27,7 +27,7 @@ SPEC = ModelSpec()
 
 
 def plain_cnn():
-    """No normalisation anywhere."""
+    """No normalization anywhere."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -83,7 +83,7 @@ class Volumes(nn.Module):
 # Scales
 
 
-def test_layers_without_a_normalisation_behind_them_get_a_scale():
+def test_layers_without_a_normalization_after_them_get_a_scale():
     def make():
         return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 6), nn.Linear(6, 3))
 
@@ -91,8 +91,8 @@ def test_layers_without_a_normalisation_behind_them_get_a_scale():
     assert scaled_layers(network.make_model().state_dict()) == ["3"]
     assert {choice.layer.name: choice.why for choice in network.choices} == {
         "0": "first weight layer",
-        "1": "normalisation follows: Θ rescaled",
-        "3": "no normalisation follows: a learned output scale",
+        "1": "normalization follows: Θ rescaled",
+        "3": "no normalization follows: a learned output scale",
         "4": "last weight layer",
     }
 
@@ -124,7 +124,7 @@ def test_ternarizing_keeps_the_size_of_what_a_layer_gives():
     assert model[0].output_scale.requires_grad
 
 
-def test_a_scale_is_folded_into_the_record_behind_a_padding_too():
+def test_a_scale_is_folded_into_the_record_after_a_padding_too():
     torch.manual_seed(0)
     model = put_output_scales(
         nn.Sequential(nn.ReLU(), nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(2, 3, 3), nn.Flatten()), ["2"]
@@ -140,22 +140,22 @@ def test_a_scale_is_folded_into_the_record_behind_a_padding_too():
     assert layer.bias.tolist() == pytest.approx(model[2].bias.tolist())
 
 
-# A network without any normalisation, from data to files
+# A network without any normalization, from data to files
 
 
 @pytest.mark.e2e
-def test_a_network_without_normalisation_is_searched_and_exported(tmp_path):
+def test_a_network_without_normalization_is_searched_and_exported(tmp_path):
     data = make_task(StudySpec()).data
     network = prepared(plain_cnn, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
     start = train_dense(task, epochs=4, learning_rate=0.005, seed=0)
     chosen = candidate(0.9, epochs=4, frozen_epochs=2)
-    settled = train_candidate(chosen, task, start)
-    assert sum(count.zeros for count in settled.counts.values()) == round(0.9 * (16 * 32 * 9 + 512 * 48))
-    assert settled.score.accuracy > 0.8
-    again = rebuilt(plain_cnn, settled.model.state_dict())
+    trained = train_candidate(chosen, task, start)
+    assert sum(count.zeros for count in trained.counts.values()) == round(0.9 * (16 * 32 * 9 + 512 * 48))
+    assert trained.score.accuracy > 0.8
+    again = rebuilt(plain_cnn, trained.model.state_dict())
     given = data.val.images[:16]
-    assert torch.equal(again(given), settled.model.eval()(given))
+    assert torch.equal(again(given), trained.model.eval()(given))
     described = Network(again, data.input, task.ternary_layers)
     ternary = {layer.name: layer for layer in described.graph().ternary_layers}
     assert ternary.keys() == {"2", "6"}
@@ -181,11 +181,11 @@ def test_every_kind_of_layer_becomes_ternary_and_is_trained(volumes):
     assert task.ternary_layers == tuple(names.split())
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     chosen = candidate(0.7, epochs=1, frozen_epochs=1)
-    settled = train_candidate(chosen, task, start)
+    trained = train_candidate(chosen, task, start)
     for name in task.ternary_layers:
-        assert set(settled.model.get_submodule(name).weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
-    assert settled.counts["up2"].weights == 8 * 3 * 9
-    outputs = settled.model.up2.weight.view(2, 4, 3, 9).transpose(1, 2).reshape(6, -1)
+        assert set(trained.model.get_submodule(name).weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
+    assert trained.counts["up2"].weights == 8 * 3 * 9
+    outputs = trained.model.up2.weight.view(2, 4, 3, 9).transpose(1, 2).reshape(6, -1)
     assert (outputs != 0).any(1).all()  # a floor of one for each output channel
 
 
@@ -277,8 +277,8 @@ def test_frozen_parameters_are_never_trained():
     network = prepared(make, data.input_shape, 10, SPEC)
     task = Task(data, network.make_model, network.choices)
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
-    settled = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start)
-    assert torch.equal(settled.model[0].weight, make()[0].weight)
+    trained = train_candidate(candidate(0.5, epochs=1, frozen_epochs=1), task, start)
+    assert torch.equal(trained.model[0].weight, make()[0].weight)
 
 
 def test_tied_weights_are_kept_tied_and_dense(tmp_path):
@@ -295,7 +295,7 @@ def test_tied_weights_are_kept_tied_and_dense(tmp_path):
 
 @pytest.mark.e2e
 def test_every_layer_of_mobilenet_is_exported_with_its_scale():
-    """Depthwise convolutions, gates and hardswish; the gates' layers have no normalisation."""
+    """Depthwise convolutions, gates and hardswish; the gates' layers have no normalization."""
     make = find_maker("torchvision:mobilenet_v3_small", num_classes=4, input_shape=(1, 32, 32))
     network = prepared(make, (1, 32, 32), 4, SPEC)
     names = [choice.layer.name for choice in network.choices if choice.ternary]

@@ -38,7 +38,7 @@ NAMES = (
     "weights, safetensors",
     "weights, torch",
     "checkpoint",
-    "facts of an export",
+    "metadata of an export",
     "C source",
     "C source, stored",
     "ONNX model",

@@ -14,7 +14,7 @@ from sca_search.errors import RunError, SpecError
 from sca_search.paper.cells import (
     QUICK,
     Cell,
-    Extent,
+    TrainingExtent,
     cell_of,
     cells_of,
     full_epochs,
@@ -29,7 +29,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.pace import Pace
 from sca_search.system.signals import StopWhen
 
-DIGITS = Extent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
+DIGITS = TrainingExtent(epochs=2, networks={"lenet": "lenet-small"}, data="digits")
 
 
 def sparsity_cells(*points: tuple[float, float]) -> tuple[Cell, ...]:
@@ -58,7 +58,7 @@ def test_figures_are_the_papers() -> None:
 
 def test_cell_is_a_study_of_its_recipe(tmp_path: Path) -> None:
     cell = Cell("cifar10", "vgg-s", 1.5, 1e-9)
-    spec = spec_of(Plan((cell,), tmp_path, Extent(epochs=45), seeds=3, data_dir=tmp_path), cell)
+    spec = spec_of(Plan((cell,), tmp_path, TrainingExtent(epochs=45), seeds=3, data_dir=tmp_path), cell)
     assert spec.recipe is not None
     assert (spec.recipe.alpha, spec.recipe.strength_lambda, spec.recipe.epochs) == (1.5, 1e-9, 450)
     assert (spec.train.epochs, spec.train.dense_epochs, spec.search.trials) == (45, 0, 3)
@@ -91,7 +91,7 @@ def result_of(sparsity: float, **more: object) -> CellResult:
     return CellResult(4, "lenet-medium", (0.9, 0.8), (1.0, 1.0), (sparsity, sparsity), **more)
 
 
-def test_rows_put_ours_beside_the_papers() -> None:
+def test_rows_put_ours_next_to_the_papers() -> None:
     figures = figures_of("1")
     (cell,) = cells_of(figures)
     rows = {row.figure.method: row for row in rows_of(figures, {cell: result_of(0.25, dense_top1=0.95)})}
@@ -134,7 +134,7 @@ def test_a_seed_that_failed_without_diverging_is_no_result(
 def test_rank_correlation_is_of_sparsity_and_alpha_at_each_lambda() -> None:
     figures = figures_of("6")
     cells = cells_of(figures)
-    # One neighbouring pair of eight changed: 1 - 6 · 2 / (8 · 63).
+    # One neighboring pair of eight changed: 1 - 6 · 2 / (8 · 63).
     order = [0.1, 0.2, 0.4, 0.3, 0.5, 0.6, 0.7, 0.8]
     falling = [1.0 - fraction for fraction in sorted(order)]
     strong = [cell for cell in cells if cell.strength_lambda == 1e-5]
@@ -276,7 +276,7 @@ def test_dense_network_comes_with_its_cell_and_weights_without_tanh_run(tmp_path
 @pytest.mark.e2e
 def test_dense_weights_that_are_given_are_measured_and_not_trained(tmp_path: Path) -> None:
     cell = Cell("cifar10", "resnet20", has_dense=True)
-    extent = Extent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
+    extent = TrainingExtent(epochs=1, networks={"resnet20": "lenet-small"}, data="digits")
     trained = reproduce(Plan((cell,), tmp_path / "trained", extent)).results[cell]
     weights = tmp_path / "trained" / cell.name / "dense.safetensors"
     plan = Plan((cell,), tmp_path / "given", extent, weights=weights)

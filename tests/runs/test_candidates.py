@@ -33,7 +33,7 @@ def test_loss_that_is_not_a_number_is_rejected(tmp_path: Path, loss: object) -> 
         records_of(run_with(tmp_path, GOOD | {"loss": loss}), 0)
 
 
-def test_a_record_without_a_loss_is_behind_all_that_have_one(tmp_path: Path) -> None:
+def test_a_record_without_a_loss_is_after_all_that_have_one(tmp_path: Path) -> None:
     record = {name: value for name, value in GOOD.items() if name != "loss"}
     (read,) = records_of(run_with(tmp_path, record), 0)
     assert read["loss"] == math.inf

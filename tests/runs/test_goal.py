@@ -10,9 +10,9 @@ from sca_search.config.load import resolve
 from sca_search.config.study import GoalSpec
 from sca_search.runs.goal import (
     GRID,
-    aim_of,
     chosen_trial,
     described,
+    goal_text,
     is_within,
     limits_of,
     planned_ahead,
@@ -170,9 +170,9 @@ def test_goals_in_words() -> None:
 def test_aim_of_a_recipe_is_no_goal(tmp_path: Path) -> None:
     path = tmp_path / "point.toml"
     path.write_text("[recipe]\nepochs = 40\nalpha = 0.1\nstrength_lambda = 1e-3\nlearning_rate = 0.01\n")
-    assert aim_of(resolve(path, {})) == "none, a recipe is trained as given"
-    assert aim_of(resolve(None, {"front": True})) == "the whole front"
-    assert aim_of(resolve(None, {"min_accuracy": 0.8}), "r2") == "highest sparsity at 0.8 r2 or more"
+    assert goal_text(resolve(path, {})) == "none, a recipe is trained as given"
+    assert goal_text(resolve(None, {"front": True})) == "the whole front"
+    assert goal_text(resolve(None, {"min_accuracy": 0.8}), "r2") == "highest sparsity at 0.8 r2 or more"
 
 
 def test_goals_are_told_in_the_metrics_own_unit() -> None:

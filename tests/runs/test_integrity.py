@@ -16,7 +16,7 @@ from sca_search.errors import ExportError, RunError
 from sca_search.export.c.count_zeros import count_zeros_c
 from sca_search.export.onnx.write import count_zeros_onnx
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.integrity import require_sound
+from sca_search.runs.integrity import require_intact_database
 from tests.support.make_run_folder import RUN_FOLDER
 
 
@@ -149,7 +149,7 @@ def test_code_in_an_export_is_not_run(run, sent: Path) -> None:
     assert not Path("was-here").exists()
 
 
-def test_a_network_of_ones_own_beside_the_runs_is_still_made(run, sent: Path, tmp_path: Path) -> None:
+def test_a_network_of_ones_own_next_to_the_runs_is_still_made(run, sent: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from sca_search.models.builtin import resnet20 as net\n")
     put(sent / "study.toml", 'name = "lenet-small"', f'name = "{tmp_path}/mine.py:net"')
     assert RunFolder(sent).spec().model.label == "mine.py:net"
@@ -166,8 +166,8 @@ def changed(sent: Path, *statements: str) -> Path:
 
 
 def test_database_of_a_stored_run_is_sound(sent: Path) -> None:
-    require_sound(sent / "study.db")
-    require_sound(sent / "there-is-none.db")
+    require_intact_database(sent / "study.db")
+    require_intact_database(sent / "there-is-none.db")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_database_of_a_stored_run_is_sound(sent: Path) -> None:
 def test_database_with_more_than_tables_is_rejected(sent: Path, statement: str, sentence: str) -> None:
     path = changed(sent, statement)
     with pytest.raises(RunError) as refused:
-        require_sound(path)
+        require_intact_database(path)
     assert str(refused.value).startswith(f"{path}: is not a readable study database: ")
     assert sentence in str(refused.value)
 
@@ -189,7 +189,7 @@ def test_endless_view_is_not_evaluated(sent: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS trial_id, i AS number FROM n"
     path = changed(sent, "DROP TABLE trials", f"CREATE VIEW trials AS {endless}")
     with pytest.raises(RunError, match="got the view 'trials'"):
-        require_sound(path)
+        require_intact_database(path)
 
 
 STUDY = ("--target-sparsity", "0.5", "--name", "sent", "--refits", "0", "--epochs", "2", "--dense-epochs", "6")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sca_search.runs.log import LEAST_PATIENCE_SECONDS, PATIENCE, Now, ProgressFile, read_now
+from sca_search.runs.log import LEAST_PATIENCE_SECONDS, PATIENCE, CurrentTraining, ProgressFile, read_progress
 
 
 class Clock:
@@ -22,17 +22,17 @@ def test_newest_sign_is_written_at_most_once_a_second(tmp_path: Path) -> None:
     progress.note("trial 1", 1, 20)
     clock.now += 0.5
     progress.note("trial 1", 2, 20)
-    assert read_now(tmp_path / "progress.json") == Now("trial 1", 1, 20, 1000.0, 0.0)
+    assert read_progress(tmp_path / "progress.json") == CurrentTraining("trial 1", 1, 20, 1000.0, 0.0)
     clock.now += 0.75
     progress.note("trial 1", 3, 20)
-    assert read_now(tmp_path / "progress.json") == Now("trial 1", 3, 20, 1001.25, 0.75)
+    assert read_progress(tmp_path / "progress.json") == CurrentTraining("trial 1", 3, 20, 1001.25, 0.75)
     progress.close()
-    assert read_now(tmp_path / "progress.json") is None
+    assert read_progress(tmp_path / "progress.json") is None
     progress.close()
 
 
 def test_a_study_is_alive_for_some_of_its_usual_pauses() -> None:
-    quick, slow = Now("trial 1", 1, 2, 100.0, 0.1), Now("trial 1", 1, 2, 100.0, 300.0)
+    quick, slow = CurrentTraining("trial 1", 1, 2, 100.0, 0.1), CurrentTraining("trial 1", 1, 2, 100.0, 300.0)
     assert quick.is_alive(100.0 + LEAST_PATIENCE_SECONDS)
     assert not quick.is_alive(101.0 + LEAST_PATIENCE_SECONDS)
     assert slow.is_alive(100.0 + PATIENCE * 300.0)
@@ -42,7 +42,7 @@ def test_a_study_is_alive_for_some_of_its_usual_pauses() -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"what": "x", "epoch": "many"}', "null"])
 def test_a_damaged_sign_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "progress.json").write_text(content)
-    assert read_now(tmp_path / "progress.json") is None
+    assert read_progress(tmp_path / "progress.json") is None
 
 
 def test_finished_study_leaves_no_sign_but_its_command(tiny_run: tuple[Path, str]) -> None:

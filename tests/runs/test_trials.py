@@ -90,7 +90,7 @@ def test_trial_frame_fills_what_is_missing():
     assert row["reason"] == ""
     assert row["off_target"] == False  # noqa: E712  (numpy's own bool)
     assert row["planned_sparsity"] == 0.9
-    numbers = ["sparsity", "metric", "loss", "soft_metric", "rounded_metric", "moved_share", "seconds"]
+    numbers = ["sparsity", "metric", "loss", "soft_metric", "rounded_metric", "adjusted_fraction", "seconds"]
     assert row[numbers].isna().all()
 
 
@@ -108,11 +108,11 @@ def test_trial_frame_of_nothing_has_the_columns():
 
 @pytest.mark.parametrize(("moved", "flag"), [(0.005, False), (0.0051, True), (0.0, False), (None, False)])
 def test_trial_frame_flags_off_target_above_half_a_percent(moved, flag):
-    assert frame_of(complete(0, 0.5, 0.9, moved_share=moved))["off_target"].tolist() == [flag]
+    assert frame_of(complete(0, 0.5, 0.9, adjusted_fraction=moved))["off_target"].tolist() == [flag]
 
 
 def test_trial_frame_keeps_a_given_flag():
-    rows = complete(0, 0.5, 0.9, off_target=True), complete(1, 0.5, 0.9, moved_share=0.2, off_target=False)
+    rows = complete(0, 0.5, 0.9, off_target=True), complete(1, 0.5, 0.9, adjusted_fraction=0.2, off_target=False)
     assert frame_of(*rows)["off_target"].tolist() == [True, False]
 
 
@@ -241,7 +241,7 @@ def test_undeclared_column_is_rejected():
 def test_csv_returns_what_was_written(tmp_path):
     path = tmp_path / "trials.csv"
     frame = frame_of(
-        complete(0, 0.1 + 0.2, 1 / 3, moved_share=0.01, **{"param.optimizer": "None", "param.rate": 1e-30}),
+        complete(0, 0.1 + 0.2, 1 / 3, adjusted_fraction=0.01, **{"param.optimizer": "None", "param.rate": 1e-30}),
         {"trial": 1, "state": "failed", "reason": 'diverged, "loss" is\nnot finite; λ = 2'},
         {"trial": 2, "state": "waiting"},
     )

@@ -10,7 +10,7 @@ from sca_search.study.halving import (
     LEAST_COMPARED,
     RungScore,
     comparable,
-    goes_on,
+    continues_at_rung,
     promoted,
     relative_losses,
     rung_correlation,
@@ -94,45 +94,45 @@ def test_densities_within_a_factor_of_one_and_a_half_are_comparable(one, other, 
 )
 def test_the_best_fraction_continues_by_hand(keep, continuing):
     reached = scores(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert [mine.candidate for mine in reached if goes_on(mine, reached, keep)] == continuing
+    assert [mine.candidate for mine in reached if continues_at_rung(mine, reached, keep)] == continuing
 
 
 def test_a_trial_is_not_compared_with_itself():
     """At its rung it is among those reached, with the score that it has now or one of before."""
     others = scores(0.1, 0.2, 0.3)
     mine = RungScore(3, 0.9, 0.15)
-    assert goes_on(mine, others, 0.5)
-    assert goes_on(mine, [*others, mine], 0.5)
-    assert goes_on(mine, [*others, RungScore(3, 0.9, 0.01)], 0.5)
+    assert continues_at_rung(mine, others, 0.5)
+    assert continues_at_rung(mine, [*others, mine], 0.5)
+    assert continues_at_rung(mine, [*others, RungScore(3, 0.9, 0.01)], 0.5)
 
 
 def test_all_trials_continue_with_too_few_comparable_ones():
     worst = RungScore(9, 0.9, 5.0)
     assert LEAST_COMPARED == 3
-    assert goes_on(worst, [], 0.1)
-    assert goes_on(worst, scores(0.1), 0.1)
-    assert not goes_on(worst, scores(0.1, 0.2), 0.1)
+    assert continues_at_rung(worst, [], 0.1)
+    assert continues_at_rung(worst, scores(0.1), 0.1)
+    assert not continues_at_rung(worst, scores(0.1, 0.2), 0.1)
 
 
 def test_only_comparable_sparsities_count():
     """Denser networks are better, which says nothing of a sparse one."""
     denser = scores(0.01, 0.02, 0.03, 0.04, sparsity=0.5)
     mine = RungScore(7, 0.97, 0.9)
-    assert goes_on(mine, denser, 0.1)
-    assert goes_on(mine, [*denser, RungScore(8, 0.98, 1.5), RungScore(9, 0.96, 2.0)], 0.34)
-    assert not goes_on(mine, [*denser, RungScore(8, 0.98, 0.8), RungScore(9, 0.96, 0.7)], 0.34)
+    assert continues_at_rung(mine, denser, 0.1)
+    assert continues_at_rung(mine, [*denser, RungScore(8, 0.98, 1.5), RungScore(9, 0.96, 2.0)], 0.34)
+    assert not continues_at_rung(mine, [*denser, RungScore(8, 0.98, 0.8), RungScore(9, 0.96, 0.7)], 0.34)
 
 
 def test_equal_losses_are_no_better():
     reached = scores(0.3, 0.3, 0.3, 0.3)
-    assert all(goes_on(mine, reached, 0.25) for mine in reached)
+    assert all(continues_at_rung(mine, reached, 0.25) for mine in reached)
 
 
 @quick
 @given(st.lists(st.floats(0, 10), min_size=3, max_size=12, unique=True), st.floats(0.01, 1))
 def test_the_requested_fraction_continues_and_it_is_the_best(losses, keep):
     reached = scores(*losses)
-    continuing = [mine.loss for mine in reached if goes_on(mine, reached, keep)]
+    continuing = [mine.loss for mine in reached if continues_at_rung(mine, reached, keep)]
     wanted = math.ceil(keep * len(losses))
     assert sorted(continuing) == sorted(losses)[:wanted]
 
@@ -142,7 +142,7 @@ def test_the_requested_fraction_continues_and_it_is_the_best(losses, keep):
 def test_a_larger_fraction_pauses_no_more_trials(losses, keep, more):
     reached = scores(*losses)
     larger = keep + (1 - keep) * more
-    assert all(goes_on(mine, reached, larger) for mine in reached if goes_on(mine, reached, keep))
+    assert all(continues_at_rung(mine, reached, larger) for mine in reached if continues_at_rung(mine, reached, keep))
 
 
 # Promotion

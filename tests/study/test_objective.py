@@ -85,7 +85,7 @@ def test_half_of_the_plan_is_the_target_and_no_grid_point_is_next_to_it(target):
 
 
 @pytest.mark.parametrize("target", [0.896, 0.9, 0.904])
-def test_a_target_beside_a_grid_point_takes_its_place(target):
+def test_a_target_next_to_a_grid_point_takes_its_place(target):
     assert 0.9 not in list(islice(planned_sparsities(target), 60))[1::2]
 
 
@@ -293,11 +293,11 @@ def test_a_candidate_is_put_back_with_its_values_rungs_and_split(study):
     fill_queue(study, space)
     trial = study.ask()
     space.sample(trial, 0.5, seed=0)
-    for name, value in {"rung.5": 0.25, "split": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
+    for name, value in {"rung.5": 0.25, "allocation": {"fc1": 0.6}, "epochs": 5, "loss": 1.0}.items():
         trial.set_user_attr(name, value)
     requeue(study, trial)
     (queued,) = study.get_trials(states=(TrialState.WAITING,))
-    kept = {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "split": {"fc1": 0.6}}
+    kept = {"candidate": 0, "planned_sparsity": 0.5, "rung.5": 0.25, "allocation": {"fc1": 0.6}}
     assert queued.user_attrs == kept | {"resumes": True}
     assert queued.system_attrs["fixed_params"] == trial.params
 
@@ -308,7 +308,7 @@ TRAIN = {"epochs": 2, "frozen_epochs": 1, "dense_epochs": 1}
 
 
 def digits_spec(form="sharpened", **search):
-    tables = {"rungs": [0.5], "form": form, "space": {"split": 0.0, "own": 0.0}} | search
+    tables = {"rungs": [0.5], "form": form, "space": {"allocation": 0.0, "group_range": 0.0}} | search
     goal = {"target_sparsity": 0.9, "grid": False}
     return StudySpec.model_validate({"goal": goal, "data": {"train_limit": 100}, "train": TRAIN, "search": tables})
 

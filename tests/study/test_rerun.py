@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.study.rerun import Difference, changed_since, compared, made_with
+from sca_search.study.rerun import Difference, changed_since, compared, training_environment
 
 KEPT = Path(__file__).parents[1] / "support" / "run-folder"
 
@@ -73,13 +73,13 @@ def test_a_refit_comes_out_the_same(run, made: Path) -> None:
 def test_a_trial_is_compared_with_its_own_command_and_not_with_the_newest(tiny_run: tuple[Path, str]) -> None:
     made = RunFolder(tiny_run[0])
     (record, *_) = records_of(made, 0)
-    own = made_with(made, record)
+    own = training_environment(made, record)
     assert own.keys() == {"machine", "threads", "versions"}
     assert changed_since(own | {"threads": torch.get_num_threads()}) == {}
-    other = made_with(made, {"made_with": own | {"threads": 7}, "folder": record["folder"]})
+    other = training_environment(made, {"training_environment": own | {"threads": 7}, "folder": record["folder"]})
     assert other["threads"] == 7
     # A run of an earlier version has it in about.json alone.
-    assert made_with(RunFolder(KEPT), {"folder": KEPT})["threads"] == 1
+    assert training_environment(RunFolder(KEPT), {"folder": KEPT})["threads"] == 1
 
 
 def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_difference_is_counted_and_explained(run, made: Path) -> None:
     bias = next(name for name, value in tensors.items() if name.endswith("bias"))
     change_model(model, trits, 0 if tensors[trits].view(-1)[0] else 1)
     change_model(model, bias, float(tensors[bias].view(-1)[0]) + 1.0)
-    change_record(made, 0, lambda record: record["made_with"]["versions"].update(torch="1.0"))
+    change_record(made, 0, lambda record: record["training_environment"]["versions"].update(torch="1.0"))
     done = run("rerun", str(made), "--trial", "0", "--json")
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
@@ -122,7 +122,7 @@ def test_trials_of_other_methods_come_out_the_same(run, tmp_path: Path, study: t
 @pytest.mark.e2e
 def test_the_trial_of_a_recipe_comes_out_the_same(run, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
-        '[recipe]\nalpha = 0.5\nstrength_lambda = 1e-4\nepochs = 2\nlearning_rate = 0.01\ninitialisation = "xavier"\n'
+        '[recipe]\nalpha = 0.5\nstrength_lambda = 1e-4\nepochs = 2\nlearning_rate = 0.01\ninitialization = "xavier"\n'
         "[train]\nepochs = 2\n"
     )
     made = run("recipe.toml", "--name", "recipe", "--train-limit", "200")

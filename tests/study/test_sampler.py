@@ -33,7 +33,7 @@ from sca_search.study.sampler import (
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 X, Y = FloatDistribution(0, 1), FloatDistribution(1e-3, 1, log=True)
-CENTRE = {"x": 0.3, "y": 0.1}
+CENTER = {"x": 0.3, "y": 0.1}
 
 
 def two_objectives(sampler=None):
@@ -55,20 +55,20 @@ def proposals(trials, sampler_of, study=None):
 
 
 def both(seed):
-    """The sampler with and without a centre."""
-    return [lambda _number: PlannedSampler(seed), lambda _number: PlannedSampler(seed, CENTRE)]
+    """The sampler with and without a center."""
+    return [lambda _number: PlannedSampler(seed), lambda _number: PlannedSampler(seed, CENTER)]
 
 
 # Random state: 12 trials, so that the last four come out of the fitted model and not of pure chance
 
 
-@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centered"])
 def test_same_seed_and_number_give_the_same_proposal_in_a_new_object(make):
     one = make(0)
     assert proposals(12, lambda _: one) == proposals(12, make)
 
 
-@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centered"])
 def test_earlier_draws_do_not_matter(make):
     used = make(0)
     proposals(7, lambda _: used)
@@ -79,8 +79,8 @@ def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
     program = (
         "import json, optuna; from optuna.distributions import FloatDistribution as F;"
         "from sca_search.study.sampler import PlannedSampler;\n"
-        "for centre in (None, {'x': 0.3, 'y': 0.1}):\n"
-        " study = optuna.create_study(directions=['maximize'] * 2, sampler=PlannedSampler(5, centre))\n"
+        "for center in (None, {'x': 0.3, 'y': 0.1}):\n"
+        " study = optuna.create_study(directions=['maximize'] * 2, sampler=PlannedSampler(5, center))\n"
         " trials = [study.ask({'x': F(0, 1), 'y': F(1e-3, 1, log=True)}).params for _ in range(3)]\n"
         " print(json.dumps([[trial['x'], trial['y']] for trial in trials]))"
     )
@@ -90,9 +90,9 @@ def test_same_seed_and_number_give_the_same_proposal_in_a_new_process():
         assert [tuple(each) for each in values] == proposals(3, make)
 
 
-@pytest.mark.parametrize("centre", [None, CENTRE], ids=["plain", "centred"])
-def test_different_numbers_and_seeds_propose_different_points(centre):
-    many = [point for seed in range(4) for point in proposals(8, lambda _, seed=seed: PlannedSampler(seed, centre))]
+@pytest.mark.parametrize("center", [None, CENTER], ids=["plain", "centered"])
+def test_different_numbers_and_seeds_propose_different_points(center):
+    many = [point for seed in range(4) for point in proposals(8, lambda _, seed=seed: PlannedSampler(seed, center))]
     assert len(set(many)) == 32
 
 
@@ -104,7 +104,7 @@ def test_a_sampler_seeded_once_would_repeat_itself_after_a_resumption():
     assert ours[0] != ours[2]
 
 
-@pytest.mark.parametrize("make", both(5), ids=["plain", "centred"])
+@pytest.mark.parametrize("make", both(5), ids=["plain", "centered"])
 def test_two_workers_on_one_study_propose_different_points(make):
     study = two_objectives()
     proposed = []
@@ -137,11 +137,11 @@ def test_derived_seed_is_a_seed_and_depends_on_every_part(parts):
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_values_around_a_centre_lie_in_the_range(low, width, fraction, log, seed):
+def test_values_around_a_center_lie_in_the_range(low, width, fraction, log, seed):
     ends = (math.exp(low), math.exp(low + width)) if log else (low, low + width)
     distribution = FloatDistribution(*ends, log=log)
-    centre = min(max(ends[0] + fraction * (ends[1] - ends[0]), ends[0]), ends[1])
-    value = around(centre, distribution, np.random.default_rng(seed))
+    center = min(max(ends[0] + fraction * (ends[1] - ends[0]), ends[0]), ends[1])
+    value = around(center, distribution, np.random.default_rng(seed))
     assert ends[0] <= value <= ends[1]
 
 
@@ -149,9 +149,9 @@ def test_values_around_a_centre_lie_in_the_range(low, width, fraction, log, seed
 def test_values_around_the_middle_are_normal_with_a_fifth_of_the_range(distribution, scale):
     low, high = scale(distribution.low), scale(distribution.high)
     middle = (low + high) / 2
-    centre = math.exp(middle) if distribution.log else middle
+    center = math.exp(middle) if distribution.log else middle
     random = np.random.default_rng(0)
-    drawn = np.array([scale(around(centre, distribution, random)) for _ in range(4000)])
+    drawn = np.array([scale(around(center, distribution, random)) for _ in range(4000)])
     fractions = (drawn - middle) / (high - low)
     # Cut at 2.5 standard deviations: σ² (1 - 2 · 2.5 φ(2.5) / (2Φ(2.5) - 1)), φ(2.5) = 0.01753, Φ(2.5) = 0.99379.
     assert fractions.std() == pytest.approx(0.2 * math.sqrt(1 - 5 * 0.01753 / 0.98758), rel=0.04)
@@ -163,8 +163,8 @@ def test_a_range_of_one_value_gives_it():
 
 
 def test_first_trials_are_drawn_around_the_guess():
-    """Of many studies, the first trial: as near to the centre as a fifth of the range says, and not at it."""
-    first = [proposals(1, lambda _, seed=seed: PlannedSampler(seed, CENTRE))[0] for seed in range(150)]
+    """Of many studies, the first trial: as near to the center as a fifth of the range says, and not at it."""
+    first = [proposals(1, lambda _, seed=seed: PlannedSampler(seed, CENTER))[0] for seed in range(150)]
     x = np.array([point[0] for point in first])
     y = np.log([point[1] for point in first])
     assert np.median(x) == pytest.approx(0.3, abs=0.06)
@@ -173,11 +173,11 @@ def test_first_trials_are_drawn_around_the_guess():
     assert 0.12 < y.std() / math.log(1000) < 0.22
 
 
-def test_a_choice_and_what_has_no_centre_are_left_to_the_inner_sampler():
+def test_a_choice_and_what_has_no_center_are_left_to_the_inner_sampler():
     study = two_objectives(PlannedSampler(0, {"x": 0.3}, make=lambda seed: Noting(seed, [])))
     trial = study.ask()
     assert trial.suggest_float("y", 1e-3, 1, log=True) == 0.5
-    assert trial.suggest_categorical("growth", ["linear", "step"]) == "linear"
+    assert trial.suggest_categorical("strength_schedule", ["linear", "step"]) == "linear"
     assert trial.suggest_float("x", 0, 1) != 0.5
 
 
@@ -217,7 +217,7 @@ def test_view_counts_a_resumed_candidate_once():
     assert len(view_of(study).get_trials(states=(TrialState.COMPLETE,))) == 2
 
 
-def test_a_centre_outside_the_range_is_moved_to_its_end():
+def test_a_center_outside_the_range_is_moved_to_its_end():
     drawn = [around(40.0, X, np.random.default_rng(seed)) for seed in range(50)]
     assert all(0.2 < value <= 1 for value in drawn)
 
@@ -315,7 +315,7 @@ class Noting(BaseSampler):
         self.notes.append(("reseed",))
 
 
-def test_without_a_centre_every_call_goes_to_the_inner_sampler_of_the_trial():
+def test_without_a_center_every_call_goes_to_the_inner_sampler_of_the_trial():
     notes = []
     sampler = PlannedSampler(3, make=lambda seed: Noting(seed, notes))
     study = optuna.create_study(sampler=sampler)
@@ -335,22 +335,22 @@ def test_without_a_centre_every_call_goes_to_the_inner_sampler_of_the_trial():
     ]
 
 
-def centred_study(finished, notes):
-    study = two_objectives(PlannedSampler(3, CENTRE, make=lambda seed: Noting(seed, notes)))
+def centered_study(finished, notes):
+    study = two_objectives(PlannedSampler(3, CENTER, make=lambda seed: Noting(seed, notes)))
     for number in range(finished):
         add_trial(study, {"x": (number + 1) / 16}, planned_sparsity=0.9, loss=math.exp(number))
     return study
 
 
 def test_the_inner_sampler_is_used_once_there_are_enough_trials():
-    few, enough = centred_study(STARTUP - 1, []), centred_study(STARTUP, [])
+    few, enough = centered_study(STARTUP - 1, []), centered_study(STARTUP, [])
     assert few.ask({"x": X}).params["x"] != 0.25
     assert enough.ask({"x": X}).params["x"] == 0.25
 
 
 def test_the_inner_sampler_gets_the_view_and_not_the_study():
     notes = []
-    study = centred_study(STARTUP, notes)
+    study = centered_study(STARTUP, notes)
     trial = study.ask()
     assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 1e-3, 1, log=True)) == (0.25, 0.5)
     shown = [selected for kind, selected, *_ in notes if kind in {"infer", "relative", "independent"}]
@@ -365,7 +365,7 @@ def test_the_inner_sampler_gets_the_view_and_not_the_study():
 
 
 def test_a_paused_trial_counts_towards_the_start():
-    study = centred_study(STARTUP - 1, [])
+    study = centered_study(STARTUP - 1, [])
     add_trial(study, {"x": 0.9}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": 2.0})
     assert study.ask({"x": X}).params["x"] == 0.25
 
@@ -378,13 +378,13 @@ def test_sampler_wraps_any_other():
 @pytest.mark.parametrize("name", INNER)
 def test_every_inner_sampler_by_name_proposes_points_in_range(name):
     study = two_objectives()
-    made = proposals(STARTUP + 2, lambda _: PlannedSampler(2, CENTRE, INNER[name]), study)
+    made = proposals(STARTUP + 2, lambda _: PlannedSampler(2, CENTER, INNER[name]), study)
     assert all(0 <= x <= 1 and 1e-3 <= y <= 1 for x, y in made)
     assert len(set(made)) == STARTUP + 2
 
 
 def test_the_fitted_sampler_prefers_where_losses_are_low():
-    """Twenty trials whose loss is the distance from 0.8: proposals come nearer to it than the centre is."""
+    """Twenty trials whose loss is the distance from 0.8: proposals come nearer to it than the center is."""
     study = two_objectives()
     for number in range(20):
         x = (number + 0.5) / 20

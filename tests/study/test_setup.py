@@ -93,12 +93,12 @@ def test_sensitivity_is_measured_once_and_read_back(run, task):
 
 
 def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
-    without = build_context(run, spec_of(search={"space": {"split": 0.0}}), task).space
+    without = build_context(run, spec_of(search={"space": {"allocation": 0.0}}), task).space
     assert without.costs == ()
     assert not run.sensitivity_file.exists()
-    with_split = build_context(run, spec_of(search={"space": {"split": 1.0}}), task).space
-    assert {cost.layer for cost in with_split.costs} == {"conv2", "fc1"}
-    assert with_split.layers == without.layers == task.layer_shapes
+    with_allocation = build_context(run, spec_of(search={"space": {"allocation": 1.0}}), task).space
+    assert {cost.layer for cost in with_allocation.costs} == {"conv2", "fc1"}
+    assert with_allocation.layers == without.layers == task.layer_shapes
 
 
 # The context

@@ -27,9 +27,9 @@ COSTS = tuple(
     for sparsity, loss in ((0.0, 0.0), (0.5, 0.01), (0.8, 0.03), (0.9, 0.06), (0.95, 0.1), (0.98, 0.15), (0.99, 0.24))
 )
 
-SHARP = {"sharpness", "sharpness_first", "sharpness_start", "gradient_sharpness"}
+SHARPNESS = {"sharpness", "sharpness_first", "sharpness_start", "gradient_sharpness"}
 ALWAYS = {"spread", "learning_rate", "latent_learning_rate", "frozen_learning_rate"}
-PULLED = {"strength", "pull_start"}
+STRENGTH_VALUES = {"strength", "strength_start"}
 
 
 def space_of(form="sharpened", layers=(), costs=(), goal=None, groups=None, **space):
@@ -42,8 +42,8 @@ def space_of(form="sharpened", layers=(), costs=(), goal=None, groups=None, **sp
 
 
 def test_ranges_depend_on_the_form():
-    assert space_of("paper").ranges().keys() == ALWAYS | PULLED
-    assert space_of("sharpened").ranges().keys() == ALWAYS | SHARP | {"rise"}
+    assert space_of("paper").ranges().keys() == ALWAYS | STRENGTH_VALUES
+    assert space_of("sharpened").ranges().keys() == ALWAYS | SHARPNESS | {"rise"}
     assert space_of("straight-through").ranges().keys() == ALWAYS | {"rise"}
 
 
@@ -58,38 +58,45 @@ def test_ranges_are_those_of_the_spec():
 def test_the_papers_form_always_pulls_and_the_others_only_if_told_to():
     assert space_of("paper").ranges()["strength"] == STRENGTH
     assert space_of("paper", strength=[5, 6]).ranges()["strength"] == (5, 6)
-    assert space_of("sharpened", strength=0.1).ranges().keys() >= PULLED
-    assert not PULLED & space_of("straight-through", strength=0.1).ranges().keys()
+    assert space_of("sharpened", strength=0.1).ranges().keys() >= STRENGTH_VALUES
+    assert not STRENGTH_VALUES & space_of("straight-through", strength=0.1).ranges().keys()
 
 
 def test_growth_is_a_choice_where_there_is_a_pull():
-    assert space_of("paper").choices() == {"growth": ("linear", "exponential", "step")}
-    assert space_of("paper", growth="step").choices() == {"growth": ("step",)}
-    assert space_of("sharpened", strength=0.1, growth="linear").choices() == {"growth": ("linear",)}
+    assert space_of("paper").choices() == {"strength_schedule": ("linear", "exponential", "step")}
+    assert space_of("paper", strength_schedule="step").choices() == {"strength_schedule": ("step",)}
+    assert space_of("sharpened", strength=0.1, strength_schedule="linear").choices() == {
+        "strength_schedule": ("linear",)
+    }
     assert space_of("sharpened").choices() == space_of("straight-through").choices() == {}
 
 
 def test_layers_have_values_of_their_own_as_wide_as_told():
-    paper = space_of("paper", LENET, split=1.5, own=0.3).ranges()
+    paper = space_of("paper", LENET, allocation=1.5, group_range=0.3).ranges()
     assert {name: ends for name, ends in paper.items() if "." in name} == {
-        "pull.conv2": (-0.3, 0.3),
-        "pull.fc1": (-0.3, 0.3),
+        "strength.conv2": (-0.3, 0.3),
+        "strength.fc1": (-0.3, 0.3),
         "density.conv2": (-1.5, 1.5),
         "density.fc1": (-1.5, 1.5),
     }
-    sharp = space_of("sharpened", LENET, split=1.5, own=0.3).ranges()
-    assert {name for name in sharp if "." in name} == {"sharp.conv2", "sharp.fc1", "density.conv2", "density.fc1"}
-    straight = space_of("straight-through", LENET, split=1.5, own=0.3).ranges()
+    sharp = space_of("sharpened", LENET, allocation=1.5, group_range=0.3).ranges()
+    assert {name for name in sharp if "." in name} == {
+        "sharpness.conv2",
+        "sharpness.fc1",
+        "density.conv2",
+        "density.fc1",
+    }
+    straight = space_of("straight-through", LENET, allocation=1.5, group_range=0.3).ranges()
     assert {name for name in straight if "." in name} == {"density.conv2", "density.fc1"}
 
 
 def test_a_width_of_0_makes_all_layers_alike():
-    assert not any("." in name for name in space_of("paper", LENET, split=0, own=0).ranges())
+    assert not any("." in name for name in space_of("paper", LENET, allocation=0, group_range=0).ranges())
 
 
 def test_a_group_alone_has_nothing_of_its_own():
-    assert not any("." in name for name in space_of("paper", LENET[:1], split=1).ranges())
-    assert not any("." in name for name in space_of("paper", LENET, groups="all", split=1).ranges())
+    assert not any("." in name for name in space_of("paper", LENET[:1], allocation=1).ranges())
+    assert not any("." in name for name in space_of("paper", LENET, groups="all", allocation=1).ranges())
 
 
 def test_many_layers_share_values_by_stage():
@@ -100,12 +107,12 @@ def test_many_layers_share_values_by_stage():
 
 
 def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm():
-    even = {"pull_start", "rise", "sharpness_start", "density.fc1", "pull.stage1", "sharp.conv2"}
+    even = {"strength_start", "rise", "sharpness_start", "density.fc1", "strength.stage1", "sharpness.conv2"}
     every = set()
     for form in FORMS:
-        every |= space_of(form, LENET, split=1).ranges().keys()
+        every |= space_of(form, LENET, allocation=1).ranges().keys()
     assert {name for name in every | even if not is_logarithmic(name)} >= even
-    assert {name for name in every if is_logarithmic(name)} == ALWAYS | {"strength"} | SHARP - even
+    assert {name for name in every if is_logarithmic(name)} == ALWAYS | {"strength"} | SHARPNESS - even
 
 
 # Guesses
@@ -114,7 +121,7 @@ def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "space",
-    [{}, {"spread": [0.7, 0.9], "strength": [20, 30]}, {"learning_rate": 1e-5, "pull_start": [0.2, 0.3]}],
+    [{}, {"spread": [0.7, 0.9], "strength": [20, 30]}, {"learning_rate": 1e-5, "strength_start": [0.2, 0.3]}],
     ids=["default", "above", "below"],
 )
 def test_first_guess_lies_in_the_ranges(form, space):
@@ -127,17 +134,17 @@ def test_first_guess_lies_in_the_ranges(form, space):
 
 def test_first_guess_moves_to_the_nearest_end():
     guess = space_of(
-        "paper", spread=[0.7, 0.9], learning_rate=[0.001, 0.004], pull_start=[0.2, 0.3], strength=[1, 2]
+        "paper", spread=[0.7, 0.9], learning_rate=[0.001, 0.004], strength_start=[0.2, 0.3], strength=[1, 2]
     ).first_guess()
-    assert (guess["spread"], guess["learning_rate"], guess["pull_start"]) == (0.7, 0.004, 0.2)
+    assert (guess["spread"], guess["learning_rate"], guess["strength_start"]) == (0.7, 0.004, 0.2)
     assert guess["strength"] == 2
-    assert guess["growth"] == "linear"
+    assert guess["strength_schedule"] == "linear"
 
 
 def test_first_guess_has_all_layers_alike():
-    guess = space_of("paper", LENET, split=1).first_guess()
+    guess = space_of("paper", LENET, allocation=1).first_guess()
     assert {name: value for name, value in guess.items() if "." in name} == dict.fromkeys(
-        ("pull.conv2", "pull.fc1", "density.conv2", "density.fc1"), 0.0
+        ("strength.conv2", "strength.fc1", "density.conv2", "density.fc1"), 0.0
     )
 
 
@@ -146,20 +153,20 @@ def even_plan(_candidate):
 
 
 def test_first_candidates_are_the_guess_for_the_target_and_for_the_grid():
-    chosen = space_of(layers=LENET, split=0)
+    chosen = space_of(layers=LENET, allocation=0)
     guess = chosen.first_guess()
     assert chosen.first_guesses(even_plan) == {0: guess, 1: guess}
 
 
 def test_all_at_the_target_there_is_one_guess():
-    chosen = space_of(layers=LENET, split=0, goal={"target_sparsity": 0.5, "grid": False})
+    chosen = space_of(layers=LENET, allocation=0, goal={"target_sparsity": 0.5, "grid": False})
     assert chosen.first_guesses(even_plan) == {0: chosen.first_guess()}
 
 
 @pytest.mark.parametrize(("grid", "numbers"), [(True, (2, 4)), (False, (1, 2))])
 def test_the_targets_next_candidates_try_the_known_splits(grid, numbers):
     """Without sensitivity: even, and by size; densities go as 58 / 12,800 to 192 / 8,192, ln of which is 1.643."""
-    chosen = space_of(layers=LENET, split=2, goal={"target_sparsity": 0.5, "grid": grid})
+    chosen = space_of(layers=LENET, allocation=2, goal={"target_sparsity": 0.5, "grid": grid})
     guesses = chosen.first_guesses(even_plan)
     even, by_size = (guesses[number] for number in numbers)
     half = math.log(192 / 8192 / (58 / 12_800)) / 2
@@ -171,7 +178,7 @@ def test_the_targets_next_candidates_try_the_known_splits(grid, numbers):
 
 @pytest.mark.parametrize("goal", [{"front": True}, {"min_accuracy": 0.9}], ids=["front", "min_accuracy"])
 def test_without_a_target_the_sparsest_come_first_with_the_best_known_split(goal):
-    chosen = space_of(layers=LENET, costs=COSTS, split=2, goal=goal)
+    chosen = space_of(layers=LENET, costs=COSTS, allocation=2, goal=goal)
     guess = chosen.first_guess()
     guesses = chosen.first_guesses(even_plan)
     assert guesses.keys() == {0, 1, 2, 3, 5}
@@ -180,17 +187,17 @@ def test_without_a_target_the_sparsest_come_first_with_the_best_known_split(goal
 
 
 def test_a_known_split_is_cut_to_the_range():
-    guesses = space_of(layers=LENET, split=0.5).first_guesses(even_plan)
+    guesses = space_of(layers=LENET, allocation=0.5).first_guesses(even_plan)
     assert (guesses[4]["density.conv2"], guesses[4]["density.fc1"]) == (-0.5, 0.5)
 
 
 def test_with_sensitivity_the_even_split_is_still_tried():
     """Around another middle, its values make it even again."""
-    chosen = space_of(layers=LENET, costs=COSTS, split=3)
+    chosen = space_of(layers=LENET, costs=COSTS, allocation=3)
     guesses = chosen.first_guesses(even_plan)
-    spared = chosen.candidate(guesses[0], 0.9, seed=0).split
+    spared = chosen.candidate(guesses[0], 0.9, seed=0).allocation
     assert spared["conv2"] < 0.9 < spared["fc1"]
-    assert chosen.candidate(guesses[2], 0.9, seed=0).split == pytest.approx({"conv2": 0.9, "fc1": 0.9}, abs=1e-9)
+    assert chosen.candidate(guesses[2], 0.9, seed=0).allocation == pytest.approx({"conv2": 0.9, "fc1": 0.9}, abs=1e-9)
 
 
 # Samples
@@ -205,7 +212,7 @@ def finished(chosen, number):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_samples_lie_in_the_ranges_and_make_the_candidate(form):
-    chosen = space_of(form, LENET, split=1)
+    chosen = space_of(form, LENET, allocation=1)
     seen = set()
     for number in range(6):
         trial, candidate = finished(chosen, number)
@@ -241,7 +248,7 @@ def test_candidate_takes_what_the_spec_fixes(form, alpha):
     candidate = chosen.candidate(chosen.first_guess(), 0.37, seed=11)
     assert {name: getattr(candidate, name) for name in train} == train
     assert candidate.alpha == alpha
-    assert (candidate.form, candidate.sparsity, candidate.seed, candidate.split) == (form, 0.37, 11, {})
+    assert (candidate.form, candidate.sparsity, candidate.seed, candidate.allocation) == (form, 0.37, 11, {})
     assert Candidate.model_validate(candidate.model_dump(mode="json")) == candidate
 
 
@@ -253,22 +260,22 @@ def test_an_alpha_of_the_spec_overrules_the_forms_own():
     assert Space(spec).candidate(values, 0.5, seed=0).alpha == Tracked(every=4, rise=0.125)
 
 
-def with_growth(growth, **values):
+def with_schedule(strength_schedule, **values):
     chosen = Space(StudySpec.model_validate({"train": {"epochs": 20}, "search": {"form": "paper"}}), LENET)
-    guess = chosen.first_guess() | {"strength": 100.0, "pull_start": 0.25, "growth": growth}
+    guess = chosen.first_guess() | {"strength": 100.0, "strength_start": 0.25, "strength_schedule": strength_schedule}
     return chosen.candidate(guess | values, 0.5, seed=0)
 
 
 def test_strength_grows_straight_by_factors_or_in_a_step():
-    assert with_growth("linear").strength == Ramp(first=0.0, last=100.0, start=0.25)
-    assert with_growth("exponential").strength == Ramp(first=2.0, last=100.0, start=0.25, growth="exponential")
+    assert with_schedule("linear").strength == Ramp(first=0.0, last=100.0, start=0.25)
+    assert with_schedule("exponential").strength == Ramp(first=2.0, last=100.0, start=0.25, interpolation="exponential")
     # The paper's: a fiftieth until a quarter of the 20 epochs are over.
-    assert with_growth("step").strength == Steps(value=2.0, factors=((5.0, 50.0),))
+    assert with_schedule("step").strength == Steps(value=2.0, factors=((5.0, 50.0),))
 
 
-@pytest.mark.parametrize("growth", ["linear", "exponential", "step"])
-def test_every_growth_ends_at_its_strength(growth):
-    candidate = with_growth(growth, **{"pull.fc1": math.log(3)})
+@pytest.mark.parametrize("strength_schedule", ["linear", "exponential", "step"])
+def test_every_growth_ends_at_its_strength(strength_schedule):
+    candidate = with_schedule(strength_schedule, **{"strength.fc1": math.log(3)})
     assert candidate.strength_of("conv2", 20) == pytest.approx(100.0)
     assert candidate.strength_of("fc1", 20) == pytest.approx(300.0)
     assert candidate.layer_strength.keys() == {"fc1"}
@@ -283,7 +290,7 @@ def test_without_a_pull_there_is_no_strength():
 
 def test_sharpness_goes_from_its_first_to_its_last_and_a_layer_has_its_own():
     chosen = space_of("sharpened", LENET)
-    values = chosen.first_guess() | {"sharpness": 400.0, "sharpness_first": 4.0, "sharp.conv2": math.log(2)}
+    values = chosen.first_guess() | {"sharpness": 400.0, "sharpness_first": 4.0, "sharpness.conv2": math.log(2)}
     candidate = chosen.candidate(values | {"sharpness_start": 0.25}, 0.5, seed=0)
     epochs = candidate.epochs
     assert [candidate.sharpness_of("fc1", epoch) for epoch in (0, epochs / 4, epochs)] == pytest.approx([4, 4, 400])
@@ -300,22 +307,22 @@ def test_the_gradients_sharpness_is_the_candidates():
         assert space_of(form).candidate(space_of(form).first_guess(), 0.5, seed=0).gradient_sharpness is None
 
 
-# Values -> split -> values
+# Values -> allocation -> values
 
 densities = st.fixed_dictionaries({"density.conv2": st.floats(-2, 2), "density.fc1": st.floats(-2, 2)})
 
 
-def split_of(chosen, sparsity, **values):
-    return chosen.candidate(chosen.first_guess() | values, sparsity, seed=0).split
+def allocation_of(chosen, sparsity, **values):
+    return chosen.candidate(chosen.first_guess() | values, sparsity, seed=0).allocation
 
 
 @pytest.mark.parametrize("costs", [(), COSTS], ids=["even", "spared"])
 @quick
 @given(values=densities, sparsity=st.floats(0, 0.999))
 def test_every_sampled_split_has_the_planned_sparsity(costs, values, sparsity):
-    split = split_of(space_of(layers=LENET, costs=costs, split=2), sparsity, **values)
-    assert all(0 <= share < 1 for share in split.values())
-    zeros = sum(WEIGHTS[name] * share for name, share in split.items())
+    allocation = allocation_of(space_of(layers=LENET, costs=costs, allocation=2), sparsity, **values)
+    assert all(0 <= share < 1 for share in allocation.values())
+    zeros = sum(WEIGHTS[name] * share for name, share in allocation.items())
     assert zeros / sum(WEIGHTS.values()) == pytest.approx(sparsity, abs=1e-9)
 
 
@@ -324,33 +331,35 @@ def test_every_sampled_split_has_the_planned_sparsity(costs, values, sparsity):
 @given(difference=st.floats(-0.9, 0.9), sparsity=st.floats(0.9, 0.99))
 def test_values_make_a_split_whose_weighting_gives_the_values_back(costs, difference, sparsity):
     """Values that sum to 0, and layers that are neither full nor at their floor."""
-    chosen = space_of(layers=LENET, costs=costs, split=2)
+    chosen = space_of(layers=LENET, costs=costs, allocation=2)
     values = {"density.conv2": difference, "density.fc1": -difference}
-    split = split_of(chosen, sparsity, **values)
-    again = chosen.densities_of(weighting_of(LENET, split), sparsity)
+    allocation = allocation_of(chosen, sparsity, **values)
+    again = chosen.densities_of(weighting_of(LENET, allocation), sparsity)
     assert again == pytest.approx(values, abs=1e-6)
 
 
 @quick
 @given(common=st.floats(-1, 1), difference=st.floats(-1, 1), sparsity=st.floats(0, 0.999))
 def test_only_differences_between_densities_matter(common, difference, sparsity):
-    chosen = space_of(layers=LENET, split=2)
-    one = split_of(chosen, sparsity, **{"density.conv2": difference, "density.fc1": 0.0})
-    other = split_of(chosen, sparsity, **{"density.conv2": difference + common, "density.fc1": common})
+    chosen = space_of(layers=LENET, allocation=2)
+    one = allocation_of(chosen, sparsity, **{"density.conv2": difference, "density.fc1": 0.0})
+    other = allocation_of(chosen, sparsity, **{"density.conv2": difference + common, "density.fc1": common})
     assert one == pytest.approx(other, abs=1e-9)
 
 
 def test_a_split_by_hand():
     # conv2 e times as dense as fc1: d = 2,099.2 / (12,800 e + 8,192) for fc1.
-    split = split_of(space_of(layers=LENET, split=2), 0.9, **{"density.conv2": 1.0, "density.fc1": 0.0})
+    allocation = allocation_of(space_of(layers=LENET, allocation=2), 0.9, **{"density.conv2": 1.0, "density.fc1": 0.0})
     density = 2099.2 / (12_800 * math.e + 8_192)
-    assert split == pytest.approx({"conv2": 1 - math.e * density, "fc1": 1 - density})
+    assert allocation == pytest.approx({"conv2": 1 - math.e * density, "fc1": 1 - density})
 
 
 def test_layers_of_a_group_have_the_same_share():
-    split = split_of(space_of(layers=RESIDUAL, split=2), 0.9, **{"density.stage1": 1.0, "density.stage2": -1.0})
+    allocation = allocation_of(
+        space_of(layers=RESIDUAL, allocation=2), 0.9, **{"density.stage1": 1.0, "density.stage2": -1.0}
+    )
     shares = {
-        group: {split[layer.name] for layer in RESIDUAL if layer.name.startswith(group)}
+        group: {allocation[layer.name] for layer in RESIDUAL if layer.name.startswith(group)}
         for group in ("stage1", "stage2")
     }
     assert all(len(each) == 1 for each in shares.values())

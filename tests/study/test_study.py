@@ -20,7 +20,7 @@ from sca_search.data import load_data
 from sca_search.ternary.allocation import LayerCost, LayerShape, allocate, least_loss_weighting
 from tests.support.command import TINY, sca_search
 
-FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "metric", "loss", "moved_share"]
+FIGURES = ["trial", "state", "planned_sparsity", "sparsity", "metric", "loss", "adjusted_fraction"]
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -267,7 +267,7 @@ def test_diverged_trial_is_reported_and_the_study_goes_on(run, tmp_path: Path) -
     """The first two begin at the range's lower end; at rates that the others draw, the loss leaves the floats."""
     rates = "".join(f"{name} = [0.01, 1e30]\n" for name in ("learning_rate", "frozen_learning_rate"))
     (tmp_path / "wild.toml").write_text(f"[search.space]\n{rates}")
-    done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "9", "--refits", "0", "--split", "0")
+    done = run("wild.toml", "--name", "wild", *TINY[4:], "--trials", "9", "--refits", "0", "--allocation", "0")
     assert done.returncode == 0, done.stderr
     trials = pd.read_csv(tmp_path / "runs" / "wild" / "trials.csv")
     failed = trials[trials["state"] == "failed"]
@@ -287,20 +287,20 @@ def test_time_budget_starts_no_trial_that_would_not_fit(run, tmp_path: Path) -> 
 @pytest.mark.e2e
 def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(run, tmp_path: Path) -> None:
     short = ("--trials", "6", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--name", "split")
-    done = run("--target-sparsity", "0.9", "--split", "4", *short)
+    done = run("--target-sparsity", "0.9", "--allocation", "4", *short)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "split"
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("candidates/*/candidate.json"))]
     weights = {"conv2": 12_800, "fc1": 8_192}
     for record in records:
-        split, planned = record["candidate"]["split"], record["candidate"]["sparsity"]
-        assert sum(weights[name] * split[name] for name in weights) / 20_992 == pytest.approx(planned, abs=1e-9)
+        allocation, planned = record["candidate"]["allocation"], record["candidate"]["sparsity"]
+        assert sum(weights[name] * allocation[name] for name in weights) / 20_992 == pytest.approx(planned, abs=1e-9)
         assert record["sparsity"] == pytest.approx(planned, abs=0.001)
     costs = [LayerCost(**cost) for cost in json.loads((folder / "sensitivity.json").read_text())]
     layers = [LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128))]
     # The sensitivity's own, the even one, and Erdős–Rényi: (16+32+5+5)/12,800 for the convolution, (64+128)/8,192 for
     # the other; 2,099.2 non-zeros = c (58 + 192).
-    spared, even, by_size = (records[number]["candidate"]["split"] for number in (0, 2, 4))
+    spared, even, by_size = (records[number]["candidate"]["allocation"] for number in (0, 2, 4))
     assert spared == pytest.approx(allocate(layers, least_loss_weighting(costs, layers, 0.9), 0.9))
     assert even == pytest.approx({"conv2": 0.9, "fc1": 0.9})
     assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})

@@ -91,7 +91,20 @@ def loss(outputs, targets):
 """
 
 
-SHORT = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1", "--threads", "1", "--split", "0")
+SHORT = (
+    "--trials",
+    "1",
+    "--refits",
+    "0",
+    "--epochs",
+    "1",
+    "--dense-epochs",
+    "1",
+    "--threads",
+    "1",
+    "--allocation",
+    "0",
+)
 
 
 @pytest.mark.e2e

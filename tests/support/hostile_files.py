@@ -101,7 +101,7 @@ def _models(folder: Path) -> list[Reader]:
         Reader("weights, torch", saved.getvalue(), through(folder / "w.pt", read_weights), BYTES),
         Reader("checkpoint", _checkpoint(folder), through(folder / "c.safetensors", load_checkpoint), TENSORS),
         Reader(
-            "facts of an export",
+            "metadata of an export",
             _facts(),
             through(folder / "export.json", lambda path: read_metadata(path.parent)),
             JSON,
@@ -143,7 +143,7 @@ def _checkpoint(folder: Path) -> bytes:
 
 
 def _facts() -> bytes:
-    facts = {
+    metadata = {
         "version": 2,
         "input": {
             "input_shape": [1, 8, 8],
@@ -161,7 +161,7 @@ def _facts() -> bytes:
         "state_file": "../model.safetensors",
         "about": {"study": "a"},
     }
-    return json.dumps(facts).encode()
+    return json.dumps(metadata).encode()
 
 
 def _study_files(folder: Path) -> list[Reader]:

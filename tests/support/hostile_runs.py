@@ -23,12 +23,12 @@ from sca_search.export.run import found_network, trial_row
 from sca_search.paper.result import read_result
 from sca_search.runs.candidates import best_of, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.integrity import require_sound
+from sca_search.runs.integrity import require_intact_database
 from sca_search.runs.log import note_command
 from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study
-from sca_search.study.rerun import changed_since, made_with
+from sca_search.study.rerun import changed_since, training_environment
 from sca_search.study.setup import make_task, read_sensitivity, read_warm_start
 from sca_search.study.space import Space
 from sca_search.training.fit import FitPlan, parameter_groups, restore_state
@@ -165,10 +165,12 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         _of_run("resume: dense.json", place, "dense.json", lambda: read_warm_start(run)),
         _of_run("resume: dense.safetensors", place, "dense.safetensors", lambda: read_warm_start(run), TENSORS),
         _of_run("resume: sensitivity.json", place, "sensitivity.json", lambda: read_sensitivity(run.sensitivity_file)),
-        Reader("resume: study.db", database, through(folder / "study.db", require_sound), (*BYTES, rewritten)),
+        Reader(
+            "resume: study.db", database, through(folder / "study.db", require_intact_database), (*BYTES, rewritten)
+        ),
         _of_run("whole study: study.db", place, "study.db", lambda: _study(run), (*BYTES, rewritten), is_slow=True),
         _going_on(folder),
-        _of_run("rerun: about.json", place, "about.json", lambda: changed_since(made_with(run, {}))),
+        _of_run("rerun: about.json", place, "about.json", lambda: changed_since(training_environment(run, {}))),
         Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _records), JSON),
         _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: read_warm_start(run), TENSORS),
         Reader("comparison: a method's result", entry, through(folder / "entry.json", read_method_result), JSON),

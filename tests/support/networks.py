@@ -35,14 +35,14 @@ def ternary_torchvision(name: str, size: int = 224, sparsity: float = 0.5) -> tu
         for layer in layers:
             weight = model.get_submodule(layer).weight
             weight.copy_(torch.randn_like(weight).sign() * (torch.rand_like(weight) >= sparsity))
-        _calibrate(model, _normalised(images))
+        _calibrate(model, _normalized(images))
         graph = trace(model.eval(), (3, size, size), ternary_layers=layers, mean=MEAN, std=STD)
         # In double precision: with float32, torch's own rounding would be part of the difference.
-        logits = model.double()(_normalised(images[:2]).double()).float().numpy()
+        logits = model.double()(_normalized(images[:2]).double()).float().numpy()
     return graph, images[:2].numpy(), np.ascontiguousarray(logits)
 
 
-def _normalised(images: torch.Tensor) -> torch.Tensor:
+def _normalized(images: torch.Tensor) -> torch.Tensor:
     return (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
 
 

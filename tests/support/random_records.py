@@ -150,7 +150,7 @@ def every_operation(input_shape: r.Shape, seed: int) -> tuple[r.Graph, list[str]
 
 
 def random_images(graph: r.Graph, count: int, seed: int = 0) -> r.Floats:
-    """Images whose normalised values are of order 1."""
+    """Images whose normalized values are of order 1."""
     by_channel = (-1, *[1] * (len(graph.input_shape) - 1))
     noise = np.random.default_rng(seed).standard_normal((count, *graph.input_shape))
     return (noise * graph.std.reshape(by_channel) + graph.mean.reshape(by_channel)).astype(np.float32)

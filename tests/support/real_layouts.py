@@ -23,12 +23,12 @@ def jpeg(path: Path, seed: object, size: tuple[int, int] = (64, 64), mode: str =
 
 
 def write_tiny_imagenet(folder: Path) -> Path:
-    """Ten training images a class, two for validation, as Stanford's archive lays them out."""
+    """Ten training images per class, two for validation, as Stanford's archive lays them out."""
     root = folder / "tiny-imagenet-200"
     for wnid in WNIDS:
         images = root / "train" / wnid
         for number in range(10):
-            mode = "L" if number == 3 else "RGB"  # a few of the real ones are grey
+            mode = "L" if number == 3 else "RGB"  # a few of the real ones are gray
             jpeg(images / "images" / f"{wnid}_{number}.JPEG", (wnid, number), mode=mode)
         lines = [f"{wnid}_{number}.JPEG\t0\t0\t63\t63\n" for number in range(10)]
         (images / f"{wnid}_boxes.txt").write_text("".join(lines))

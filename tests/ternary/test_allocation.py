@@ -25,8 +25,8 @@ from sca_search.ternary.allocation import (
 LENET = [LayerShape("conv2", (64, 32, 5, 5)), LayerShape("fc1", (512, 3136))]
 
 
-def overall(layers: list[LayerShape], split: dict[str, float]) -> float:
-    zeros = sum(layer.weights * split[layer.name] for layer in layers)
+def overall(layers: list[LayerShape], allocation: dict[str, float]) -> float:
+    zeros = sum(layer.weights * allocation[layer.name] for layer in layers)
     return zeros / sum(layer.weights for layer in layers)
 
 
@@ -43,11 +43,11 @@ def problems(draw: st.DrawFn) -> tuple[list[LayerShape], dict[str, float], float
 @given(problems())
 def test_split_meets_the_overall_sparsity_and_every_floor(problem) -> None:
     layers, weighting, sparsity = problem
-    split = allocate(layers, weighting, sparsity)
-    assert overall(layers, split) == pytest.approx(sparsity, abs=1e-9)
+    allocation = allocate(layers, weighting, sparsity)
+    assert overall(layers, allocation) == pytest.approx(sparsity, abs=1e-9)
     for layer in layers:
-        assert -1e-12 <= split[layer.name] <= 1
-        assert (1 - split[layer.name]) * layer.weights >= layer.least_nonzeros - 1e-6
+        assert -1e-12 <= allocation[layer.name] <= 1
+        assert (1 - allocation[layer.name]) * layer.weights >= layer.least_nonzeros - 1e-6
 
 
 @given(problems(), st.floats(-3, 3))
@@ -61,9 +61,9 @@ def test_a_constant_added_to_the_weighting_changes_nothing(problem, shift: float
 @given(problems())
 def test_every_split_comes_from_its_weighting(problem) -> None:
     layers, weighting, sparsity = problem
-    split = allocate(layers, weighting, sparsity)
-    again = allocate(layers, weighting_of(layers, split), sparsity)
-    assert all(again[name] == pytest.approx(split[name], abs=1e-7) for name in split)
+    allocation = allocate(layers, weighting, sparsity)
+    again = allocate(layers, weighting_of(layers, allocation), sparsity)
+    assert all(again[name] == pytest.approx(allocation[name], abs=1e-7) for name in allocation)
 
 
 @given(problems())
@@ -77,25 +77,25 @@ def test_a_denser_weighting_gives_a_layer_no_more_zeros(problem) -> None:
 
 @given(st.floats(0, 0.999))
 def test_uniform_weighting_gives_every_layer_the_same(sparsity: float) -> None:
-    split = allocate(LENET, uniform_weighting(LENET), sparsity)
-    assert all(value == pytest.approx(sparsity, abs=1e-9) for value in split.values())
+    allocation = allocate(LENET, uniform_weighting(LENET), sparsity)
+    assert all(value == pytest.approx(sparsity, abs=1e-9) for value in allocation.values())
 
 
 def test_erdos_renyi_by_hand() -> None:
     # conv2: 106 / 51,200 = 0.0020703; fc1: 3,648 / 1,605,632 = 0.0022720. Densities in that proportion;
     # 0.1 * 1,656,832 = 165,683.2 non-zeros = c (51,200 * 0.0020703 + 1,605,632 * 0.0022720) = c (106 + 3648).
     factor = 165_683.2 / 3754
-    split = allocate(LENET, erdos_renyi_weighting(LENET), 0.9)
-    assert split["conv2"] == pytest.approx(1 - factor * 106 / 51_200)
-    assert split["fc1"] == pytest.approx(1 - factor * 3648 / 1_605_632)
+    allocation = allocate(LENET, erdos_renyi_weighting(LENET), 0.9)
+    assert allocation["conv2"] == pytest.approx(1 - factor * 106 / 51_200)
+    assert allocation["fc1"] == pytest.approx(1 - factor * 3648 / 1_605_632)
 
 
 def test_a_layer_that_is_full_leaves_its_fraction_to_the_others() -> None:
     # 10 + 90 weights, half of them kept: the first wants all of its 10, so the second keeps 40 of 90.
     layers = [LayerShape("small", (10, 1)), LayerShape("large", (90, 1))]
-    split = allocate(layers, {"small": 5.0, "large": 0.0}, 0.5)
-    assert split["small"] == pytest.approx(0.0)
-    assert split["large"] == pytest.approx(5 / 9)
+    allocation = allocate(layers, {"small": 5.0, "large": 0.0}, 0.5)
+    assert allocation["small"] == pytest.approx(0.0)
+    assert allocation["large"] == pytest.approx(5 / 9)
 
 
 def test_a_sparsity_beyond_the_floors_is_rejected_with_the_highest_possible() -> None:
@@ -121,7 +121,7 @@ def test_a_groups_weighting_is_the_mean_of_its_layers() -> None:
     assert grouped({"stage1.0": 1.0, "fc": -3.0, "stage1.1": 2.0}, groups) == {"stage1": 1.5, "fc": -3.0}
 
 
-# The split that loses least, by an independent brute force
+# The allocation that loses least, by an independent brute force
 
 GRID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 # One of 110 weights must stay, and one of 420.
@@ -163,8 +163,8 @@ def lost_by(layer: LayerShape, losses: list[float], share: float) -> tuple[np.nd
 
 
 def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: float) -> tuple[float, float]:
-    """How much more our split of two layers loses than the best of many, and what that one loses."""
-    split = allocate(layers, least_loss_weighting(costs(**losses), layers, sparsity), sparsity)
+    """How much more our allocation of two layers loses than the best of many, and what that one loses."""
+    allocation = allocate(layers, least_loss_weighting(costs(**losses), layers, sparsity), sparsity)
     total = sum(layer.weights for layer in layers)
     curves = [lost_by(layer, losses[layer.name], layer.weights / total) for layer in layers]
 
@@ -174,7 +174,7 @@ def regret(layers: list[LayerShape], losses: dict[str, list[float]], sparsity: f
     first, second = (layer.weights - 1 for layer in layers)
     possible = np.linspace(max(0.0, sparsity * total - second), min(first, sparsity * total), 4000)
     best = float(lost(possible).min())
-    return float(lost(np.array(split["a"] * layers[0].weights))) - best, best
+    return float(lost(np.array(allocation["a"] * layers[0].weights))) - best, best
 
 
 @pytest.mark.parametrize("layers", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
@@ -208,49 +208,49 @@ def test_no_other_split_loses_less_by_any_rising_losses(a, b, sparsity: float, l
 @pytest.mark.parametrize("layers", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_where_nothing_is_lost_the_even_split_comes_out(layers, sparsity: float) -> None:
     free = costs(a=[0.0] * 7, b=[0.0] * 7)
-    split = allocate(layers, least_loss_weighting(free, layers, sparsity), sparsity)
+    allocation = allocate(layers, least_loss_weighting(free, layers, sparsity), sparsity)
     # To a hundredth of the way from full to the floor, in logarithms: 0.046.
-    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
+    assert math.log((1 - allocation["a"]) / (1 - allocation["b"])) == pytest.approx(0, abs=0.05)
 
 
 @pytest.mark.parametrize("sparsity", [0.2, 0.5, 0.9, 0.97])
 def test_layers_that_lose_alike_are_split_evenly(sparsity: float) -> None:
     alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
-    split = allocate(EQUAL, least_loss_weighting(costs(a=alike, b=alike), EQUAL, sparsity), sparsity)
-    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.05)
+    allocation = allocate(EQUAL, least_loss_weighting(costs(a=alike, b=alike), EQUAL, sparsity), sparsity)
+    assert math.log((1 - allocation["a"]) / (1 - allocation["b"])) == pytest.approx(0, abs=0.05)
 
 
 @given(st.floats(0.05, 0.97))
 def test_the_more_sensitive_layer_stays_denser(sparsity: float) -> None:
     known = costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24], b=[0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.024])
-    split = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
-    assert split["a"] < split["b"]
+    allocation = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
+    assert allocation["a"] < allocation["b"]
 
 
 def test_a_loss_that_stops_at_chance_does_not_make_a_layer_free() -> None:
     """From 0.9 on both answer by chance; a is broken there, b breaks only then: a must not get the zeros."""
     known = costs(a=[0, 0.5, 1.5, 2.3, 2.3, 2.3, 2.3], b=[0, 0.0, 0.0, 0.01, 0.1, 1.5, 2.3])
     for sparsity in (0.5, 0.8, 0.9):
-        split = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
-        assert split["a"] < sparsity < split["b"]
+        allocation = allocate(EQUAL, least_loss_weighting(known, EQUAL, sparsity), sparsity)
+        assert allocation["a"] < sparsity < allocation["b"]
 
 
 def test_zeros_go_beyond_what_was_measured_down_to_the_floors() -> None:
     """5,000 weights with a floor of one: measured to 0.99, asked for 0.999."""
     layers = [LayerShape("a", (50, 100)), LayerShape("b", (50, 100))]
     alike = [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]
-    split = allocate(layers, least_loss_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
-    assert overall(layers, split) == pytest.approx(0.999, abs=1e-9)
-    assert math.log((1 - split["a"]) / (1 - split["b"])) == pytest.approx(0, abs=0.1)
+    allocation = allocate(layers, least_loss_weighting(costs(a=alike, b=alike), layers, 0.999), 0.999)
+    assert overall(layers, allocation) == pytest.approx(0.999, abs=1e-9)
+    assert math.log((1 - allocation["a"]) / (1 - allocation["b"])) == pytest.approx(0, abs=0.1)
 
 
 def test_a_layer_too_small_to_be_measured_far_keeps_its_floor() -> None:
     """Twenty weights of which ten must stay: measured at no zeros and at half."""
     layers = [LayerShape("a", (50, 100)), LayerShape("b", (4, 5), 10)]
     known = [*costs(a=[0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.24]), *costs((0.0, 0.5), b=[0.0, 0.0])]
-    split = allocate(layers, least_loss_weighting(known, layers, 0.95), 0.95)
-    assert overall(layers, split) == pytest.approx(0.95, abs=1e-9)
-    assert split["b"] <= 0.5 + 1e-9
+    allocation = allocate(layers, least_loss_weighting(known, layers, 0.95), 0.95)
+    assert overall(layers, allocation) == pytest.approx(0.95, abs=1e-9)
+    assert allocation["b"] <= 0.5 + 1e-9
 
 
 @pytest.mark.parametrize("side", [10, 100])

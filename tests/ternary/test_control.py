@@ -33,7 +33,7 @@ def sparsity(model: nn.Module) -> ZeroCount:
 
 
 def plain_network():
-    """Four layers, the two in the middle each followed by a normalisation; always the same."""
+    """Four layers, the two in the middle each followed by a normalization; always the same."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(8, 20),
@@ -199,7 +199,7 @@ def test_only_the_layer_whose_pull_is_late_waits_with_its_alpha():
 def test_prior_is_evaluated_at_the_planned_sparsity_of_each_layer():
     model = network("paper")
     thetas = numpy_latents(model)
-    control = LayerSchedules(model, candidate(form="paper", split={"4": 0.75}))
+    control = LayerSchedules(model, candidate(form="paper", allocation={"4": 0.75}))
     expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.75)}
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
 
@@ -302,7 +302,7 @@ def test_alpha_may_have_a_schedule_of_its_own():
 def test_a_split_gives_each_layer_its_own_share(alpha):
     model = network()
     thetas = numpy_latents(model)
-    control = LayerSchedules(model, candidate(alpha=alpha, split={"4": 0.9}, sharpness=2000.0))
+    control = LayerSchedules(model, candidate(alpha=alpha, allocation={"4": 0.9}, sharpness=2000.0))
     expected = {"1": numpy_alpha(thetas["1"], 0.6), "4": numpy_alpha(thetas["4"], 0.9)}
     assert control.alphas() == pytest.approx(expected, rel=1e-6)
     assert sparsity(model).zeros == math.floor(0.6 * 240 + 0.5) + math.floor(0.9 * 120 + 0.5)
@@ -313,7 +313,7 @@ def test_a_split_gives_each_layer_its_own_share(alpha):
 
 def test_papers_penalty_is_strength_times_the_sum_of_eq_4():
     model = network("paper")
-    control = LayerSchedules(model, candidate(form="paper", strength=0.03, split={"4": 0.8}))
+    control = LayerSchedules(model, candidate(form="paper", strength=0.03, allocation={"4": 0.8}))
     one_pass(model)
     alphas = control.alphas()
     r = 0.0
@@ -358,7 +358,7 @@ def test_penalty_leaves_no_soft_weight_behind(strength):
     control.penalty()
     for weight in ternary_weights(model).values():
         with pytest.raises(RuntimeError, match="forward pass"):
-            weight.take_soft()
+            weight.pop_soft_weight()
 
 
 def test_no_strength_is_no_penalty():
@@ -426,7 +426,7 @@ def test_unit_leaves_no_gradient_and_no_soft_weight():
     assert all(parameter.grad is None for parameter in model.parameters())
     for weight in ternary_weights(model).values():
         with pytest.raises(RuntimeError, match="forward pass"):
-            weight.take_soft()
+            weight.pop_soft_weight()
 
 
 def test_unit_is_0_where_nothing_pulls():

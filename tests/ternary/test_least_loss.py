@@ -1,4 +1,4 @@
-"""Splits within limits: every limit holds, the tightest is used up; the solver's split against trying all of them."""
+"""Splits within limits: every limit holds, the tightest is used up; the solver's allocation against all others."""
 
 import itertools
 import math
@@ -32,8 +32,8 @@ def linear(most: float, fixed: float = 0.0, **slopes: float) -> Limit:
     return Limit("latency", "ms", most, fixed, lambda name, density: slopes[name] * density)
 
 
-def densities(split: dict[str, float]) -> dict[str, float]:
-    return {name: 1.0 - sparsity for name, sparsity in split.items()}
+def densities(allocation: dict[str, float]) -> dict[str, float]:
+    return {name: 1.0 - sparsity for name, sparsity in allocation.items()}
 
 
 @st.composite
@@ -56,8 +56,8 @@ def problems(draw: st.DrawFn) -> tuple[list[LayerShape], dict[str, float], list[
 @given(problems())
 def test_limits_hold_and_the_tightest_is_used_up(problem) -> None:
     layers, weighting, limits = problem
-    split = allocate_within(layers, weighting, limits)
-    kept = densities(split)
+    allocation = allocate_within(layers, weighting, limits)
+    kept = densities(allocation)
     # A density is read back from 1 - sparsity, which costs the small ones some digits.
     assert all(limit.amount(kept) <= limit.most * (1 + 1e-6) for limit in limits)
     for layer in layers:
@@ -70,15 +70,15 @@ def test_limits_hold_and_the_tightest_is_used_up(problem) -> None:
 def test_split_within_limits_is_that_of_its_sparsity(problem) -> None:
     # A trial that goes on has its sparsity and weighting only.
     layers, weighting, limits = problem
-    split = allocate_within(layers, weighting, limits)
-    again = allocate(layers, weighting, total_sparsity(layers, split))
-    assert all(again[name] == pytest.approx(split[name], abs=1e-6) for name in split)
+    allocation = allocate_within(layers, weighting, limits)
+    again = allocate(layers, weighting, total_sparsity(layers, allocation))
+    assert all(again[name] == pytest.approx(allocation[name], abs=1e-6) for name in allocation)
 
 
 def test_split_within_a_limit_worked_out_by_hand() -> None:
     # 4 ms and 6 ms without zeros at the same density: 2 + 10 d = 5 gives d = 0.3.
-    split = allocate_within(TWO, {"a": 0.0, "b": 0.0}, [linear(5.0, fixed=2.0, a=4.0, b=6.0)])
-    assert split == pytest.approx({"a": 0.7, "b": 0.7})
+    allocation = allocate_within(TWO, {"a": 0.0, "b": 0.0}, [linear(5.0, fixed=2.0, a=4.0, b=6.0)])
+    assert allocation == pytest.approx({"a": 0.7, "b": 0.7})
     # 3,000 of 4,000 weights lie in b.
     assert total_sparsity(TWO, {"a": 0.5, "b": 0.9}) == pytest.approx((500 + 2700) / 4000)
 
@@ -151,16 +151,16 @@ def _loss_of(known: list[LayerCost], name: str, density: float) -> float:
 def test_solver_spares_what_is_slow_to_lose_and_quick_to_run() -> None:
     # Both lose the same by zeros; b is ten times as slow, so b gets more of them.
     known = [*costs("a", 0.0, 0.01, 0.05, 0.2), *costs("b", 0.0, 0.01, 0.05, 0.2)]
-    split = least_loss_within(known, TWO, [linear(3.0, a=1.0, b=10.0)])
-    assert split["b"] > split["a"]
-    # The same of a split at a sparsity only, through its weighting.
-    again = allocate_within(TWO, weighting_of(TWO, split), [linear(3.0, a=1.0, b=10.0)])
-    assert densities(again)["a"] >= densities(split)["a"] - 1e-9
+    allocation = least_loss_within(known, TWO, [linear(3.0, a=1.0, b=10.0)])
+    assert allocation["b"] > allocation["a"]
+    # The same of a allocation at a sparsity only, through its weighting.
+    again = allocate_within(TWO, weighting_of(TWO, allocation), [linear(3.0, a=1.0, b=10.0)])
+    assert densities(again)["a"] >= densities(allocation)["a"] - 1e-9
 
 
 def test_layers_without_a_floor_are_spared_too() -> None:
     layers = [LayerShape("a", (100, 10), 0), LayerShape("b", (50, 60), 0)]
     known = [*costs("a", 0.0, 0.01, 0.05, 0.2), *costs("b", 0.0, 0.0, 0.0, 0.0)]
-    split = allocate(layers, least_loss_weighting(known, layers, 0.7), 0.7)
-    assert split["a"] < 0.7 < split["b"]
+    allocation = allocate(layers, least_loss_weighting(known, layers, 0.7), 0.7)
+    assert allocation["a"] < 0.7 < allocation["b"]
     assert least_loss_within(known, layers, [linear(1.0, a=1.0, b=1.0)])["b"] > 0.5

@@ -276,14 +276,14 @@ def test_bayes_binn_leaves_nothing_of_its_weights_to_the_optimizer(task, start):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_short_training_is_far_above_chance(method, task, start):
-    settled = train_candidate(candidate_of(method, task), task, start)
-    assert settled.score.accuracy > 0.8
-    counted = total(settled.counts)
+    trained = train_candidate(candidate_of(method, task), task, start)
+    assert trained.score.accuracy > 0.8
+    counted = total(trained.counts)
     if METHODS[method].plans_sparsity:
         assert counted.zeros == pytest.approx(0.7 * counted.weights, abs=2)
     if "0" not in METHODS[method].weights:
         assert counted.zeros == 0
-    for name, own in settled.baked_trits().items():
+    for name, own in trained.baked_trits().items():
         assert set(torch.unique(own).tolist()) <= {-1.0, 0.0, 1.0}, name
         assert not own.requires_grad
 

@@ -425,9 +425,9 @@ def test_take_soft_gives_the_weight_itself_once():
     model = ternary_linear([0.2, -1.0])
     used = model[0].weight
     weight = ternary_weights(model)["0"]
-    assert weight.take_soft() is used
+    assert weight.pop_soft_weight() is used
     with pytest.raises(RuntimeError, match="forward pass"):
-        weight.take_soft()
+        weight.pop_soft_weight()
     with pytest.raises(RuntimeError, match="forward pass"):
         weight.wdr()
 
@@ -454,22 +454,22 @@ def test_a_pass_without_gradients_keeps_nothing(quiet):
     model = ternary_linear([0.5, -0.5])
     weight = ternary_weights(model)["0"]
     model(torch.ones(1, 2, dtype=torch.float64))
-    weight.take_soft()
+    weight.pop_soft_weight()
     with quiet():
         model(torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="forward pass"):
-        weight.take_soft()
+        weight.pop_soft_weight()
 
 
 def test_a_rounded_pass_is_not_mistaken_for_a_training_pass():
     model = ternary_linear([0.5, -0.5])
     weight = ternary_weights(model)["0"]
     model(torch.ones(1, 2, dtype=torch.float64))
-    weight.take_soft()
+    weight.pop_soft_weight()
     with rounding(ternary_weights(model).values()):
         model(torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="forward pass"):
-        weight.take_soft()
+        weight.pop_soft_weight()
 
 
 @quick
@@ -498,7 +498,7 @@ def test_alpha_of_soft_is_alpha_in_the_papers_form():
 
 
 class Mixed(nn.Module):
-    """Every kind of weight layer, nested, with biases and a normalisation between them."""
+    """Every kind of weight layer, nested, with biases and a normalization between them."""
 
     def __init__(self):
         super().__init__()

@@ -48,7 +48,7 @@ def test_zeros_for_sparsity_is_the_nearest_count(sparsity, count):
 # The border
 
 
-def test_border_lies_half_way_between_its_neighbours():
+def test_border_lies_half_way_between_its_neighbors():
     latent = torch.tensor([[0.5, -0.1], [-2.0, 1.0], [0.25, -4.0]])  # 0.1 0.25 0.5 1 2 4
     assert border(latent, 1 / 6) == pytest.approx((0.1 + 0.25) / 2)
     assert border(latent, 0.5) == 0.75

@@ -22,7 +22,7 @@ SPEC = StudySpec.model_validate({"data": {"train_limit": 200, "augment": "crop-f
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """200 digits: 4 batches an epoch."""
+    """200 digits: 4 batches per epoch."""
     return make_task(SPEC)
 
 

@@ -47,8 +47,8 @@ def tensors_equal(ours, theirs):
 
 
 def assert_same(ours, theirs):
-    facts = [(each.epoch, each.unit, each.alphas, each.history, each.snapshots) for each in (ours, theirs)]
-    assert facts[0] == facts[1]
+    progress = [(each.epoch, each.unit, each.alphas, each.history, each.snapshots) for each in (ours, theirs)]
+    assert progress[0] == progress[1]
     assert tensors_equal(ours.model, theirs.model)
     assert tensors_equal(ours.memory, theirs.memory)
     assert torch.equal(ours.random, theirs.random)
@@ -180,35 +180,38 @@ def test_another_format_or_version_is_rejected(path, metadata):
     assert "must be a checkpoint of version 2" in refusal(path)
 
 
-FACTS = {"epoch": 5, "unit": 1.0, "alphas": {"conv2": 0.5}, "history": [], "snapshots": []}
+OPTIONAL_COLUMNS = {"epoch": 5, "unit": 1.0, "alphas": {"conv2": 0.5}, "history": [], "snapshots": []}
 
 
-def about(tensors: dict[str, torch.Tensor], facts: str) -> dict[str, str]:
-    return {"format": FORMAT, "version": VERSION, "facts": facts, "digest": _digest(tensors, facts)}
+def about(tensors: dict[str, torch.Tensor], progress: str) -> dict[str, str]:
+    return {"format": FORMAT, "version": VERSION, "progress": progress, "digest": _digest(tensors, progress)}
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "progress",
     [
-        *(json.dumps({key: value for key, value in FACTS.items() if key != missing}) for missing in FACTS),
-        json.dumps(FACTS | {"epoch": "five"}),
-        json.dumps(FACTS | {"unit": None}),
-        json.dumps(FACTS | {"alphas": [0.5]}),
-        json.dumps(FACTS | {"alphas": {"conv2": "half"}}),
+        *(
+            json.dumps({key: value for key, value in OPTIONAL_COLUMNS.items() if key != missing})
+            for missing in OPTIONAL_COLUMNS
+        ),
+        json.dumps(OPTIONAL_COLUMNS | {"epoch": "five"}),
+        json.dumps(OPTIONAL_COLUMNS | {"unit": None}),
+        json.dumps(OPTIONAL_COLUMNS | {"alphas": [0.5]}),
+        json.dumps(OPTIONAL_COLUMNS | {"alphas": {"conv2": "half"}}),
         "[]",
         "{",
         "",
     ],
 )
-def test_damaged_facts_are_rejected(path, facts):
+def test_damaged_facts_are_rejected(path, progress):
     path.parent.mkdir(parents=True)
     tensors = {"model/a": torch.zeros(2), "random/torch": torch.get_rng_state()}
-    save_file(tensors, path, metadata=about(tensors, facts))
+    save_file(tensors, path, metadata=about(tensors, progress))
     assert "must be a readable checkpoint" in refusal(path)
 
 
 @pytest.mark.parametrize("tensors", [{"model/a": torch.zeros(2)}, {"else/a": torch.zeros(2)}], ids=["none", "else"])
 def test_a_file_without_a_random_state_or_with_other_tensors_is_rejected(path, tensors):
     path.parent.mkdir(parents=True)
-    save_file(tensors, path, metadata=about(tensors, json.dumps(FACTS)))
+    save_file(tensors, path, metadata=about(tensors, json.dumps(OPTIONAL_COLUMNS)))
     assert "must be a readable checkpoint" in refusal(path)

@@ -1,4 +1,4 @@
-"""Figures of a network and what it is asked for: score, logits, normalisation statistics, distillation."""
+"""Figures of a network and what it is asked for: score, logits, normalization statistics, distillation."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sca_search.data import Split, TeacherSplit
-from sca_search.training.evaluate import Score, has_initial_statistics, logits_of, reestimate_normalisation, score
+from sca_search.training.evaluate import Score, has_initial_statistics, logits_of, reestimate_normalization, score
 from sca_search.training.losses import distillation, mismatch_of
 
 
@@ -71,8 +71,8 @@ def test_score_changes_no_statistics_and_keeps_no_gradient():
 def test_score_reads_batches_that_carry_a_teachers_answers():
     split = numbered([0, 1])
     model = Table([[1.0, 0.0], [1.0, 0.0]])
-    taught = TeacherSplit(split, torch.zeros(2, 2))
-    assert score(model, taught.batches(2)) == score(model, split.batches(2))
+    distilled = TeacherSplit(split, torch.zeros(2, 2))
+    assert score(model, distilled.batches(2)) == score(model, split.batches(2))
 
 
 def test_scores_compare_by_value():
@@ -95,7 +95,7 @@ def test_outputs_are_those_of_the_evaluated_network():
     assert torch.equal(logits_of(model, split.batches(3)), logits_of(model, split.batches(3)))
 
 
-# Normalisation statistics
+# Normalization statistics
 
 
 def unequal_batches(seed=0, sizes=(5, 3, 2), features=4):
@@ -115,7 +115,7 @@ def test_statistics_are_the_mean_over_the_batches_each_counting_the_same():
     """
     norm = nn.BatchNorm1d(4)
     batches = unequal_batches()
-    reestimate_normalisation(norm, batches)
+    reestimate_normalization(norm, batches)
     images = [batch.double().numpy() for batch, _ in batches]
     np.testing.assert_allclose(norm.running_mean, np.mean([x.mean(0) for x in images], axis=0), rtol=1e-5)
     np.testing.assert_allclose(norm.running_var, np.mean([x.var(0, ddof=1) for x in images], axis=0), rtol=1e-5)
@@ -126,7 +126,7 @@ def test_statistics_are_the_mean_over_the_batches_each_counting_the_same():
 def test_one_batch_gives_exactly_its_own_statistics():
     norm = nn.BatchNorm1d(4)
     ((images, labels),) = unequal_batches(sizes=(6,))
-    reestimate_normalisation(norm, [(images, labels)])
+    reestimate_normalization(norm, [(images, labels)])
     np.testing.assert_allclose(norm.running_mean, images.numpy().mean(0), rtol=1e-5)
     np.testing.assert_allclose(norm.running_var, images.numpy().var(0, ddof=1), rtol=1e-5)
 
@@ -136,16 +136,16 @@ def test_former_statistics_are_forgotten():
     theirs.running_mean.fill_(1e6)
     theirs.running_var.fill_(math.nan)
     for norm in (ours, theirs):
-        reestimate_normalisation(norm, unequal_batches())
+        reestimate_normalization(norm, unequal_batches())
     assert torch.equal(ours.running_mean, theirs.running_mean)
     assert torch.equal(ours.running_var, theirs.running_var)
 
 
-def test_a_later_normalisation_sees_what_the_earlier_one_gives_for_the_batch():
-    """In numpy: the first normalises each batch by itself, the second's statistics are those of the results."""
+def test_a_later_normalization_sees_what_the_earlier_one_gives_for_the_batch():
+    """In numpy: the first normalizes each batch by itself, the second's statistics are those of the results."""
     model = nn.Sequential(nn.BatchNorm1d(4), nn.ReLU(), nn.BatchNorm1d(4))
     batches = unequal_batches()
-    reestimate_normalisation(model, batches)
+    reestimate_normalization(model, batches)
     means, variances = [], []
     for images, _ in batches:
         x = images.double().numpy()
@@ -159,7 +159,7 @@ def test_a_later_normalisation_sees_what_the_earlier_one_gives_for_the_batch():
 def test_images_have_statistics_a_channel():
     norm = nn.BatchNorm2d(2)
     images = torch.randn(6, 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    reestimate_normalisation(norm, [(images, torch.zeros(6))])
+    reestimate_normalization(norm, [(images, torch.zeros(6))])
     np.testing.assert_allclose(norm.running_mean, images.numpy().mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(norm.running_var, images.numpy().var((0, 2, 3), ddof=1), rtol=1e-4)
 
@@ -167,14 +167,14 @@ def test_images_have_statistics_a_channel():
 def test_dropout_stays_off_while_statistics_are_taken():
     model = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(4)).train()
     ((images, labels),) = unequal_batches(sizes=(6,))
-    reestimate_normalisation(model, [(images, labels)])
+    reestimate_normalization(model, [(images, labels)])
     np.testing.assert_allclose(model[1].running_mean, images.numpy().mean(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.37, None])
 def test_momentum_is_put_back_and_the_network_evaluates(momentum):
     model = nn.Sequential(nn.BatchNorm1d(4, momentum=momentum), nn.BatchNorm1d(4, momentum=0.5)).train()
-    reestimate_normalisation(model, unequal_batches())
+    reestimate_normalization(model, unequal_batches())
     assert [norm.momentum for norm in model] == [momentum, 0.5]
     assert not any(module.training for module in model.modules())
 
@@ -182,19 +182,19 @@ def test_momentum_is_put_back_and_the_network_evaluates(momentum):
 def test_weights_are_left_alone():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    reestimate_normalisation(model, unequal_batches())
+    reestimate_normalization(model, unequal_batches())
     assert all(torch.equal(now, then) for now, then in zip(model.parameters(), before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_network_without_normalisation_asks_for_no_batch():
+def test_a_network_without_normalization_asks_for_no_batch():
     def refuse():
         raise AssertionError("no batch is needed")
         yield
 
     model = nn.Linear(4, 3)
     before = model.weight.detach().clone()
-    reestimate_normalisation(model, refuse())
+    reestimate_normalization(model, refuse())
     assert torch.equal(model.weight, before)
 
 
@@ -258,7 +258,7 @@ def test_distillation_alone_has_no_use_for_labels_and_ends_where_the_teacher_is(
 
 
 def test_temperature_leaves_the_gradients_size():
-    """T² makes the gradient tend to that of matching centred logits: (z - v) / (N · classes), for large T."""
+    """T² makes the gradient tend to that of matching centered logits: (z - v) / (N · classes), for large T."""
     logits, labels, teacher = tensors(*drawn())
     logits, teacher = logits - logits.mean(1, keepdim=True), teacher - teacher.mean(1, keepdim=True)
     logits.requires_grad_()
@@ -272,8 +272,8 @@ def test_temperature_leaves_the_gradients_size():
 
 def test_taught_batches_carry_each_images_own_answer_however_shuffled():
     count = 23
-    taught = TeacherSplit(numbered(list(range(count))), torch.arange(count) * 10.0)
-    batches = taught.batches(4, seed=3)
+    distilled = TeacherSplit(numbered(list(range(count))), torch.arange(count) * 10.0)
+    batches = distilled.batches(4, seed=3)
     orders = []
     for _ in range(2):
         seen = [(images.flatten(), labels, given) for images, labels, given in batches]
@@ -287,9 +287,9 @@ def test_taught_batches_carry_each_images_own_answer_however_shuffled():
 
 def test_taught_batches_are_the_splits_own_with_a_third_part():
     split = numbered(list(range(9)))
-    taught = TeacherSplit(split, torch.zeros(9, 2))
-    assert len(taught) == 9
-    for ours, theirs in zip(taught.batches(4, seed=5), split.batches(4, seed=5), strict=True):
+    distilled = TeacherSplit(split, torch.zeros(9, 2))
+    assert len(distilled) == 9
+    for ours, theirs in zip(distilled.batches(4, seed=5), split.batches(4, seed=5), strict=True):
         assert len(ours) == 3
         assert all(torch.equal(a, b) for a, b in zip(ours[:2], theirs, strict=True))
 

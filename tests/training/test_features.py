@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from sca_search.dashboard.trial import page_features, sheet
+from sca_search.dashboard.trial import contact_sheet, page_features
 from sca_search.errors import RunError
 from sca_search.training.features import MAX_SIDE, activations, compare_features, linear_cka
 from tests.support.command import Outcome
@@ -52,7 +52,7 @@ def small() -> nn.Module:
     ).eval()
 
 
-def test_activations_are_taken_behind_the_normalisation_and_before_the_relu() -> None:
+def test_activations_are_taken_after_the_normalization_and_before_the_relu() -> None:
     model, images = small(), torch.randn(5, 1, 8, 8)
     found = activations(model, images, ["0", "4"])
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_features_of_any_trial_become_a_picture(tiny_run: tuple[Path, str], run:
     assert "conv2 (ternary): similarity" in done.stdout
     picture = Image.open("maps.png")
     told = json.loads((tiny_run[0] / "candidates" / "001" / "features.json").read_text())
-    assert picture.size == sheet(told, "").size
+    assert picture.size == contact_sheet(told, "").size
     assert len(picture.convert("RGB").getcolors(1 << 20)) > 50
 
 

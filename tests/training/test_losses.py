@@ -104,7 +104,7 @@ def test_labels_are_distilled_by_the_teachers_probabilities() -> None:
     assert float(mismatch_of("multi-label", 2.0)(outputs, answers)) == pytest.approx(float(expected))
 
 
-def test_numbers_are_distilled_by_squares_beside_any_loss() -> None:
+def test_numbers_are_distilled_by_squares_next_to_any_loss() -> None:
     loss = distillation(0.25, torch.nn.functional.l1_loss, mismatch_of("regression", 4.0))
     outputs, targets, answers = torch.tensor([[1.0], [2.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [4.0]])
     assert float(loss(outputs, targets, answers)) == pytest.approx(0.75 * 1.5 + 0.25 * 2.0)

@@ -16,10 +16,10 @@ from sca_search.errors import CodeError, DivergenceError, SpecError
 from sca_search.training.metrics import ACCURACY_METRIC, Metric, metric_of, try_metric
 
 
-def data_with(targets: torch.Tensor, normalise: bool = True) -> DataSet:
+def data_with(targets: torch.Tensor, normalize: bool = True) -> DataSet:
     inputs = torch.randn(len(targets), 3, generator=torch.Generator().manual_seed(1))
     pairs = torch.utils.data.TensorDataset(inputs, targets)
-    return from_objects("mine", (pairs, pairs, pairs), seed=0, normalise=normalise)
+    return from_objects("mine", (pairs, pairs, pairs), seed=0, normalize=normalize)
 
 
 def classes(count: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,11 +63,11 @@ def test_metrics_of_labels_are_those_of_sklearn() -> None:
     assert metric_of("exact-match", data)(*given) == pytest.approx(sk.accuracy_score(targets, logits > 0))
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_metrics_of_numbers_are_in_the_users_units(normalise: bool) -> None:
+@pytest.mark.parametrize("normalize", [True, False])
+def test_metrics_of_numbers_are_in_the_users_units(normalize: bool) -> None:
     random = np.random.default_rng(0)
     targets = random.normal(size=(300, 2)) * [50.0, 0.1] + [1000.0, -3.0]
-    data = data_with(torch.from_numpy(targets), normalise)
+    data = data_with(torch.from_numpy(targets), normalize)
     truth = data.val.labels
     answers = truth + 0.3 * torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     theirs = data.in_units(answers).numpy()

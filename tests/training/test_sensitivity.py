@@ -45,7 +45,7 @@ def test_every_ternary_layer_is_measured_at_every_sparsity_of_the_grid(measured:
 
 
 def test_deep_networks_are_measured_with_fewer_images_and_sparsities(task: Task, start: WarmStart) -> None:
-    """Two layers: 7 sparsities of 2 × 256 images each are 7,168 images a batch, 4 sparsities 4,096."""
+    """Two layers: 7 sparsities of 2 × 256 images each are 7,168 images per batch, 4 sparsities 4,096."""
     passes: list[int] = []
     told: list[tuple[int, int]] = []
 

@@ -78,16 +78,16 @@ CANDIDATE = Candidate(
 
 
 @pytest.mark.parametrize("kind", ["classes", "multi-label", "regression"])
-def test_a_time_series_of_each_kind_is_learned_and_settles_at_its_sparsity(kind: str) -> None:
+def test_a_time_series_of_each_kind_is_learned_and_ends_at_its_sparsity(kind: str) -> None:
     task = task_of(signals(kind))
     start = train_dense(task, epochs=12, learning_rate=0.01, seed=0)
     assert start.score.accuracy > 0.75
-    settled = train_candidate(CANDIDATE, task, start)
-    assert settled.score.accuracy > 0.6
-    assert sum(count.zeros for count in settled.counts.values()) == 8 * 16 * 24 // 2
-    assert (settled.score.error is None) == (kind == "classes")
+    trained = train_candidate(CANDIDATE, task, start)
+    assert trained.score.accuracy > 0.6
+    assert sum(count.zeros for count in trained.counts.values()) == 8 * 16 * 24 // 2
+    assert (trained.score.error is None) == (kind == "classes")
     assert all(np.isfinite(cost.loss) for cost in measure_sensitivity(task, start))
-    test = task.score(settled.model, task.data.read_test().batches(64))
+    test = task.score(trained.model, task.data.read_test().batches(64))
     assert test.accuracy > 0.5
 
 
@@ -212,7 +212,7 @@ def late(outputs, targets):
 def test_a_metric_that_fails_in_the_middle_fails_its_trial_with_the_reason(run: Run, tmp_path: Path) -> None:
     """One call before, 5 for the dense network (4 epochs and its score): none is left for the trials."""
     (tmp_path / "own.py").write_text(OWN.replace("LIMIT", "6"))
-    done = run("--metric", "own.py:late", "--split", "0", "--name", "late", *TINY)
+    done = run("--metric", "own.py:late", "--allocation", "0", "--name", "late", *TINY)
     trials = pd.read_csv("runs/late/trials.csv")
     assert (trials["state"] == "failed").all()
     assert trials["reason"][0] == "the metric late failed with RuntimeError: no more (own.py, line 8)"
@@ -244,7 +244,7 @@ def test_a_network_that_ends_the_process_fails_its_trial_with_the_reason(
 ) -> None:
     """4 dense epochs take 4 times 17 steps; exit(0) in a trial would say that all is done."""
     (tmp_path / "own.py").write_text(NET.replace("TRAINING", str(training)).replace("LIMIT", str(limit)))
-    done = run("--model", "own.py:net", "--split", "0", "--name", "late", *TINY)
+    done = run("--model", "own.py:net", "--allocation", "0", "--name", "late", *TINY)
     reasons = pd.read_csv("runs/late/trials.csv")["reason"].dropna()
     assert set(reasons) == {"the network failed with SystemExit: 0 (own.py, line 9)"}
     assert done.returncode == 1

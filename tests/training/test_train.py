@@ -466,11 +466,11 @@ def test_candidates_do_not_change_the_start(task, start):
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
 @pytest.mark.parametrize("sparsity", [0.0, 0.37, 0.9, 0.9995])
 def test_zeros_are_exact_after_settling(task, start, form, sparsity):
-    settled = train(task, start, (papers if form == "paper" else candidate)(sparsity=sparsity))
-    weights = trits_of(settled.model)
+    trained = train(task, start, (papers if form == "paper" else candidate)(sparsity=sparsity))
+    weights = trits_of(trained.model)
     zeros = {name: int((trits.numpy() == 0).sum()) for name, trits in weights.items()}
     assert sum(zeros.values()) == math.floor(sparsity * ALL_TERNARY + 0.5)
-    assert {name: (count.zeros, count.weights) for name, count in settled.counts.items()} == {
+    assert {name: (count.zeros, count.weights) for name, count in trained.counts.items()} == {
         name: (zeros[name], TERNARY_WEIGHTS[name]) for name in TERNARY_WEIGHTS
     }
     assert all(set(np.unique(trits.numpy())) <= {-1.0, 0.0, 1.0} for trits in weights.values())
@@ -478,10 +478,10 @@ def test_zeros_are_exact_after_settling(task, start, form, sparsity):
 
 def test_floor_of_a_task_keeps_channels_alive(task, start):
     kept = replace(task, floor=Floor(per_layer=1, per_channel=2))
-    settled = train(kept, start, candidate(sparsity=0.985))
-    for trits in trits_of(settled.model).values():
+    trained = train(kept, start, candidate(sparsity=0.985))
+    for trits in trits_of(trained.model).values():
         assert int((trits.flatten(1) != 0).sum(1).min()) >= 2
-    assert sum(count.zeros for count in settled.counts.values()) == math.floor(0.985 * ALL_TERNARY + 0.5)
+    assert sum(count.zeros for count in trained.counts.values()) == math.floor(0.985 * ALL_TERNARY + 0.5)
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
@@ -494,19 +494,19 @@ def test_frozen_phase_trains_the_float_parts_and_leaves_the_trits(task, start, f
     assert not any(with_phase.get_submodule(name).weight.requires_grad for name in TERNARY_WEIGHTS)
     ours, theirs = float_parts(without), float_parts(with_phase)
     same = [name for name in ours if torch.equal(ours[name], theirs[name]) and "num_batches" not in name]
-    # The first normalisation's statistics follow conv1, which has moved: nothing float stays where it was.
+    # The first normalization's statistics follow conv1, which has moved: nothing float stays where it was.
     assert same == []
 
 
-def test_settled_network_is_plain_and_scored_as_it_is(task, start):
-    settled = train(task, start, candidate(epochs=2, frozen_epochs=1))
-    assert settled.model.state_dict().keys() == start.state.keys()
-    assert settled.score.accuracy == pytest.approx(accuracy_by_hand(settled.model, task.data.val))
-    assert type(settled.model.conv2) is nn.Conv2d
+def test_trained_network_is_plain_and_scored_as_it_is(task, start):
+    trained = train(task, start, candidate(epochs=2, frozen_epochs=1))
+    assert trained.model.state_dict().keys() == start.state.keys()
+    assert trained.score.accuracy == pytest.approx(accuracy_by_hand(trained.model, task.data.val))
+    assert type(trained.model.conv2) is nn.Conv2d
 
 
-def test_settled_statistics_are_those_of_the_settled_network(task, start):
-    """The first normalisation's, over shuffled batches of 256: what its convolution gives, batch by batch."""
+def test_trained_statistics_are_those_of_the_settled_network(task, start):
+    """The first normalization's, over shuffled batches of 256: what its convolution gives, batch by batch."""
     model = train(task, start, candidate(frozen_epochs=1)).model
     with torch.no_grad():
         outputs = [model.conv1(images).double().numpy() for images, _ in task.data.train.batches(256, seed=0)]
@@ -517,8 +517,8 @@ def test_settled_statistics_are_those_of_the_settled_network(task, start):
     np.testing.assert_allclose(model.bn1.running_var, variance, rtol=1e-3)
 
 
-def test_dropout_is_off_in_a_settled_network_without_normalisation():
-    """What settling hands over is ready to be used: in evaluation mode, as with a normalisation."""
+def test_dropout_is_off_in_a_settled_network_without_normalization():
+    """What settling hands over is ready to be used: in evaluation mode, as with a normalization."""
     task = plain_task(dropout=0.5)
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
     assert not train(task, start, candidate(frozen_epochs=1)).model.training
@@ -543,12 +543,12 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
         networks = (plain_copy(training.now.model, task, change) for change in (np.asarray, np.round))
         expected.append([accuracy_by_hand(network, task.data.val) for network in networks])
 
-    settled = train_candidate(chosen, task, start, look)
+    trained = train_candidate(chosen, task, start, look)
     assert [(epoch.phase, epoch.epoch, epoch.epochs) for epoch in told] == [
         *(("ternary", n, 3) for n in (1, 2, 3)),
         *(("frozen", n, 2) for n in (1, 2)),
     ]
-    assert settled.history == tuple(told)
+    assert trained.history == tuple(told)
     recorded = [(epoch.soft_metric, epoch.rounded_metric) for epoch in told]
     np.testing.assert_allclose(recorded, expected, atol=1e-9)
     assert all(epoch.gap == 0 for epoch in told[3:])
@@ -578,41 +578,41 @@ def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
     whole = make_task(spec)
     start = train_dense(whole, epochs=4, learning_rate=0.01, seed=0)
     space = Space(spec)
-    settled = train(whole, start, space.candidate(space.first_guess(), sparsity, seed=0))
-    assert settled.sparsity_before == pytest.approx(sparsity, abs=0.01)
-    assert settled.moved_share < 0.005
-    assert settled.score.accuracy > 0.5
+    trained = train(whole, start, space.candidate(space.first_guess(), sparsity, seed=0))
+    assert trained.sparsity_before == pytest.approx(sparsity, abs=0.01)
+    assert trained.adjusted_fraction < 0.005
+    assert trained.score.accuracy > 0.5
 
 
 def test_moved_fraction_is_the_distance_to_the_plan(task, start):
     """A short pull in the paper's form misses the plan, and says by how much."""
-    settled = train(task, start, papers(sparsity=0.97))
+    trained = train(task, start, papers(sparsity=0.97))
     zeros = math.floor(0.97 * ALL_TERNARY + 0.5)
-    missing = abs(zeros - round(settled.sparsity_before * ALL_TERNARY))
+    missing = abs(zeros - round(trained.sparsity_before * ALL_TERNARY))
     assert missing > 0
-    assert settled.moved_share * ALL_TERNARY == pytest.approx(missing, abs=1e-6)
+    assert trained.adjusted_fraction * ALL_TERNARY == pytest.approx(missing, abs=1e-6)
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened", "straight-through"])
-def test_a_candidate_without_epochs_settles_where_it_starts(task, start, form):
+def test_a_candidate_without_epochs_ends_where_it_starts(task, start, form):
     """The largest weights of the dense network stay: a tracked or prior α divides them at the plan."""
     chosen = papers(epochs=0) if form == "paper" else candidate(epochs=0, form=form)
-    settled = train(task, start, chosen)
-    assert settled.history == ()
-    for name, trits in trits_of(settled.model).items():
+    trained = train(task, start, chosen)
+    assert trained.history == ()
+    for name, trits in trits_of(trained.model).items():
         dense = start.state[f"{name}.weight"].numpy()
         assert (np.sign(trits.numpy()) * dense >= 0).all()
         assert np.abs(dense[trits.numpy() == 0]).max() <= np.abs(dense[trits.numpy() != 0]).min()
-    assert sum(count.zeros for count in settled.counts.values()) == math.floor(0.9 * ALL_TERNARY + 0.5)
+    assert sum(count.zeros for count in trained.counts.values()) == math.floor(0.9 * ALL_TERNARY + 0.5)
 
 
 def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
     """Tracked and sharp, each layer has its planned zeros before any weight is moved."""
-    settled = train(task, start, candidate(split={"conv2": 0.95}, sharpness=2000.0, exact=False))
-    zeros = {name: float((trits == 0).double().mean()) for name, trits in trits_of(settled.model).items()}
-    assert settled.reached == pytest.approx(zeros, abs=1e-6)
-    assert settled.reached == pytest.approx({"conv2": 0.95, "fc1": 0.9}, abs=1e-3)
-    assert settled.moved_share == 0
+    trained = train(task, start, candidate(allocation={"conv2": 0.95}, sharpness=2000.0, exact=False))
+    zeros = {name: float((trits == 0).double().mean()) for name, trits in trits_of(trained.model).items()}
+    assert trained.achieved == pytest.approx(zeros, abs=1e-6)
+    assert trained.achieved == pytest.approx({"conv2": 0.95, "fc1": 0.9}, abs=1e-3)
+    assert trained.adjusted_fraction == 0
 
 
 # Rungs: a training that is looked at on its way, paused, and gone on with
@@ -628,7 +628,7 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def few():
-    """200 digits: 4 batches an epoch."""
+    """200 digits: 4 batches per epoch."""
     return digits_task(200)
 
 
@@ -655,11 +655,11 @@ def train_with_pauses(task, start, chosen, rungs, checkpoint):
     while True:
         torch.rand(5)  # what else the process did in between
         try:
-            settled = train_candidate(chosen, task, start, told.append, rungs=Rungs(rungs, pauses, checkpoint))
+            trained = train_candidate(chosen, task, start, told.append, rungs=Rungs(rungs, pauses, checkpoint))
         except PausedError:
             assert checkpoint.exists()
         else:
-            return settled, pauses.scores, told
+            return trained, pauses.scores, told
 
 
 @pytest.mark.e2e
@@ -673,7 +673,11 @@ def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, t
     paused, scores, told = train_with_pauses(few, few_start, chosen, (1, 2), tmp_path / "a" / "checkpoint.safetensors")
     assert list(scores) == [1, 2]
     assert states_equal(paused.model.state_dict(), whole.model.state_dict())
-    assert (paused.score, paused.moved_share, paused.reached) == (whole.score, whole.moved_share, whole.reached)
+    assert (paused.score, paused.adjusted_fraction, paused.achieved) == (
+        whole.score,
+        whole.adjusted_fraction,
+        whole.achieved,
+    )
     assert (paused.alphas, paused.unit) == (whole.alphas, whole.unit)
     assert tuple(told) == paused.history == whole.history  # no epoch twice, none left out
     assert paused.snapshots == whole.snapshots
@@ -793,7 +797,7 @@ def batch_norm(x, statistics, weights, name):
 
 
 def lenet_logits(weights, images, statistics):
-    """The small LeNet by hand. `statistics` says mean and variance for a normalisation's name and input."""
+    """The small LeNet by hand. `statistics` says mean and variance for a normalization's name and input."""
     x = images.double()
     for number in (1, 2):
         x = nn.functional.conv2d(x, weights[f"conv{number}.weight"].double(), padding=2)
@@ -850,11 +854,11 @@ def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, for
     assert told[0][1] == pytest.approx(expected[0][1], rel=1e-3)
 
 
-# Without normalisation
+# Without normalization
 
 
 def plain_task(dropout=0.0):
-    """A fully connected network on the digits that normalises nothing."""
+    """A fully connected network on the digits that normalizes nothing."""
     data = digits_task().data
 
     def make_model():
@@ -872,18 +876,18 @@ def plain_task(dropout=0.0):
 
 
 @pytest.mark.parametrize("form", ["paper", "sharpened"])
-def test_a_network_without_normalisation_trains_and_settles(form):
+def test_a_network_without_normalization_trains_and_becomes_ternary(form):
     task = plain_task()
     start = train_dense(task, epochs=4, learning_rate=0.01, seed=0)
-    settled = train(task, start, (papers if form == "paper" else candidate)(sparsity=0.8, epochs=3, frozen_epochs=3))
-    weight = settled.model[3].weight
+    trained = train(task, start, (papers if form == "paper" else candidate)(sparsity=0.8, epochs=3, frozen_epochs=3))
+    weight = trained.model[3].weight
     assert int((weight == 0).sum()) == math.floor(0.8 * 48 * 48 + 0.5)
     assert set(np.unique(weight.numpy())) <= {-1.0, 0.0, 1.0}
-    assert settled.score.accuracy > 0.5
-    assert all(value.isfinite().all() for value in settled.model.state_dict().values())
+    assert trained.score.accuracy > 0.5
+    assert all(value.isfinite().all() for value in trained.model.state_dict().values())
 
 
-def test_without_normalisation_the_scale_takes_over_what_the_weights_lose():
+def test_without_normalization_the_scale_takes_over_what_the_weights_lose():
     """scale · Θ is the dense weight, and the rest is as it was."""
     task = plain_task()
     start = train_dense(task, epochs=1, learning_rate=0.01, seed=0)
@@ -928,8 +932,8 @@ def test_same_seed_gives_the_same_bits_and_another_gives_others(dropout):
 
 
 def test_distillation_changes_what_is_learnt(task, start):
-    alone, taught = (train(task, start, candidate(distillation=share)) for share in (0.0, 1.0))
-    assert not states_equal(alone.model.state_dict(), taught.model.state_dict())
+    alone, distilled = (train(task, start, candidate(distillation=share)) for share in (0.0, 1.0))
+    assert not states_equal(alone.model.state_dict(), distilled.model.state_dict())
 
 
 def test_distillation_alone_needs_no_labels(task, start):
@@ -973,11 +977,11 @@ def test_an_explosion_in_the_very_last_step_never_reaches_the_saved_weights(task
     """One batch an epoch: the loss before the step is finite, what the step leaves is not."""
     whole_batch = replace(task, batch=len(task.data.train))
     try:
-        settled = train(whole_batch, start, candidate(**rates))
+        trained = train(whole_batch, start, candidate(**rates))
     except DivergenceError:
         return
-    assert all(value.isfinite().all() for value in settled.model.state_dict().values())
-    assert math.isfinite(settled.score.loss)
+    assert all(value.isfinite().all() for value in trained.model.state_dict().values())
+    assert math.isfinite(trained.score.loss)
 
 
 def test_an_explosion_in_the_last_dense_step_is_no_start(task):
@@ -1003,7 +1007,7 @@ class StopAt:
         return self.asked >= self.nth
 
 
-# 400 images in batches of 64, the last of 16: 7 batches an epoch.
+# 400 images in batches of 64, the last of 16: 7 batches per epoch.
 @TRAINERS
 @pytest.mark.parametrize("nth", [1, 6, 7, 8, 14])
 def test_a_stop_ends_the_training_within_one_batch(task, start, nth, trainer):
@@ -1017,7 +1021,7 @@ def test_a_stop_ends_the_training_within_one_batch(task, start, nth, trainer):
     assert epochs == [1] * (nth > 7)  # an epoch that was cut, or ended with the stop, is not told
 
 
-# 10 batches an epoch; the third is told by a signal to be the last.
+# 10 batches per epoch; the third is told by a signal to be the last.
 TERMINATED = """
 import os, signal, sys
 import torch
@@ -1047,7 +1051,7 @@ def test_a_signal_that_nobody_else_hears_ends_the_process_within_one_batch():
 
 # One epoch of 7 batches in each phase.
 @pytest.mark.parametrize(("nth", "phases"), [(3, []), (10, ["ternary"])])
-def test_a_stopped_candidate_does_not_settle(task, start, nth, phases):
+def test_a_stopped_candidate_is_not_finalized(task, start, nth, phases):
     stop, told = StopAt(nth), []
     with pytest.raises(StopRequestedError):
         train(task, start, candidate(frozen_epochs=1), on_epoch=told.append, stop=stop)
@@ -1060,7 +1064,7 @@ def test_a_stopped_dense_training_gives_no_start(task):
         train_dense(task, epochs=1, learning_rate=0.01, seed=0, stop=StopWhen(lambda: True))
 
 
-def test_a_stop_while_normalisation_is_estimated_again_is_answered(task, start):
+def test_a_stop_while_normalization_is_estimated_again_is_answered(task, start):
     """No epoch is trained, so that nobody asks before the whole training split is read for the trits."""
     asked = []
 

@@ -1,7 +1,7 @@
 """The options of the C export, and the choice of a kernel per ternary layer: the fewest cycles by a simple count,
 unless the user names one.
 
-The counts were fitted to timings on an x86-64 processor with AVX2; `tune` times the kernels on the machine at hand.
+The counts were fitted to timings on an x86-64 processor with AVX2; `tune` times the kernels on this machine.
 """
 
 import math
@@ -56,14 +56,14 @@ _INTEGER_LINEAR = (0.9, 6.0, 0.8)
 
 
 def choose_tiles(name: str, kinds: Mapping[str, AnyTiles], options: COptions) -> AnyTiles:
-    """The cheapest of the possible ways to cut a convolution."""
+    """The cheapest tiling of a convolution."""
     known = INTEGER_CONVOLUTION_KERNELS if options.integer else CONVOLUTION_KERNELS
     named = _named(name, options, tuple(known), tuple(kinds))
     return kinds[named] if named else min(kinds.values(), key=_cycles)
 
 
 def _cycles(tiles: AnyTiles) -> float:
-    """Of a whole map, roughly."""
+    """Approximate cycles for a whole map."""
     blocks = list(tiles.blocks())
     joined = sum(outputs.stop - outputs.start for outputs, _, _ in blocks)
     channels = [channels.stop - channels.start for _, channels, _ in blocks]

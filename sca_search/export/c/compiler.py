@@ -1,4 +1,4 @@
-"""Compiles C: finds a compiler, and caches what it built for the user."""
+"""Finds a C compiler, compiles with it, and caches the results per user."""
 
 import atexit
 import functools
@@ -35,7 +35,7 @@ class Compiler:
 
     @functools.cache  # noqa: B019
     def takes(self, flag: str) -> bool:
-        """Whether it compiles an empty file with that flag."""
+        """Whether the compiler supports a flag, by compiling an empty file."""
         with tempfile.TemporaryDirectory() as temporary:
             source = Path(temporary) / "empty.c"
             source.write_text("int nothing;\n")
@@ -50,12 +50,12 @@ class Compiler:
         return (*PORTABLE, "-march=native") if self.takes("-march=native") else PORTABLE
 
     def run(self, arguments: list[str]) -> None:
-        """ExportError, with what it said, unless it succeeds."""
+        """Raise ExportError with the compiler's output unless it succeeds."""
         run_program([*self.command, *arguments], name="zig" if "ziglang" in self.command else "")
 
 
 def find_compiler() -> Compiler | None:
-    """What CC names, else the system's, else the one of the extra [cross]."""
+    """The compiler that CC names, else the system's, else the one of the extra [cross]."""
     if named := shlex.split(os.environ.get("CC", "")):
         found = shutil.which(named[0])
         return Compiler((found, *named[1:])) if found else None
@@ -81,7 +81,7 @@ def zig_compiler() -> Compiler | None:
 def build_library(
     sources: Mapping[str, str], flags: tuple[str, ...], compiler: Compiler | None = None, *, keep: bool = True
 ) -> Path:
-    """A shared library of those sources, by file name; from the cache where it was built before.
+    """A shared library of these sources, by file name, built now or taken from the cache.
 
     Without `keep`, it is deleted when this process ends.
     """

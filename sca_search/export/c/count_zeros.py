@@ -24,7 +24,7 @@ _LISTS = re.compile(r"lists of (\d+) blocks")
 
 
 def table_comment(record: WeightRecord, table: Table, place: str, *, stored: bool) -> str:
-    """What is needed to count a layer's zeros; weights that are left out are not zero."""
+    """A comment with everything that is needed to count a layer's zeros; omitted weights are non-zero."""
     layout = f" as {table.layout}" if stored else ""
     left_out = f"; {table.left_out} more without effect" if table.left_out else ""
     return f"/* {record.name}: {record.weight.size} weights in {place}{layout}{left_out} */"

@@ -1,8 +1,7 @@
 """A C export on other machines: its self-test, and its size on a microcontroller.
 
-The self-test is cross-compiled here and run under an emulator if there is one. Sizes are those of a Cortex-M4 with its
-floating-point unit and no operating system, read from the headers of the object file, so no tool of the target is
-needed.
+The self-test is cross-compiled here and run under an emulator if one is installed. Sizes are those of a Cortex-M4 with
+its floating-point unit and no operating system, read from the headers of the object file, without tools of the target.
 """
 
 import importlib.util
@@ -27,7 +26,7 @@ class SectionBytes:
 
     code: int
     constants: int
-    data: int  # initialised variables
+    data: int  # initialized variables
     zeroed: int  # variables that start as zero, which need no bytes in a file
 
     @property

@@ -51,7 +51,7 @@ class Literal:
         step = self.chunks_in_piece
         pieces = [self.chunks[begin : begin + step].tobytes() for begin in range(0, len(self.chunks), step)]
         yield f"static const unsigned char {self.name}[{len(pieces)}][{step * self.chunk_bytes + 1}] = {{"
-        # On one line each: clang takes two strings side by side in a list for a forgotten comma.
+        # On one line each: clang warns of a missing comma between two adjacent strings in a list.
         yield from (f"    {quoted(piece)}," for piece in pieces)
         yield "};"
 
@@ -113,7 +113,7 @@ class Call:
     statement: str
     kernel: str | None = None
     literals: tuple[Literal, ...] = ()
-    constants: tuple[str, ...] = ()  # further definitions, behind the literals
+    constants: tuple[str, ...] = ()  # further definitions, after the literals
     work_floats: int = 0
     table: Table | None = None
     more_kernels: tuple[str, ...] = ()

@@ -31,8 +31,8 @@ def compile_model(
 
     `path` is an export folder, the folder of its C source, or a packed file, whose C source is then written first. It
     is compiled by the system's compiler (or that of the extra [cross]) for this machine, once: the library is cached.
-    Compiling a folder runs its code, so compile only what you would run. Several threads split the images of a batch;
-    a single image uses one thread.
+    Compiling a folder runs its code, so compile only folders that you trust. Several threads split the images of a
+    batch; a single image uses one thread.
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
@@ -69,10 +69,10 @@ class CompiledModel:
         self._tables = aligned(self.table_bytes)
         self.use_threads(1)
         self._lock = threading.Lock()
-        self.initialise()
+        self.initialize()
 
-    def initialise(self) -> None:
-        """Expands the weights into the tables: done once, when a model is made."""
+    def initialize(self) -> None:
+        """Expand the weights into the tables, once, when the model is created."""
         self._library.library_init(address(self._tables))
 
     def use_threads(self, threads: int) -> None:

@@ -6,7 +6,7 @@ at the same time. A reshaped value is the value itself. A cellwise record overwr
 The rows of a map lie side by side. Maps whose size is a power of two are placed a cache line apart: otherwise they all
 fall into the same few sets of the first-level cache and evict each other. Where a layer reads its input in place, the
 maps have a border of zeros: rows between maps, and cells between rows, so that the border of a row serves both its
-neighbours. Only values between layers whose kernels support it are laid out otherwise than side by side.
+neighbors. Values are contiguous unless the kernels of the layers before and after support gaps.
 """
 
 import math
@@ -72,7 +72,7 @@ def _bordered(shape: r.Shape, border: int) -> Layout:
     channels, height, width = shape
     row = bordered_row(width)
     step = (height + border) * row
-    # A map as wide as a tile has a cache line per row: with what lies beside it, it is read from one line.
+    # A map as wide as a tile has a cache line per row: with its border, it is read from one line.
     begin = border * row + (CELLS // 2 if width == CELLS else CELLS)
     return Layout(row, step, begin, begin + channels * step + CELLS, border)
 
@@ -101,7 +101,7 @@ def plan_memory(steps: Sequence[Step], sizes: Mapping[str, int], output: str, wo
     # A value without uses is live while it is computed.
     ends = {r.INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     ends |= {name: place for place, step in enumerate(steps) for name in step.inputs} | {output: len(steps)}
-    # The image is normalised into the scratch memory before step 0.
+    # The image is normalized into the scratch memory before step 0.
     buffers = {r.INPUT: _Buffer(sizes[r.INPUT], -1, ends[r.INPUT])}
     for place, step in enumerate(steps):
         shared = _shared_input(step, place, buffers)
@@ -131,7 +131,7 @@ def _shared_input(step: Step, place: int, buffers: Mapping[str, _Buffer]) -> str
 def _place(buffers: list[_Buffer]) -> int:
     """Sets the offset of each buffer, in the order that needs least memory, and returns the size.
 
-    Finding the best order is expensive; which of these wins depends on the network.
+    Finding the best order is expensive; which of these is best depends on the network.
     """
     orders: tuple[Callable[[_Buffer], int], ...] = (
         lambda buffer: -buffer.size,

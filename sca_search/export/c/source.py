@@ -1,8 +1,8 @@
 """The C export: one source file and one header of plain C99, an example, a self-test, and a Makefile.
 
-No heap, no libc function but memcpy, and of libm only what an activation needs. Ternary layers add and subtract; the
-only multiplications are those by the scale per output channel. With integer activations the values in the scratch
-memory are bytes; its size is still counted in floats.
+No heap, no libc function except memcpy, and only those libm functions that activations need. Ternary layers add and
+subtract; the only multiplications are those by the scale per output channel. With integer activations the values in the
+scratch memory are bytes; its size is still counted in floats.
 """
 
 import math

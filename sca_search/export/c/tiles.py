@@ -33,7 +33,7 @@ def combinations(columns: int) -> int:
 
 
 def bordered_row(width: int) -> int:
-    """Floats from row to row of a map with a border: zeros behind a row are also those in front of the next."""
+    """Floats from row to row of a map with a border: the zeros after a row are also those before the next."""
     return width + CELLS
 
 
@@ -118,7 +118,7 @@ class _Tiling(ABC):
 
     def groups_of(self, channels: int) -> list[tuple[int, int]]:
         """First column and number of columns of each combination, in a block with this many channels. Kernels of one
-        column are combined with their neighbours' as if these were columns."""
+        column are combined with their neighbors' as if these were columns."""
         length = channels if self.kernel_x == 1 else self.kernel_x
         return [
             (run + begin, min(self.combined, length - begin))
@@ -187,7 +187,8 @@ class Tiles(_Tiling):
 
     @cached_property
     def _phase_cells(self) -> dict[int, int]:
-        """Cells per phase of a row, if columns are not combined: those of a tile, and those beside it that it needs."""
+        """Cells per phase of a row, if columns are not combined: those of a tile, and those next to it that it
+        needs."""
         stride = self.record.stride[1]
         phases = {step % stride: step // stride for step in self._column_steps}  # a phase's last step reaches farthest
         return {phase: math.ceil((CELLS + reach) / CELLS) * CELLS for phase, reach in sorted(phases.items())}

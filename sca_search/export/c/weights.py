@@ -29,7 +29,7 @@ _MOST_WORDS = MOST_CHARACTERS // 4  # floats, or pairs of integer weights
 _OUTPUTS_AT_ONCE = 4
 _FLOAT_BLOCK = 256  # inputs of a dense linear layer that are summed before they join the others
 _LIST_LENGTH = 512  # the same of a listed one, which sums in eight parts; integer sums are exact
-# Weights of a convolution that are summed before they join the others: short sums lose less to rounding.
+# Weights of a convolution that are summed before they join the others: short sums have smaller rounding errors.
 _SUM_LENGTH = 288
 
 _ALL = {"channels": "NULL", "outputs": "NULL"}
@@ -121,14 +121,14 @@ def _taps(record: Convolution) -> int:
 
 
 def _some(mask: Mask) -> Mask:
-    """At least one: a kernel without outputs or inputs would be one more case."""
+    """At least one entry: kernels without outputs or inputs would need a special case."""
     result = mask.copy()
     result[0] |= not mask.any()
     return result
 
 
 def _indices(name: str, mask: Mask) -> tuple[tuple[str, ...], str]:
-    """The definition of a list of indices and its name; none where the mask is all true."""
+    """The definition of a list of indices and its name; none if the mask is all true."""
     return ((), "NULL") if mask.all() else ((emit.integers(name, np.flatnonzero(mask)),), name)
 
 

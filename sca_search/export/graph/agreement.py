@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sca_search.export.graph.records import Floats
 
 Run = Callable[[Floats], NDArray[np.floating]]
-"""Images before normalisation -> logits."""
+"""Images before normalization -> logits."""
 
 TOLERANCE = 1e-5
 """Allowed difference of logits, relative to the largest: float32 sums in another order stay below."""
@@ -23,7 +23,7 @@ class Agreement:
     images: int
     difference: float  # max|a - b| / max|b|
     other_class: int  # images with another predicted class that no tie explains
-    ties: int  # images whose largest logits are so close that either may win
+    ties: int  # images whose largest logits are too close to be ordered
     has_classes: bool = True  # otherwise only values are compared
 
     @property
@@ -49,7 +49,7 @@ def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating], *, 
     mine, theirs = a.argmax(1), b.argmax(1)
     rows = np.arange(len(b))
     other = mine != theirs
-    # Two logits that are each off by the tolerance may change places over twice the tolerance.
+    # Two logits that each deviate by the tolerance may swap ranks within twice the tolerance.
     close = b[rows, theirs] - b[rows, mine] <= 2 * TOLERANCE * largest
     return Agreement(len(b), difference, int((other & ~close).sum()), int((other & close).sum()))
 
@@ -57,7 +57,7 @@ def agreement(answers: NDArray[np.floating], expected: NDArray[np.floating], *, 
 def compare(
     runs: Mapping[str, Run], reference: Run, batches: Iterable[Floats], seconds: float, *, has_classes: bool = True
 ) -> dict[str, Agreement]:
-    """Runs every format on the batches, each as long as it has used less than `seconds` of its own."""
+    """Run every format on the batches, each until it has used `seconds` of its own."""
     answers, expected = _timed(runs, reference, batches, seconds)
     return {name: agreement(found, expected[: len(found)], has_classes=has_classes) for name, found in answers.items()}
 

@@ -1,4 +1,4 @@
-"""One ATen call -> its record, or two: the table of what records can express."""
+"""One ATen call -> one or two records: the table of supported operations."""
 
 import operator
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What is exported: a trained torch network and its metadata."""
+"""The input of an export: a trained torch network and its metadata."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ Zeros = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Images:
-    """Inputs before normalisation, to compare formats on: their number, batches, and labels if known."""
+    """Inputs before normalization, to compare formats on: their number, batches, and labels if known."""
 
     count: int
     batches: Callable[[], Iterable[Floats]]
@@ -52,7 +52,7 @@ class Network:
             class_names=self.input.classes,
             about=self.about,
         )
-        return in_units(traced, self.input) if self.input.is_standardised else traced
+        return in_units(traced, self.input) if self.input.is_standardized else traced
 
     def claimed_zeros(self) -> Zeros:
         """By the names of records."""
@@ -61,13 +61,13 @@ class Network:
         weights = {name: self.model.get_parameter(f"{name}.weight") for name in self.ternary_layers}
         return {record_name(name): (int((weight == 0).sum()), weight.numel()) for name, weight in weights.items()}
 
-    def normalised(self) -> nn.Module:
-        """The network as a module that takes images before normalisation."""
-        return Normalised(self.model, self.input)
+    def normalized(self) -> nn.Module:
+        """The network as a module that takes images before normalization."""
+        return Normalized(self.model, self.input)
 
 
-class Normalised(nn.Module):
-    """A network that normalises its input, and converts its outputs to the user's units, in evaluation mode."""
+class Normalized(nn.Module):
+    """A network that normalizes its input, and converts its outputs to the user's units, in evaluation mode."""
 
     mean: Tensor
     std: Tensor
@@ -100,5 +100,5 @@ def in_units(graph: Graph, spec: InputSpec) -> Graph:
     if isinstance(last, WeightRecord) and not is_used:
         answering = replace(last, scale=last.scale * factor, bias=last.bias * factor + shift)
         return replace(graph, records=tuple(answering if record is last else record for record in graph.records))
-    behind = ChannelAffine(f"{last.name}_in_units", (last.name,), last.shape, factor, shift)
-    return replace(graph, records=(*graph.records, behind), output=behind.name)
+    denormalize = ChannelAffine(f"{last.name}_in_units", (last.name,), last.shape, factor, shift)
+    return replace(graph, records=(*graph.records, denormalize), output=denormalize.name)

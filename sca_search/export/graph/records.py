@@ -2,7 +2,7 @@
 
 Every format is written from these records and every reader returns them. A record takes the values of earlier records
 by name and produces one value; shapes are without the batch: (channels, height, width) for maps, (features,) for
-vectors. The value named `INPUT` is the image after normalisation, (image - mean) / std per channel. An input may also
+vectors. The value named `INPUT` is the image after normalization, (image - mean) / std per channel. An input may also
 be a sequence (channels, length); a Reshape then makes it a map of height 1.
 
 BatchNorm is not a record: it is folded into the scale and bias of the preceding layer, or is a ChannelAffine if there
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 Trits = NDArray[np.int8]
 
 INPUT = "input"
-"""The name of the normalised image; no record has it."""
+"""The name of the normalized image; no record has it."""
 ARRAYS = ("weight", "scale", "bias")
 """The fields of records that are arrays; a packed file has each as a tensor, named record.field."""
 
@@ -230,7 +230,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class TestVectors:
-    """Images before normalisation, and the logits that the model must produce for them."""
+    """Images before normalization, and the logits that the model must produce for them."""
 
     __test__ = False  # pytest takes names that begin with Test for tests
 

@@ -1,4 +1,4 @@
-"""What the records mean, in plain numpy: slow and obvious, the reference for every other way to run a graph.
+"""The definition of the records in plain numpy: slow and simple, the reference for all other implementations.
 
 Sums are computed in float64, so that any difference is the rounding of the other implementation.
 """
@@ -16,7 +16,7 @@ Values = NDArray[np.float64]  # batch first
 
 
 def evaluate(graph: r.Graph, images: r.Floats) -> r.Floats:
-    """The logits of a batch of images before normalisation."""
+    """The logits of a batch of images before normalization."""
     return every_value(graph, images)[graph.output].astype(np.float32)
 
 

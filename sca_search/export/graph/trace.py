@@ -39,7 +39,7 @@ def trace(
     """The network's records; ExportError names the layer and the operation that they cannot express.
 
     The weights of `ternary_layers` (module names) must be -1, 0 or 1. `mean` and `std` are those of the data, per
-    channel: the graph takes images before normalisation, the network took them normalised.
+    channel: the graph takes images before normalization, the network took them normalized.
     """
     program = _exported(model, input_shape)
     _check_kinds(model, program)
@@ -67,7 +67,7 @@ def _exported(model: nn.Module, input_shape: Shape) -> torch.export.ExportedProg
             warnings.simplefilter("ignore")  # torch warns about its own internals, nothing that a user can change
             program: torch.export.ExportedProgram = torch.export.export(network, (images,)).run_decompositions({})
             return program
-    except Exception as error:  # torch raises whatever the network's own code raised
+    except Exception as error:  # torch raises any error of the network's code
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ExportError(f"the network cannot be traced: {reason[0]}") from error
 
@@ -100,7 +100,7 @@ class _Walk:
         self.records: list[Record] = []
         self._model = model
         self._program = program
-        self._known: dict[Node, Any] = {}
+        self._values: dict[Node, Any] = {}
         self._names = {INPUT}
         self._ternary = set(ternary_layers)
         self._found: set[str] = set()
@@ -114,9 +114,9 @@ class _Walk:
         constants = {name: state[target].detach() for name, target in targets.items() if target in state}
         for node in self._program.graph.nodes:
             if node.op == "placeholder":
-                self._known[node] = constants[node.name] if node.name in constants else self._input(node)
+                self._values[node] = constants[node.name] if node.name in constants else self._input(node)
             elif node.op == "call_function":
-                self._known[node] = self._call(node)
+                self._values[node] = self._call(node)
             elif node.op == "output":
                 return self._output(node)
             else:
@@ -130,7 +130,7 @@ class _Walk:
         return self._add(Reshape("sequence", (INPUT,), as_map(shape)))
 
     def _output(self, node: Node) -> Value:
-        results: Any = map_arg(node.args[0], self._known.__getitem__)
+        results: Any = map_arg(node.args[0], self._values.__getitem__)
         if len(results) != 1 or not isinstance(results[0], Value) or results[0].name == INPUT:
             raise ExportError(f"the network must give one tensor that depends on its input, got {len(results)} values")
         value: Value = results[0]
@@ -142,7 +142,7 @@ class _Walk:
         return value
 
     def _call(self, node: Node) -> Any:
-        arguments, options = map_arg((list(node.args), dict(node.kwargs)), self._known.__getitem__)
+        arguments, options = map_arg((list(node.args), dict(node.kwargs)), self._values.__getitem__)
         if not depends_on_input([*arguments, *options.values()]):
             with torch.no_grad():
                 return node.target(*arguments, **options)  # type: ignore[operator]
@@ -184,10 +184,10 @@ def fold_affines(graph: Graph) -> Graph:
     s·(scale·x + bias) + b = (s·scale)·x + (s·bias + b): one layer absorbs the other's constants if the value in between
     has no other use. A single factor before a layer, w·(f·x) = f·w·x, goes into its scale.
     """
-    return _fold_into_front(_fold_into_behind(graph))
+    return _fold_into_previous(_fold_into_next(graph))
 
 
-def _fold_into_behind(graph: Graph) -> Graph:
+def _fold_into_next(graph: Graph) -> Graph:
     uses = graph.uses()
     factors = {
         record.name: record
@@ -208,7 +208,7 @@ def _fold_into_behind(graph: Graph) -> Graph:
     return replace(graph, records=tuple(record for record in records if record.name not in folded))
 
 
-def _fold_into_front(graph: Graph) -> Graph:
+def _fold_into_previous(graph: Graph) -> Graph:
     uses = graph.uses()
     records: dict[str, Record] = {}
     names: dict[str, str] = {}  # of folded records -> of those that absorbed them

@@ -20,7 +20,7 @@ from sca_search.export.integer.requantize import HIGHEST, Integers, requantize
 
 
 def evaluate_integer(model: IntegerModel, images: r.Floats) -> r.Floats:
-    """The logits of a batch of images before normalisation."""
+    """The logits of a batch of images before normalization."""
     logits: r.Floats = every_integer(model, images)[model.graph.output].astype(np.float32) * model.logit_unit
     return logits
 
@@ -98,7 +98,7 @@ _PORTION = 64
 
 
 def largest_values(graph: r.Graph, images: Iterable[r.Floats]) -> dict[str, float]:
-    """The largest absolute value of each record, and of the input, over batches of images before normalisation."""
+    """The largest absolute value of each record, and of the input, over batches of images before normalization."""
     network = RecordNetwork(graph)
     largest = dict.fromkeys([r.INPUT, *(record.name for record in graph.records)], 0.0)
 

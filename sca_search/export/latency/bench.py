@@ -39,7 +39,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Measured:
+class EngineTiming:
     """An engine's time."""
 
     engine: Engine
@@ -50,18 +50,18 @@ class Measured:
 class Bench:
     """Engines timed interleaved; `adds` is the number of additions by non-zero weights, None if unknown."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[EngineTiming, ...]
     clock_hz: float
     adds: int | None
     left_out: tuple[str, ...]  # sentences
     built_by: str
 
-    def ratio(self, measured: Measured) -> float | None:
+    def ratio(self, measured: EngineTiming) -> float | None:
         """Speed-up over onnxruntime in float32, by medians."""
         rival = next((each for each in self.measured if each.engine.name == FLOAT), None)
         return None if rival is None else rival.timing.median / measured.timing.median
 
-    def adds_per_cycle(self, measured: Measured) -> float | None:
+    def adds_per_cycle(self, measured: EngineTiming) -> float | None:
         """Additions that the network needs, per cycle that it took; dense engines do more of them."""
         return None if self.adds is None else self.adds / (measured.timing.median * self.clock_hz)
 
@@ -130,7 +130,7 @@ def bench_engines(
         timings = time_interleaved({engine.name: engine.sampler for engine in engines}, seconds)
     finally:
         torch.set_num_threads(threads)
-    measured = tuple(Measured(engine, timings.each[engine.name]) for engine in engines)
+    measured = tuple(EngineTiming(engine, timings.each[engine.name]) for engine in engines)
     return Bench(measured, timings.clock_hz, adds, left_out, built_by)
 
 
@@ -141,7 +141,7 @@ def c_engine(name: str, model: CompiledModel, image: Floats) -> Engine:
 
 
 def onnx_rivals(graph: Graph, vectors: TestVectors) -> tuple[list[Engine], list[str]]:
-    """onnxruntime in float32 and int8, or why not."""
+    """onnxruntime in float32 and int8, or the reason why it is not available."""
     missing = onnxruntime_missing()
     if missing:
         return [], [missing]

@@ -1,5 +1,5 @@
-"""Measures the latency of a network: its latency model, from the cache or now; one candidate as it would be exported;
-or the program that measures it on another device."""
+"""Measures the latency of networks: a latency model, cached or measured now; one candidate as it would be exported; or
+a program that measures on another device."""
 
 import tempfile
 from collections.abc import Callable
@@ -51,7 +51,7 @@ _MOST_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class How:
+class CalibrationOptions:
     """How a network is calibrated. Compiling takes longer than the timing, which ends early if it is precise enough."""
 
     seconds: float = 15.0  # of timing, at most
@@ -60,7 +60,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LatencyMeasurement:
     """One image on one thread: the tenth percentile of quiet samples, and the interquartile range relative to it."""
 
     latency_ms: float
@@ -69,8 +69,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Emitted:
-    """A folder with the program for another device, the compiled programs in it, and why if there are none."""
+class EmittedProgram:
+    """A folder with the program for another device, the compiled programs in it, and the reason if there are none."""
 
     folder: Path
     programs: tuple[str, ...]
@@ -93,9 +93,9 @@ def calibration_graph(task: Task) -> Graph:
     return with_random_trits(graph, nonzeros_at(graph, 0.5))
 
 
-def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None = None) -> Calibration:
+def calibration_of(graph: Graph, say: Say = lambda _line: None, how: CalibrationOptions | None = None) -> Calibration:
     """The measurements of a latency model: from the cache, or measured now."""
-    how, compiler = how or How(), require_compiler()
+    how, compiler = how or CalibrationOptions(), require_compiler()
     known = cached_file(graph, compiler, how)
     if known.is_file() and not how.fresh:
         try:
@@ -111,14 +111,14 @@ def calibration_of(graph: Graph, say: Say = lambda _line: None, how: How | None 
     return calibration
 
 
-def cached_file(graph: Graph, compiler: Compiler, how: How) -> Path:
+def cached_file(graph: Graph, compiler: Compiler, how: CalibrationOptions) -> Path:
     """The cache file of a network on this machine: one per processor, compiler and version of the kernels."""
     built_by = (compiler.version(), *compiler.command, *compiler.native())
     parts = [instruction_set(), *built_by, kernels_hash(), network_hash(graph), str(how.sparsities)]
     return cache_folder() / f"latency-{digest(parts)}.json"
 
 
-def _measured(graph: Graph, compiler: Compiler, how: How, say: Say) -> Calibration:
+def _measured(graph: Graph, compiler: Compiler, how: CalibrationOptions, say: Say) -> Calibration:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         _write_sources(folder, graph, how, say)
@@ -128,29 +128,29 @@ def _measured(graph: Graph, compiler: Compiler, how: How, say: Say) -> Calibrati
     return parse_calibration(output, "the calibration", graph)
 
 
-def _write_sources(folder: Path, graph: Graph, how: How, say: Say) -> None:
+def _write_sources(folder: Path, graph: Graph, how: CalibrationOptions, say: Say) -> None:
     say("writing the network's C source at several sparsities")
     for name, text in calibration_sources(graph, how.sparsities).items():
         write_text_atomic(folder / name, text)
 
 
 def emit_calibration(
-    folder: Path, graph: Graph, target: str, say: Say = lambda _line: None, how: How | None = None
-) -> Emitted:
+    folder: Path, graph: Graph, target: str, say: Say = lambda _line: None, how: CalibrationOptions | None = None
+) -> EmittedProgram:
     """Writes the program that calibrates a network on another device: sources, and programs if they can be built."""
     require_target(target)
     check_empty(folder)
     kind = TARGETS[target]
     compiler, programs = zig_compiler(), []
     with new_folder(folder) as new:
-        _write_sources(new, graph, how or How(), say)
+        _write_sources(new, graph, how or CalibrationOptions(), say)
         for build in kind.builds if compiler else ():
             assert compiler is not None
             programs.append(f"calibrate-{'-'.join([target, *build.instructions.lower().split()])}")
             cross = ("-target", kind.triple)
             build_calibration(new, new / programs[-1], compiler, (*PORTABLE, *build.flags), say, cross)
     missing = "ziglang is not installed: run make on the device, or pip install 'sca-search[cross]' here"
-    return Emitted(folder, tuple(programs), "" if compiler else missing)
+    return EmittedProgram(folder, tuple(programs), "" if compiler else missing)
 
 
 def check_options(emit: Path | None, target: str | None, seconds: float) -> None:
@@ -171,16 +171,16 @@ def check_empty(folder: Path) -> None:
         raise SpecError(f"--emit: {folder} must be a new or an empty folder, it {what}")
 
 
-def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> Measured:
+def measure_ms(graph: Graph, *, seconds: float = _MEASURE_SECONDS) -> LatencyMeasurement:
     """The C export of this graph, compiled and timed on this machine; repeated if that was not quiet."""
     sampler = sampler_of(graph)
     timing = steadiest(lambda: time_interleaved({"model": sampler}, seconds).each["model"])
-    return Measured(1e3 * timing.low, timing.spread / timing.low, timing.noisy_fraction)
+    return LatencyMeasurement(1e3 * timing.low, timing.spread / timing.low, timing.noisy_fraction)
 
 
 def sampler_of(graph: Graph) -> Sampler:
     """The C export of a graph, compiled, on one image; nothing stays on disk."""
-    # An image that is normal noise after normalisation, as in a calibration.
+    # An image that is normal noise after normalization, as in a calibration.
     channels = (-1, *(1 for _ in graph.input_shape[1:]))
     noise = np.random.default_rng(0).standard_normal(graph.input_shape)
     image = (noise * graph.std.reshape(channels) + graph.mean.reshape(channels)).astype(np.float32)

@@ -1,8 +1,8 @@
 """A C program that times a network at several sparsities and prints the results: see kernels/calibrate.c.
 
-Its variants are the network's own C source with random trits, compiled as a user compiles it: latency depends on where
-the zeros are, not on what was learned. They run with time stamps between the steps and without: the stamps show how the
-time divides into steps, the run without them how long it is.
+Its variants are the network's own C source with random trits, compiled as a user compiles it: latency depends on the
+positions of the zeros, not on learned values. They run with time stamps between the steps and without: the stamps give
+the fraction of each step, the run without them the total time.
 """
 
 import functools
@@ -122,7 +122,7 @@ def build_calibration(
     folder: Path, program: Path, compiler: Compiler, flags: tuple[str, ...], say: Say, cross: tuple[str, ...] = ()
 ) -> None:
     """Compiles the sources in a folder; `cross` are the flags for another machine."""
-    # More optimisation would vectorise the loops of the stopwatch, and their cycles would no longer be known.
+    # More optimization would vectorize the loops of the stopwatch, and their cycles would no longer be known.
     objects = {"stopwatch": ("-O1", str(folder / "stopwatch.c")), "calibrate": (str(folder / "calibrate.c"),)}
     objects |= {path.stem: (str(path),) for path in sorted(folder.glob("variant_*.c"))}
 

@@ -1,8 +1,8 @@
-"""Times several programs in one process, interleaved, and detects when the machine is not quiet.
+"""Times several programs in one process, interleaved, and detects noise from other programs.
 
 Each sample is taken between two calibration loops whose cycles are known. One is a single chain of instructions: it
-measures the clock rate. The other fills the core: it slows down when a second thread of the same core is running, which
-the first does not notice. A sample is noisy if a loop next to it took over a tenth longer than the fastest, or if its
+measures the clock rate. The other saturates the core: it slows down when a second thread runs on the same core, which
+does not affect the first. A sample is noisy if a loop next to it took over a tenth longer than the fastest, or if its
 thread was interrupted.
 """
 
@@ -24,7 +24,7 @@ from sca_search.export.graph.records import Floats
 Sampler = Callable[[int], float]
 """Number of calls -> seconds."""
 
-# More optimisation would vectorise the loops, and their cycles would no longer be known.
+# More optimization would vectorize the loops, and their cycles would no longer be known.
 _FLAGS = ("-O1", "-std=c99")
 _LOOPS = 4_000  # about 20 microseconds of each loop
 _CYCLES_PER_LOOP = 16

@@ -131,8 +131,8 @@ def _adaptive_pool(nodes: Nodes, record: r.AdaptivePool, values: list[str], inpu
 def _largest(nodes: Nodes, output: str, value: str, cells: str, *, axis: int) -> Last:
     """The maximum of these cells along one axis."""
     windows = nodes.node("Gather", [value, cells], f"{output}/windows", axis=axis)
-    behind = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
-    return "ReduceMax", [windows, behind], {"keepdims": 0}
+    axes = nodes.constant(f"{output}/axis", np.array([axis + 1], dtype=np.int64))
+    return "ReduceMax", [windows, axes], {"keepdims": 0}
 
 
 def _means(size: int, parts: int) -> r.Floats:

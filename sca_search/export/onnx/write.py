@@ -1,7 +1,7 @@
-"""The ONNX export: images in, logits out, any batch, normalisation inside; checked by onnx, run by onnxruntime.
+"""The ONNX export: images in, logits out, any batch, normalization inside; checked by onnx, run by onnxruntime.
 
-Ternary weights are int8 behind DequantizeLinear, in opset 20. With `int2` they take two bits each: that needs opset 25,
-which onnxruntime runs on a CPU from 1.24 on (1.23 rejects the file).
+Ternary weights are int8 inputs of DequantizeLinear, in opset 20. With `int2` they have two bits each, which requires
+opset 25; onnxruntime supports it on CPUs since 1.24 (1.23 rejects the file).
 """
 
 import json

@@ -1,6 +1,6 @@
 """The packed format: a whole model in one small safetensors file, its trits in an entropy code.
 
-The README describes it in ten bullets. The reader rejects what is invalid and repairs nothing.
+The README describes it in ten bullets. The reader rejects invalid files and repairs nothing.
 """
 
 import json
@@ -36,7 +36,8 @@ _FROM_LIST = Strict(False)  # of a tuple, which is a list in JSON; what is in it
 
 
 def describe(record: r.Record) -> dict[str, Any]:
-    """A record's JSON: what is not its default, no arrays, and of a weight its shape and whether it is ternary."""
+    """A record as JSON: fields that differ from their defaults, without arrays; of a weight, its shape and whether it
+    is ternary."""
     plain = {
         field.name: getattr(record, field.name)
         for field in fields(record)

@@ -15,8 +15,8 @@ from sca_search.export.graph.records import Floats, Graph, TestVectors
 from sca_search.export.packed.container import Tensors, from_bytes, to_bytes
 from sca_search.system.files import atomic_path
 
-# Values of an image, and how many images are stored up to there. Four test more of a model than one, but of large
-# images they would be the larger part of a small file.
+# Values of an image, and how many images are stored up to there. Four test a model better than one, but four large
+# images would dominate a small file.
 _COUNTS = ((2**10, 4), (2**15, 2))
 
 _FORMAT = {"format": "sca-search/test-vectors", "version": "1"}

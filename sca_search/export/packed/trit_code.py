@@ -86,7 +86,7 @@ class Table:
 
 
 def fit_table(flat: Trits) -> Table:
-    """Frequencies in proportion to the counts, at least 1 for what occurs; the longest run that pays."""
+    """Frequencies in proportion to the counts, at least 1 for what occurs; the longest run that is worthwhile."""
     plus, minus = int((flat == 1).sum()), int((flat == -1).sum())
     counts = np.array([flat.size - plus - minus, plus, minus])
     frequencies = np.maximum(np.floor(counts * (TABLE_SIZE / max(flat.size, 1)) + 0.5).astype(int), counts > 0)
@@ -104,11 +104,11 @@ def cut(flat: Trits, table: Table) -> tuple[Symbols, int]:
     places = np.flatnonzero(flat)
     runs = np.diff(places, prepend=-1) - 1
     ends = np.cumsum(runs // table.run + 1)  # where each sign's symbol lies, plus one
-    behind = flat.size - (int(places[-1]) + 1 if places.size else 0)
-    length = (int(ends[-1]) if ends.size else 0) - (-behind // table.run)
+    trailing = flat.size - (int(places[-1]) + 1 if places.size else 0)
+    length = (int(ends[-1]) if ends.size else 0) - (-trailing // table.run)
     symbols = np.full(length, 2 * table.run, dtype=np.uint8)
     symbols[ends - 1] = 2 * (runs % table.run) + (flat[places] < 0)
-    return symbols, -behind % table.run
+    return symbols, -trailing % table.run
 
 
 def join(symbols: Symbols, beyond: int, table: Table, count: int) -> Trits:
@@ -127,7 +127,7 @@ def join(symbols: Symbols, beyond: int, table: Table, count: int) -> Trits:
     return trits
 
 
-# States live in [2^16, 2^32) and move by 16-bit words: at most one word per symbol, which numpy can vectorise.
+# States live in [2^16, 2^32) and move by 16-bit words: at most one word per symbol, which numpy can vectorize.
 WORD_BITS = 16
 START = 1 << WORD_BITS
 # A lane costs about 24 bits more than its symbols: 16 that its state starts with, 8 of a last word half empty.
@@ -155,7 +155,7 @@ def encode_trits(trits: Trits) -> bytes:
         return head
     symbols, beyond = cut(flat, table)
     lanes = _lane_count(symbols, table)
-    states, words = _push(symbols, table, lanes)
+    states, words = _rans_encode(symbols, table, lanes)
     numbers = bytes([table.run_bits, beyond]) + _varint(symbols.size) + _varint(lanes)
     return head + numbers + states.astype("<u4").tobytes() + words.astype("<u2").tobytes()
 
@@ -178,7 +178,7 @@ def decode_trits(payload: bytes, count: int) -> Trits:
         raise ExportError(f"{symbol_count} symbols in {lanes} lanes cannot have {len(rest)} bytes")
     states = np.frombuffer(rest[: 4 * lanes], dtype="<u4").astype(np.uint64)
     words = np.frombuffer(rest[4 * lanes :], dtype="<u2").astype(np.uint16)
-    return join(_pull(states, words, table, symbol_count), payload[5], table, count)
+    return join(_rans_decode(states, words, table, symbol_count), payload[5], table, count)
 
 
 def _lane_count(symbols: Symbols, table: Table) -> int:
@@ -189,7 +189,7 @@ def _lane_count(symbols: Symbols, table: Table) -> int:
     return max(int(bits * LANE_FRACTION / LANE_COST_BITS), math.ceil(symbols.size / MOST_STEPS))
 
 
-def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[np.uint16]]:
+def _rans_encode(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[np.uint16]]:
     """rANS backwards over the symbols, so that the decoder runs forwards: final states, and words in its order."""
     frequencies, starts = table.frequencies.astype(np.uint64), table.starts.astype(np.uint64)
     limits = frequencies << np.uint64(2 * WORD_BITS - TABLE_BITS)
@@ -209,7 +209,7 @@ def _push(symbols: Symbols, table: Table, lanes: int) -> tuple[States, NDArray[n
     return states, np.concatenate(words[::-1])
 
 
-def _pull(states: States, words: NDArray[np.uint16], table: Table, symbol_count: int) -> Symbols:
+def _rans_decode(states: States, words: NDArray[np.uint16], table: Table, symbol_count: int) -> Symbols:
     """rANS forwards: symbols. Changes the states."""
     symbol_of_slot = np.repeat(np.arange(table.frequencies.size, dtype=np.uint8), table.frequencies)
     frequency_of_slot = table.frequencies.astype(np.uint64)[symbol_of_slot]
@@ -253,7 +253,7 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A number below 2^35 and the place behind it."""
+    """A number below 2^35 and the offset after it."""
     number = 0
     for index, byte in enumerate(payload[at : at + 5]):
         number |= (byte & 127) << (7 * index)

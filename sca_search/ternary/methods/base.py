@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import remove_parametrizations
 
 from sca_search.config.candidate import Candidate
-from sca_search.models.scales import ScaledTrits, put_trits
+from sca_search.models.scales import ScaledTrits, set_trits
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
 
@@ -45,7 +45,7 @@ class MethodTask(Protocol):
 
 @dataclass(frozen=True)
 class FinalWeights:
-    """The weights at the end of training, and how the planned number of zeros came about."""
+    """The weights at the end of training, and how the planned number of zeros was obtained."""
 
     levels: dict[str, ScaledTrits]
     adjusted_fraction: float = 0.0  # of the weights, by the exact step
@@ -111,7 +111,7 @@ class Method:
         for name in final.levels:
             # With gradients enabled, else torch leaves a plain tensor instead of a parameter.
             remove_parametrizations(self.model.get_submodule(name), "weight", leave_parametrized=True)
-        put_trits(self.model, final.levels)
+        set_trits(self.model, final.levels)
 
     def alphas(self) -> dict[str, float]:
         """The α per layer of SCA; other methods have none."""

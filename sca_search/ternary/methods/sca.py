@@ -80,7 +80,7 @@ class LayerSchedules:
                 if self._steps % alpha.every == 0:
                     self._set_alpha_by_prior(name, alpha.sparsity_fraction(epoch, self.candidate.epochs))
             elif isinstance(alpha, FromPrior):
-                # The prior applies to the weights when the regularizer sets in, not to those before.
+                # The prior applies to the weights at the time when the regularizer starts, not to earlier ones.
                 if weight.wdr_strength == 0.0 and self.candidate.strength_of(name, self.candidate.epochs) > 0.0:
                     self._set_alpha_by_prior(name)
             else:
@@ -106,7 +106,7 @@ class LayerSchedules:
             if weight.wdr_strength:
                 terms.append(weight.wdr_strength * weight.wdr())
             else:
-                weight.take_soft()  # not needed, and it would keep the graph of this step alive
+                weight.pop_soft_weight()  # not needed, and it would keep the graph of this step alive
         return torch.stack(terms).sum() if terms else 0.0
 
     def alphas(self) -> dict[str, float]:

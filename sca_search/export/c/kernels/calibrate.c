@@ -4,7 +4,7 @@
  * of known work; where a loop took over a tenth longer than the fastest, or the program was interrupted, the sample is
  * noisy and left out. The result is the tenth percentile of the others, which undetected noise affects least.
  * Its spread is the difference between the earlier and the later half of the samples; rounds go on until it is small
- * everywhere, or the time is over. The time in seconds is the only, optional argument. */
+ * everywhere, or the time limit is reached. The only argument, which is optional, is this limit in seconds. */
 #define _POSIX_C_SOURCE 199309L
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@
 #define SERIES (STEPS + 1)
 enum { PLAIN, TIMED, KINDS }; /* without time stamps between the steps, and with */
 
-/* Of stopwatch.c, which is compiled by itself: with more optimisation its loops would not be what they seem. */
+/* From stopwatch.c, which is compiled separately: more optimization would change its loops. */
 double stopwatch_now(void);
 double stopwatch_cycles(size_t count);
 double stopwatch_width(size_t count);
@@ -102,7 +102,7 @@ static void count_predictions(size_t variant)
     counts[variant].sample = 1 + (size_t)(SAMPLE_SECONDS / once);
 }
 
-/* Noise that is normal once it is normalised, or nearly so: the sum of twelve numbers between 0 and 1, less 6. How many
+/* Noise that is normal once it is normalized, or nearly so: the sum of twelve numbers between 0 and 1, less 6. How many
  * values a ReLU sets to zero depends on it, and zeros are left out by some kernels. */
 static void draw_image(void)
 {
@@ -252,7 +252,7 @@ static size_t noisy_samples(void)
     return count;
 }
 
-/* A text in quotes, without what would end them. */
+/* A quoted string, without characters that would end it. */
 static void print_text(const char *text)
 {
     putchar('"');
@@ -263,7 +263,7 @@ static void print_text(const char *text)
     putchar('"');
 }
 
-/* The first of these that the system says of its processor. */
+/* The first of these fields that the system reports about its processor. */
 static void print_processor(void)
 {
     static const char *const keys[] = {"model name", "Hardware", "uarch", "CPU part", "isa"};

@@ -1,4 +1,4 @@
-/* What a variant of the network tells the program that times it. */
+/* Interface between a variant of the network and the program that times it. */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
 

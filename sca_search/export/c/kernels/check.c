@@ -21,7 +21,7 @@ static double relative_difference(void)
     size_t i;
     for (i = 0; i < MODEL_OUTPUTS; i++) {
         const double here = fabs((double)logits[i] - expected[i]);
-        if (!(here <= difference)) { /* also where it is not a number */
+        if (!(here <= difference)) { /* also if it is NaN */
             difference = here;
         }
         largest = fabs(expected[i]) > largest ? fabs(expected[i]) : largest;

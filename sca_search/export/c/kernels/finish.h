@@ -8,7 +8,7 @@ struct finish {
     float lowest, highest;
 };
 
-/* Loaded once for many cells: a compiler cannot know that writing cells leaves them as they are. */
+/* Loaded once for many cells: a compiler cannot know that writing cells does not change them. */
 struct lane_limits {
     lanes lowest, highest;
 };

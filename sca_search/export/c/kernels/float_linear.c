@@ -1,7 +1,7 @@
 #include "finish.h"
 #include "float_literals.h"
 
-/* Sums are computed per block of inputs, and in parts within a block: short sums lose less to rounding. */
+/* Sums are computed per block of inputs, and in parts within a block: short sums have smaller rounding errors. */
 struct float_linear {
     size_t inputs, outputs;
     size_t block;           /* inputs at a time */

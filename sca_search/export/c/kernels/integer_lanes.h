@@ -91,7 +91,7 @@ INLINE eight_sums eight_added(eight_sums left, eight_sums right)
 #endif
 }
 
-/* The numbers of a requantization, out of memory: what is written as bytes could be any of them to the compiler. */
+/* The numbers of a requantization, loaded from memory: to the compiler, written bytes may alias them. */
 typedef struct {
 #if INTEGER_LANES == 16
     __m256i factor, bias, other, lowest_sum, highest_sum, lowest, highest;

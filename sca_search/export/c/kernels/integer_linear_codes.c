@@ -5,7 +5,7 @@
 
 #define INTEGER_SUM_LENGTH 512 /* inputs of up to 127, by two: 16 bits have room for 258 of them */
 
-/* Values and places of the inputs that are not zero; how many they are. Without a branch that could be guessed wrong. */
+/* Values and places of the inputs that are not zero; how many they are. Without a branch that could be mispredicted. */
 static size_t pack_integers(const int8_t *in, size_t count, int32_t *packed_inputs)
 {
     size_t place, packed = 0;

@@ -7,7 +7,7 @@
  * block of input channels gives to it is first laid out in planes of 16-bit cells: column x of the kernel becomes a
  * plane that holds the cells which it is multiplied with, row after row, CELLS cells each. Rows are grouped by stride:
  * those with equal y mod stride are a phase and contiguous. A weight is then multiplied with the contiguous rows of the
- * tile, from an offset that is known beforehand.
+ * tile, from a precomputed offset.
  *
  * Where columns are combined, the planes of up to three are replaced by all their sums. Three weights w0, w1, w2 are the
  * digits of a number v = w0 + 3 w1 + 9 w2 from -13 to 13, and plane |v| - 1 holds the sum that v stands for: a whole row
@@ -331,8 +331,8 @@ INLINE void lay_pairs(const struct integer_convolution *layer, size_t tile_row, 
 typedef void lay_columns(const struct integer_convolution *layer, size_t tile_row, const struct unit *unit,
                          uint16_t *to);
 
-/* Each number of columns and each way of reading is compiled by itself: cell by cell (0), eight cells at once (1), or so
- * many bytes of two rows at once. */
+/* Each number of columns and each way of reading is compiled separately: cell by cell (0), eight cells at once (1), or
+   this many bytes of two rows at once. */
 #define DEFINE_LAY_COLUMNS(COLUMNS, COMBINED, WAY)                                                                  \
     static void lay_##COLUMNS##_##COMBINED##_##WAY(const struct integer_convolution *layer, size_t tile_row,        \
                                                    const struct unit *unit, uint16_t *to)                           \

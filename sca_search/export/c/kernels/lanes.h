@@ -4,13 +4,13 @@
 #include <string.h>
 
 /*
- * Vectors of floats as far as the machine has them: 8 under AVX, 4 under SSE2, NEON and WebAssembly, else single
- * floats. MODEL_LANES asks for fewer. Whatever their length, maps are worked on in rows of CELLS cells, so that tables
+ * Vectors of floats, if the machine has them: 8 under AVX, 4 under SSE2, NEON and WebAssembly, else single
+ * floats. MODEL_LANES asks for fewer. For any length, maps are processed in rows of CELLS cells, so that tables
  * of offsets are the same on every machine.
  */
 #define CELLS 8
 
-/* Small functions, of which a model may leave some unused. */
+/* Small functions; a model may leave some of them unused. */
 #ifdef __GNUC__
 #define INLINE static inline __attribute__((unused))
 #else
@@ -76,7 +76,7 @@ INLINE void clear_behind(float *end)
     }
 }
 
-/* The larger of each two; what is not a number stays so where it is the second. */
+/* The larger of each pair; NaN is preserved if it is the second. */
 INLINE lanes larger_lanes(lanes left, lanes right)
 {
 #if MODEL_LANES == 1
@@ -105,7 +105,7 @@ INLINE lanes smaller_lanes(lanes left, lanes right)
 #endif
 }
 
-/* sum + value * factor, in one rounding where the machine can. */
+/* sum + value * factor, with a single rounding if the machine supports it. */
 INLINE lanes add_product(lanes sum, lanes value, lanes factor)
 {
 #if MODEL_LANES == 8 && defined(__AVX2__) && defined(__FMA__)

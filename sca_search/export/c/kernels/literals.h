@@ -4,8 +4,8 @@
 
 /*
  * Numbers are embedded as string literals, which compilers read a hundred times faster than lists of numbers. C99 asks
- * for literals of at most 4095 characters: so they come in pieces, each closed by the zero that ends a literal. What
- * is read in one go, a chunk, lies in one piece.
+ * for literals of at most 4095 characters: so they come in pieces, each closed by the zero that ends a literal. Data
+ * that is read at once, a chunk, lies in one piece.
  */
 struct literal {
     const unsigned char *bytes;

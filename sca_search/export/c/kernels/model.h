@@ -5,10 +5,10 @@
 #define MODEL_INPUTS @INPUTS@
 #define MODEL_OUTPUTS @OUTPUTS@
 
-/* How many bytes of tables model_init fills with the weights as predictions read them; 0 if they are stored so. */
+/* Bytes of the tables that model_init fills with expanded weights; 0 if they are stored in expanded form. */
 #define MODEL_TABLES @TABLES@
 
-/* How many floats of scratch memory a prediction needs. */
+/* Floats of scratch memory per prediction. */
 #define MODEL_SCRATCH @SCRATCH@
 
 #ifdef MODEL_THREADS
@@ -25,7 +25,7 @@ extern const char *const model_class_names[MODEL_OUTPUTS];
  * kinds of memory are aligned as a float is; at a multiple of 64 bytes, scratch memory is fastest. */
 void model_init(void *tables);
 
-/* The logits of one image, channel by channel and row by row, as it was before normalisation: that is done inside. */
+/* The logits of one image, channel by channel and row by row, before normalization, which is done inside. */
 void model_predict_with(const void *tables, float *scratch, const float *in, float *out);
 
 #ifdef MODEL_THREADS
@@ -34,7 +34,8 @@ void model_predict_with(const void *tables, float *scratch, const float *in, flo
 void model_predict_batch(const void *tables, float *scratch, const float *in, float *out, size_t count);
 #endif
 
-/* The same as model_predict_with with memory of its own, so by one thread at a time. Left out where MODEL_NO_SCRATCH is defined. */
+/* Like model_predict_with, but with static memory: for one thread at a time. Left out where MODEL_NO_SCRATCH is
+   defined. */
 void model_predict(const float *in, float *out);
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@ static void quantize_image(const float (*statistics)[2], const float *in, int8_t
         const float mean = statistics[channel][0], factor = statistics[channel][1];
         for (cell = 0; cell < size; cell++) {
             const float doubled = (*in++ - mean) * factor;
-            /* What is not a number becomes the lowest. */
+            /* NaN becomes the lowest value. */
             const int halves = (int)(doubled > 254.0f ? 254.0f : doubled > -254.0f ? doubled : -254.0f);
             *out++ = (int8_t)(halves < 0 ? -((1 - halves) / 2) : (halves + 1) / 2);
         }

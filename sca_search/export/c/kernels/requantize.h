@@ -11,7 +11,7 @@ struct requantize {
     int shift;
 };
 
-/* What is left of a value: an activation's limits. */
+/* A value, clipped to the limits of the activation. */
 struct integer_limits {
     int32_t lowest, highest;
 };

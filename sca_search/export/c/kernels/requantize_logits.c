@@ -1,6 +1,6 @@
 #include "requantize.h"
 
-/* Logits as multiples of a power of two, with products of 64 bits: up to 2^24, floats hold integers as they are. */
+/* Logits as multiples of a power of two, with products of 64 bits: floats represent integers up to 2^24 exactly. */
 struct logit {
     int64_t factor, bias;
 };

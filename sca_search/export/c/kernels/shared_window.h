@@ -1,7 +1,7 @@
 #pragma once
 #include "window.h"
 
-/* Window `index` of `parts` over `size` cells; neighbours overlap if the parts do not divide the size. */
+/* Window `index` of `parts` over `size` cells; neighbors overlap if the parts do not divide the size. */
 static struct window share(size_t index, size_t size, size_t parts)
 {
     struct window window;

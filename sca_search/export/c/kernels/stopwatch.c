@@ -49,7 +49,7 @@ double stopwatch_cycles(size_t count)
     return ended - began;
 }
 
-/* Seconds of four such chains side by side, which leave another thread of the same core no room unnoticed. */
+/* Seconds of four such chains side by side, which slow down if another thread runs on the same core. */
 double stopwatch_width(size_t count)
 {
     const uint64_t step = stopwatch_seed, mask = stopwatch_seed >> 7;

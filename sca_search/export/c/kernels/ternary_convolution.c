@@ -89,7 +89,7 @@ DEFINE_SUM_VECTORS(sum_vectors_5, 5, 1, layer->row_floats)
 DEFINE_SUM_VECTORS(sum_vectors_6, 6, 1, layer->row_floats)
 DEFINE_SUM_VECTORS(sum_vectors_7, 7, 1, layer->row_floats)
 DEFINE_SUM_VECTORS(sum_vectors_8, 8, 1, layer->row_floats)
-/* The most common distances by themselves, so that addresses are worked out beforehand: rows of a cache line, and those
+/* The most common distances separately, so that addresses are computed at compile time: rows of a cache line, and those
  * of three combined columns. */
 #define LINE_STEP 16
 #define COMBINED_STEP (13 * CELLS)

@@ -1,6 +1,6 @@
 #include "linear_codes.h"
 
-/* Values and places of the inputs that are not zero; how many they are. Without a branch that could be guessed wrong.
+/* Values and places of the inputs that are not zero; how many they are. Without a branch that could be mispredicted.
  * Places are floats because scratch memory holds floats; up to 2^24 they are exact. */
 static size_t pack_inputs(const float *in, size_t count, float *values, float *places)
 {
@@ -13,7 +13,7 @@ static size_t pack_inputs(const float *in, size_t count, float *values, float *p
     return packed;
 }
 
-#define SUM_LENGTH 64 /* inputs that are summed before they join the others: short sums lose less to rounding */
+#define SUM_LENGTH 64 /* inputs that are summed before they join the others: short sums have smaller rounding errors */
 
 #if MODEL_LANES == 8 && defined(__AVX2__)
 #define CLEAR_CODED(i) __m256 sum_##i = _mm256_setzero_ps();

@@ -2,7 +2,7 @@
 
 /*
  * For each output and block of inputs: how many inputs are added, how many are subtracted, and those inputs, counted
- * from the block's first. Blocks keep counts in two bytes, and sums short: those lose less to rounding.
+ * from the block's first. Blocks limit counts to two bytes and keep sums short, which reduces rounding errors.
  */
 /* The sum of the listed inputs, in eight parts that do not wait for each other. */
 static float sum_listed(const float *in, const uint16_t *list, size_t count)

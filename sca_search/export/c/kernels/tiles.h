@@ -5,7 +5,7 @@
  * A convolution goes through its output in tiles of CELLS columns and some rows. The last tile of a row or column
  * begins earlier instead of extending over the edge, so that some cells are computed twice. For each tile, the cells that
  * it needs of a block of input channels are first copied, with the border's zeros, to memory that fits into a first-level
- * cache. A weight is then multiplied with rows of cells at equal distances, from an offset that is known beforehand. Rows
+ * cache. A weight is then multiplied with rows of cells at equal distances, from a precomputed offset. Rows
  * are grouped by stride: those with equal y mod stride are a phase and contiguous. There are two layouts of a row, and a
  * third without a copy:
  *
@@ -131,7 +131,7 @@ static struct span span_of(const struct convolution *layer, size_t tile_column, 
 }
 
 /* How the cells of a row are read. All columns of a unit are read in the same way, so that rows can be read in loops
- * without a question. */
+   without branches. */
 enum reading {
     READ_PLAIN, /* side by side, and all of them in the map */
     READ_CUT,   /* side by side; the map's edge cuts some off */
@@ -307,7 +307,7 @@ INLINE void lay_channels(const struct convolution *layer, const struct laying *l
 typedef void lay_block(const struct convolution *layer, const struct laying *laying, const struct block *block,
                        const float *in, size_t step, float *to);
 
-/* Each number of columns and each way of reading is compiled by itself. */
+/* Each number of columns and each way of reading is compiled separately. */
 #define DEFINE_LAY(READING, WORD, COLUMNS, COMBINED)                                                                \
     static void lay_##READING##_##WORD##_##COLUMNS(const struct convolution *layer, const struct laying *laying,    \
                                                    const struct block *block, const float *in, size_t step,         \
@@ -337,7 +337,7 @@ static lay_block *const lay_block_of[4][2][UNIT] = {LAYS(PLAIN), LAYS(CUT), LAYS
 static lay_block *const lay_block_of[4][2][UNIT] = {LAYS(PLAIN), LAYS(ANY), LAYS(ANY), LAYS(ANY)};
 #endif
 
-/* Kernels of one column, combined: neighbouring channels take the place of columns. */
+/* Kernels of one column, combined: neighboring channels take the place of columns. */
 static void lay_neighbours(const struct convolution *layer, const struct laying *laying, enum reading reading,
                            const struct block *block, const float *in, float *to)
 {
