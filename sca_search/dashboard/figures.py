@@ -137,7 +137,7 @@ def prior_view(
 def _achieved(layer: str, records: Mapping[int, Mapping[str, Any]]) -> list[tuple[float, float]]:
     """Planned sparsity, and the one achieved by rounding alone before the exact step."""
     return [
-        (record["candidate"]["split"].get(layer, record["candidate"]["sparsity"]), record["achieved"][layer])
+        (record["candidate"]["allocation"].get(layer, record["candidate"]["sparsity"]), record["achieved"][layer])
         for record in records.values()
         if layer in record.get("achieved", {}) and "candidate" in record
     ]

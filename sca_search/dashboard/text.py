@@ -104,8 +104,8 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
             accuracy, sparsity = chosen["metric_mean"], chosen["sparsity"]
             remark = spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
             if "test_metric" in chosen:  # missing if the study was stopped
-                remark = f"dense {shown_metric(metric, dense['test_metric'])}"
-                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), remark))
+                dense_result = f"dense {shown_metric(metric, dense['test_metric'])}"
+                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), dense_result))
         tiled.append((f"Validation {metric}", shown_metric(metric, accuracy), remark))
         tiled.append(("Sparsity, counted in the file", percent(sparsity, 3), goal_text(files.spec, metric)))
     if files.dense_metric is not None and not chosen:

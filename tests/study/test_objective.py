@@ -382,7 +382,7 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     assert waiting(studio.study) == [8]
 
 
-@pytest.mark.parametrize("where", ["sca_search.study.objective.keep", "optuna.Trial.set_user_attr"])
+@pytest.mark.parametrize("where", ["sca_search.study.objective.write_candidate", "optuna.Trial.set_user_attr"])
 def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
     tmp_path, task, start, where, monkeypatch
 ):
@@ -392,7 +392,7 @@ def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkp
     set_user_attr = optuna.Trial.set_user_attr
 
     def fails(*arguments, **_options):
-        if where.endswith("keep") or arguments[1] == "images":
+        if where.endswith("write_candidate") or arguments[1] == "images":
             raise StorageError("no room")
         set_user_attr(*arguments)
 

@@ -151,7 +151,7 @@ def strength_unit(
     nearly 0 for a trained network, and depends only on how long that was trained.
     """
     images, targets = batch
-    task, pull = loss(model(images), targets.roll(len(targets) // 2, 0)), regularizer()
-    gradients = torch.autograd.grad(task, thetas, retain_graph=True), torch.autograd.grad(pull, thetas)
-    of_task, of_pull = (float(torch.stack([g.square().sum() for g in each]).sum().sqrt()) for each in gradients)
-    return of_task / of_pull if of_pull > 0 else 0.0
+    task, wdr = loss(model(images), targets.roll(len(targets) // 2, 0)), regularizer()
+    gradients = torch.autograd.grad(task, thetas, retain_graph=True), torch.autograd.grad(wdr, thetas)
+    of_task, of_wdr = (float(torch.stack([g.square().sum() for g in each]).sum().sqrt()) for each in gradients)
+    return of_task / of_wdr if of_wdr > 0 else 0.0
