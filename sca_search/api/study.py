@@ -134,12 +134,12 @@ class TrialModel:
         return float(self.row["sparsity"])
 
     @property
-    def accuracy(self) -> float:
+    def metric(self) -> float:
         """The study's metric on the validation split."""
         return float(self.row["metric"])
 
     @property
-    def test_accuracy(self) -> float | None:
+    def test_metric(self) -> float | None:
         """The metric on the test split, which is evaluated for the chosen trial only, at the end of a study."""
         chosen = self.result.summary.get("chosen")
         return chosen.get("test_metric") if chosen and chosen["trial"] == self.trial else None

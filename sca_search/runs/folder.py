@@ -21,7 +21,8 @@ from sca_search.runs.integrity import reject_code_in_run_folder, reject_outside_
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
-# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, `max_kb` of the whole file, renamed keys.
+# 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, other
+# names of keys, `max_kb` of the whole file.
 FORMAT = 2
 # The name of the one study in a run folder's own database.
 LOCAL_STUDY = "sca-search"
