@@ -30,7 +30,7 @@ TIERS = ("e2e", "nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(CpuTimes(TIERS, fails=bool(os.environ.get("SCA_SEARCH_CPU_LIMIT"))))
+    config.pluginmanager.register(CpuTimes(TIERS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Reports unit tests that take too much CPU time: what a test computes, whatever else the machine does meanwhile."""
+"""Lists unit tests that take much CPU time. It does not fail them: on a shared machine CPU time varies by half."""
 
 import os
 from collections.abc import Generator, Sequence
@@ -17,8 +17,8 @@ def cpu_seconds() -> float:
 class CpuTimes:
     """A pytest plugin. Only the test itself is measured, since the fixture of a trained run is shared by many tests."""
 
-    def __init__(self, tiers: Sequence[str], *, fails: bool) -> None:
-        self.tiers, self.fails = tiers, fails
+    def __init__(self, tiers: Sequence[str]) -> None:
+        self.tiers = tiers
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -33,11 +33,6 @@ class CpuTimes:
             terminalreporter.section(f"unit tests over {LIMIT_SECONDS:g} s of CPU time; mark them e2e or shorten them")
             for seconds, test in slow:
                 terminalreporter.line(f"{seconds:6.1f} s  {test}")
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if self.fails and reporter is not None and self._slow(reporter) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _slow(self, reporter: pytest.TerminalReporter) -> list[tuple[float, str]]:
         """The slowest first."""
