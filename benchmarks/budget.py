@@ -27,7 +27,7 @@ from benchmarks.size import random_network
 from sca_search.config.load import resolve
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.export.graph.records import Graph
-from sca_search.export.latency.calibrate import How, calibration_of, measure_ms
+from sca_search.export.latency.calibrate import CalibrationOptions, calibration_of, measure_ms
 from sca_search.export.latency.model import Calibration, latency_model
 from sca_search.export.latency.program import with_random_trits
 from sca_search.runs.folder import RunFolder
@@ -68,7 +68,7 @@ def _latency() -> None:
     rows, verdicts = [], []
     for name in NETWORKS:
         graph = random_network(name, 0.5).graph()
-        calibration = calibration_of(graph, how=How(fresh=True))
+        calibration = calibration_of(graph, how=CalibrationOptions(fresh=True))
         cells = _budget_cells(graph, calibration)
         rows += [_row(name, cell) for cell in cells]
         verdicts.append(_verdict(name, calibration, cells))
