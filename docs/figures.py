@@ -86,7 +86,7 @@ def achieved_curves(train: Callable[[Candidate], TrainedCandidate]) -> tuple[Cur
     """Achieved minus planned sparsity of the first ternary layer in points, before the exact step."""
 
     def error(strength: float, sparsity: float) -> float:
-        return 100 * (train(papers_candidate(strength, sparsity)).reached[LAYERS[0]] - sparsity)
+        return 100 * (train(papers_candidate(strength, sparsity)).achieved[LAYERS[0]] - sparsity)
 
     return tuple(
         Curve(name, [(sparsity, error(strength, sparsity)) for sparsity in SPARSITIES], marked=True)
