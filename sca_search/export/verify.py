@@ -124,12 +124,12 @@ def _image_checks(opened: Opened, expected: agree.Run | None, reference: Referen
         original = torch_run(reference.original.double(), torch.float64)
         for file, run in opened.runs.items():  # the difference of integer activations has no limit; it is reported
             runs = (run, original)
-            told = (
+            comparison = (
                 agree.compare_classes(runs, batches(), images.labels, seconds)
                 if reference.has_classes
                 else agree.compare_values(runs, batches(), seconds)
             )
-            checks.append(Check(file, "compared with float activations", told, True))
+            checks.append(Check(file, "compared with float activations", comparison, True))
     return checks
 
 
