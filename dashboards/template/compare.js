@@ -97,7 +97,7 @@ function showComparison() {
   const hasMethods = new Set(page.studies.map((each) => each.method.name)).size > 1;
   const names = ["study", ...(hasMethods ? ["weights"] : []), "chosen", metric().name, "zeros", "vs dense", "trials"];
   const rows = page.studies.map((each, index) => {
-    const chosen = trialsOf(each).find((row) => row.trial === each.chosen);
+    const chosen = each.model;
     const difference = chosen && isNumber(each.dense_metric)
       ? (metric(each).is_fraction
         ? (100 * (chosen.metric - each.dense_metric)).toFixed(2)
@@ -106,7 +106,7 @@ function showComparison() {
     const complete = trialsOf(each).filter(isComplete).length;
     const cells = [
       ...(hasMethods ? [each.method.weights] : []),
-      chosen ? `trial ${chosen.trial}` : "–",
+      chosen ? `trial ${chosen.trial}${chosen.refit ? ` (refit ${chosen.refit})` : ""}` : "–",
       chosen ? shownMetric(chosen.metric, each) : "–",
       chosen ? percent(chosen.sparsity) : "–",
       difference,

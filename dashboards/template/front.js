@@ -75,13 +75,13 @@ function frontTraces() {
     ...pausedTraces(measure),
     points("trials", known.filter((row) => !onFront.has(row.trial)), { color: colour.faint, size: 7, opacity: 0.7 }),
     points("front", of(onFront), { color: colour.accent, size: 9, line: { color: colour.card, width: 1.5 } }),
-    ...seedTraces(known),
+    ...refitTraces(known),
     ...paperTraces(measure),
   ];
   const chosen = of(new Set([study().chosen]));
   if (chosen.length) {
     traces.push(
-      points("chosen", chosen, {
+      points(onFront.has(chosen[0].trial) ? "chosen" : "chosen, not on the front", chosen, {
         color: colour.second,
         size: 15,
         symbol: "star",
@@ -112,8 +112,8 @@ function pausedTraces(measure) {
   return [points("paused", shown, { color: colours().faint, size: 7, symbol: "circle-open", opacity: 0.45 })];
 }
 
-function seedTraces(known) {
-  const repeated = known.map((row) => ({ ...row, seeds: detailOf(row.trial)?.seeds ?? [] })).filter((row) =>
+function refitTraces(known) {
+  const repeated = known.map((row) => ({ ...row, seeds: [row.metric, ...detailOf(row.trial)?.refits ?? []] })).filter((row) =>
     row.seeds.length > 1
   );
   if (!repeated.length) return [];
@@ -127,7 +127,7 @@ function seedTraces(known) {
     width: 5,
   };
   return [
-    points("lowest to highest seed", repeated, { size: 1, opacity: 0 }, {
+    points("trial and its refits", repeated, { size: 1, opacity: 0 }, {
       error_y: error,
       hoverinfo: "skip",
       hovertemplate: null,

@@ -34,15 +34,10 @@ function aboutTrial(row, detail) {
       " zeros",
     );
   } else bits.push(element("b", {}, row.state));
-  if (row.trial === study().chosen) bits.push(" · chosen for the goal");
+  if (row.trial === study().chosen) bits.push(` · chosen: ${study().model.reason}`);
   if (currentFront().trials.includes(row.trial)) bits.push(" · on the front");
-  if (detail?.seeds.length > 1) {
-    bits.push(
-      ` · ${detail.seeds.length} seeds: ${shownMetric(Math.min(...detail.seeds))} to ${
-        shownMetric(Math.max(...detail.seeds))
-      }`,
-    );
-  }
+  if (detail?.exported.refit) bits.push(` · exported: refit ${detail.exported.refit} with ${shownMetric(detail.exported.metric)}`);
+  if (detail?.refits.length) bits.push(` · refits: ${detail.refit_text}`);
   if (isNumber(row.adjusted_fraction))
     bits.push(` · ${percent(row.adjusted_fraction, 3)} of the weights adjusted by the exact step`);
   if (isNumber(row.seconds)) bits.push(` · ${clock(row.seconds)}`);

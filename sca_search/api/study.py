@@ -19,12 +19,12 @@ from torch import nn
 from sca_search.config.load import FLAGS, resolve
 from sca_search.config.types import PYTHON_OBJECT
 from sca_search.dashboard import PageWriter
-from sca_search.errors import RunError, SpecError, unknown_name
+from sca_search.errors import SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
 from sca_search.export.run import export_run, found_network, trial_row
-from sca_search.runs.candidates import read_table
+from sca_search.runs.candidates import read_table, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import chosen_trial, unmet
+from sca_search.runs.model import exported_record
 from sca_search.runs.trials import read_csv
 from sca_search.study.progress import StudyDisplay
 from sca_search.study.session import run_search
@@ -107,42 +107,54 @@ class Result:
     @property
     def chosen(self) -> "TrialModel":
         """The network of the chosen trial; RunError where no trial meets the goal."""
-        run = RunFolder(self.path)
-        goal = run.spec().goal
-        number = chosen_trial(self.trials, goal, run.metric)
-        if number is None:
-            raise RunError(f"{self.path}: {unmet(self.trials, goal, run.metric)}")
-        return self.trial(number)
+        return self.trial(None)
 
-    def trial(self, number: int) -> "TrialModel":
-        """The network of any trial."""
+    def trial(self, number: int | None) -> "TrialModel":
+        """The network of any trial; None: of the chosen one."""
         run = RunFolder(self.path)
-        return TrialModel(self, number, trial_row(run, run.spec(), number))
+        row = trial_row(run, run.spec(), number)
+        return TrialModel(self, int(row["trial"]), row)
 
 
 @dataclass(frozen=True)
 class TrialModel:
-    """A trained network of a study."""
+    """A trained network of a study: of a trial, or of its refit if the study's rule selects that one."""
 
     result: Result
     trial: int
     row: dict[str, Any]  # of the table of trials
 
+    @cached_property
+    def _record(self) -> dict[str, Any]:
+        run = RunFolder(self.result.path)
+        return exported_record(records_of(run, int(self.row["candidate"])), self.row, run.spec().goal, run.metric)
+
+    @property
+    def refit(self) -> int | None:
+        """The number of the refit; None for the trial itself."""
+        return self._record["refit"] or None
+
+    @property
+    def reason(self) -> str:
+        """Why the goal selects this trial; empty for the others."""
+        return str(self.row["chosen_reason"])
+
     @property
     def sparsity(self) -> float:
         """The fraction of zeros, counted in its file."""
-        return float(self.row["sparsity"])
+        return float(self._record["sparsity"])
 
     @property
     def metric(self) -> float:
         """The study's metric on the validation split."""
-        return float(self.row["metric"])
+        return float(self._record["metric"])
 
     @property
     def test_metric(self) -> float | None:
         """The metric on the test split, which is evaluated for the chosen trial only, at the end of a study."""
-        chosen = self.result.summary.get("chosen")
-        return chosen.get("test_metric") if chosen and chosen["trial"] == self.trial else None
+        chosen = self.result.summary.get("chosen") or {}
+        is_same = (chosen.get("trial"), chosen.get("refit")) == (self.trial, self.refit)
+        return chosen.get("test_metric") if is_same else None
 
     def export(
         self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any

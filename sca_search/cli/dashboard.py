@@ -79,9 +79,9 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     """Compare a trial, by default the chosen one, with the dense network, and store the result with the trial."""
     from sca_search.export.run import built, trial_row
     from sca_search.export.state_dict import load_plain
-    from sca_search.runs.candidates import FEATURES, best_of, records_of
+    from sca_search.runs.candidates import FEATURES, records_of
     from sca_search.runs.folder import RunFolder
-    from sca_search.runs.goal import limits_of
+    from sca_search.runs.model import exported_record
     from sca_search.study.setup import read_warm_start
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH
@@ -92,7 +92,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     spec = run.spec()
     row = trial_row(run, spec, trial)
     number = int(row["candidate"])
-    best = best_of(records_of(run, number), limits_of(spec.goal))
+    best = exported_record(records_of(run, number), row, spec.goal, run.metric)
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
     dense = read_warm_start(run).state
     say("reading the data")

@@ -13,7 +13,10 @@ from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.versions import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sca_search.config.study import StudySpec
+    from sca_search.runs.choice import Choice
     from sca_search.runs.folder import RunFolder
     from sca_search.study.session import Finished
     from sca_search.training.task import Task
@@ -83,18 +86,18 @@ def run_command(
 def _print_finished(finished: "Finished", spec: "StudySpec") -> None:
     """Print the results of a search; exits with the code of a stop or of an unmet goal."""
     from sca_search.runs.goal import unmet
-    from sca_search.runs.trials import read_csv
 
     run, stopped = finished.run, finished.stopped
     if finished.is_joined and not stopped:
         print_json({"run": run.path, "joined": True, "stopped": False})
         return
+    frame, choice = _trials(run, spec)
     if finished.summary:
-        _print_results(run, spec)
+        _print_results(run, frame, choice)
     _print_places(run)
     is_met = bool(finished.summary.get("chosen"))
-    reason = "stopped" if stopped else None if is_met else unmet(read_csv(run.trials_file), spec.goal, run.metric)
-    print_json(_study_document(run, spec) | {"met": is_met, "stopped": stopped, "reason": reason})
+    reason = "stopped" if stopped else None if is_met else unmet(frame, spec.goal, run.metric)
+    print_json(_study_document(run, spec, frame, choice) | {"met": is_met, "stopped": stopped, "reason": reason})
     if stopped:
         errors().print("Stopped. The same command with --resume continues.")
         raise typer.Exit(finished.exit_code)
@@ -149,22 +152,29 @@ def _print_layers(spec: "StudySpec", task: "Task") -> list[dict[str, Any]]:
     return layers
 
 
-def _print_results(run: "RunFolder", spec: "StudySpec") -> None:
+def _trials(run: "RunFolder", spec: "StudySpec") -> "tuple[pd.DataFrame, Choice | None]":
+    """The table of trials, empty if none has finished, and the chosen one."""
+    from sca_search.runs.goal import chosen_trial
+    from sca_search.runs.trials import read_csv, trial_frame
+
+    frame = read_csv(run.trials_file) if run.trials_file.exists() else trial_frame([])
+    return frame, chosen_trial(frame, spec.goal, run.metric)
+
+
+def _print_results(run: "RunFolder", frame: "pd.DataFrame", choice: "Choice | None") -> None:
     """Print the tables of a study; with -q only the chosen model."""
     from sca_search.runs.candidates import read_json
-    from sca_search.runs.trials import read_csv
     from sca_search.study import progress
 
-    frame = read_csv(run.trials_file)
     summary = read_json(run.summary_file, {})
     if (sensitivity := progress.sensitivity_table(summary.get("sensitivity", []))) is not None:
         info().print(sensitivity)
-    info().print(progress.front_table(frame, spec.goal, run.metric))
+    info().print(progress.front_table(frame, choice, run.metric))
     for line in progress.rung_lines(summary):
         info().print(line)
-    for line in progress.result_lines(summary):
+    for line in progress.result_lines(summary, choice):
         results().print(line)
-    for line in progress.better_lines(frame, spec.goal, run.metric):
+    for line in progress.better_lines(frame, choice, run.metric):
         info().print(line)
 
 
@@ -182,30 +192,33 @@ def show_command(run_folder: RunArgument) -> None:
     run = RunFolder(run_folder)
     spec = run.spec()
     with damage_as_run_error(run_folder, "shown"):
-        document = _study_document(run, spec)
+        frame, choice = _trials(run, spec)
+        document = _study_document(run, spec, frame, choice)
         if not run.trials_file.exists():
             results().print(f"{run_folder}: no trial has finished yet")
         else:
             info().print(", ".join(f"{count} {state}" for state, count in document["states"].items()))
-            _print_results(run, spec)
+            _print_results(run, frame, choice)
             _print_places(run)
     print_json(document)
 
 
-def _study_document(run: "RunFolder", spec: "StudySpec") -> dict[str, Any]:
+def _study_document(
+    run: "RunFolder", spec: "StudySpec", frame: "pd.DataFrame", choice: "Choice | None"
+) -> dict[str, Any]:
     """A study for JSON, finished or not."""
     from sca_search.runs.candidates import read_json
-    from sca_search.runs.goal import chosen_trial, goal_text
-    from sca_search.runs.trials import pareto_front, read_csv, trial_frame
+    from sca_search.runs.goal import goal_text
+    from sca_search.runs.trials import pareto_front
 
-    frame = read_csv(run.trials_file) if run.trials_file.exists() else trial_frame([])
     tables = {"trials": run.trials_file, "front": run.front_file}
     files = {"dashboard": run.dashboard_file, "log": run.log_file, **tables, "model": run.chosen_file}
     return {
         "run": run.path,
         "goal": goal_text(spec, run.metric),
         "states": frame["state"].value_counts().to_dict(),
-        "chosen": chosen_trial(frame, spec.goal, run.metric),
+        "chosen": choice and choice.trial,
+        "chosen_reason": choice and choice.reason,
         "front": pareto_front(frame).to_dict("records"),
         "summary": read_json(run.summary_file, None),
         "files": {name: path for name, path in files.items() if path.exists()},

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from sca_search.runs.trials import searched_parameters
 from sca_search.system.console import scrub
 
 Document = dict[str, Any]
+_MODEL = ("trial", "refit", "reason", "metric", "sparsity")
 _COST_KEYS = ("key", "label", "unit", "scale", "remark")
 # The first columns of the table, in this order.
 _FIRST = ("trial", "state", "metric", "sparsity", "planned_sparsity", *(each.key for each in COST_METRICS), "loss")
@@ -28,7 +29,9 @@ MAX_PICTURED = 6
 def study_document(files: RunFiles) -> Document:
     """Everything that the page shows about one run."""
     rows = files.rows
-    candidates = _candidates(files, detailed_trials(files.frame))
+    chosen = None if files.choice is None else files.choice.trial
+    detailed = [*detailed_trials(files.frame), *([] if chosen is None else [chosen])]
+    candidates = _candidates(files, sorted(set(detailed)))
     names = searched_parameters(files.frame)
     ranked = importance(rows, names)
     grown = growth(files.frame, files.dense_metric, files.metric)
@@ -40,7 +43,8 @@ def study_document(files: RunFiles) -> Document:
         "lead": text.lead(files, rows),
         "status": text.status(text.state_of(files), files.now),
         "tiles": text.tiles(files, rows),
-        "chosen": files.chosen,
+        "chosen": chosen,
+        "model": files.model and {name: files.model.get(name) for name in _MODEL},
         "dense_metric": files.dense_metric,
         "method": {"name": files.spec.search.method, "weights": METHODS[files.spec.search.method].weights},
         "metric": {"name": files.metric, "is_fraction": is_fraction(files.metric)},
@@ -49,7 +53,7 @@ def study_document(files: RunFiles) -> Document:
         "fronts": _fronts(files, rows),
         "paper": paper and asdict(paper),
         "table": _table(files, names),
-        "details": _details(candidates, limits_of(files.spec.goal)),
+        "details": _details(files, candidates),
         "prior": prior | {"headline": text.prior_headline(prior["drift"])},
         "timeline": timeline(rows),
         "growth": grown | {"headline": text.growth_headline(grown["area"])},
@@ -66,7 +70,7 @@ def study_document(files: RunFiles) -> Document:
 def one_detail(files: RunFiles, trial: int) -> Document | None:
     """The details of a trial that are not on the page."""
     found = _candidates(files, [trial])
-    return compact(_details(found, limits_of(files.spec.goal))[str(trial)]) if found else None
+    return compact(_details(files, found)[str(trial)]) if found else None
 
 
 def compact(value: Any) -> Any:
@@ -101,10 +105,11 @@ def _candidates(files: RunFiles, trials: Sequence[int]) -> dict[int, CandidateFi
     return {trial: each for trial, each in found.items() if each is not None}
 
 
-def _details(candidates: dict[int, CandidateFiles], limits: Mapping[str, float]) -> dict[str, Document]:
+def _details(files: RunFiles, candidates: dict[int, CandidateFiles]) -> dict[str, Document]:
+    rows = {row["trial"]: row for row in files.rows}
     pictured = [trial for trial, each in candidates.items() if each.features][-MAX_PICTURED:]
     return {
-        str(trial): trial_detail(each, limits)
+        str(trial): trial_detail(each, rows[trial], files.spec, files.metric)
         | {"features": page_features(each.features) if trial in pictured else None}
         for trial, each in candidates.items()
     }

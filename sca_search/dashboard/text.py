@@ -11,7 +11,7 @@ from sca_search.dashboard.front import Front
 from sca_search.dashboard.read import RunFiles
 from sca_search.runs.goal import goal_text
 from sca_search.runs.log import CurrentTraining
-from sca_search.runs.trials import spread_of
+from sca_search.runs.model import model_name, refit_spread
 
 SPACE = "\N{NO-BREAK SPACE}"
 Rows = Sequence[Mapping[str, Any]]
@@ -35,7 +35,7 @@ def lead(files: RunFiles, rows: Rows) -> str:
     """The result in one or two sentences."""
     goal = f"Goal: {goal_text(files.spec, files.metric)}."
     complete = [row for row in rows if row["state"] == "complete"]
-    mine = next((row for row in complete if row["trial"] == files.chosen), None)
+    mine = files.model
     failed = sum(row["state"] == "failed" for row in rows)
     if not complete:
         nothing = (
@@ -47,8 +47,9 @@ def lead(files: RunFiles, rows: Rows) -> str:
         return f"{counted(len(complete), 'trial')} {verb} finished; none meets the goal yet. {goal}"
     against = against_dense(mine["metric"], files.dense_metric, files.metric)
     return (
-        f"Trial {mine['trial']} reaches {shown_metric(files.metric, mine['metric'])} validation {files.metric} with "
-        f"{percent(mine['sparsity'])} of its weights at zero{against}. {goal}"
+        f"{model_name(mine).capitalize()} reaches {shown_metric(files.metric, mine['metric'])} validation "
+        f"{files.metric} with {percent(mine['sparsity'])} of its weights at zero{against}. "
+        f"Chosen: {mine['reason']}. {goal}"
     )
 
 
@@ -96,18 +97,16 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
     """The most important figures: name, value, remark."""
     tiled: list[tuple[str, str, str]] = []
     metric = files.metric
-    chosen, dense = files.summary.get("chosen"), files.summary.get("dense")
-    mine = next((row for row in rows if row["trial"] == files.chosen), None)
+    chosen, dense, mine = files.summary.get("chosen"), files.summary.get("dense"), files.model
     if mine:
-        accuracy, sparsity, remark = mine["metric"], mine["sparsity"], f"trial {mine['trial']}, one seed"
-        if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and chosen["trial"] == mine["trial"]:
-            accuracy, sparsity = chosen["metric_mean"], chosen["sparsity"]
-            remark = spread_of(chosen, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
-            if "test_metric" in chosen:  # missing if the study was stopped
-                dense_result = f"dense {shown_metric(metric, dense['test_metric'])}"
-                tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), dense_result))
-        tiled.append((f"Validation {metric}", shown_metric(metric, accuracy), remark))
-        tiled.append(("Sparsity, counted in the file", percent(sparsity, 3), goal_text(files.spec, metric)))
+        if isinstance(chosen, Mapping) and isinstance(dense, Mapping) and _is_tested(chosen, mine):
+            dense_result = f"dense {shown_metric(metric, dense['test_metric'])}"
+            tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), dense_result))
+        tiled.append((f"Validation {metric}", shown_metric(metric, mine["metric"]), model_name(mine)))
+        if mine["refits"]:
+            remark = refit_spread(mine, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
+            tiled.append((f"Refits: validation {metric}", shown_metric(metric, mine["refit_mean"]), remark))
+        tiled.append(("Sparsity, counted in the file", percent(mine["sparsity"], 3), goal_text(files.spec, metric)))
     if files.dense_metric is not None and not chosen:
         tiled.append(("Dense network", shown_metric(metric, files.dense_metric), f"validation {metric}"))
     if mine:
@@ -117,6 +116,11 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
     others = [f"{counts[state]} {state}" for state in ("paused", "failed") if counts[state]]
     tiled.append(("Trials", f"{counts['complete']:,}", ", ".join(["complete", *others])))
     return tiled
+
+
+def _is_tested(chosen: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Whether the summary has the test result of this model; a study that was stopped has none."""
+    return "test_metric" in chosen and all(chosen.get(name) == mine[name] for name in ("trial", "refit"))
 
 
 def cost(metric: CostMetric, value: float) -> str:

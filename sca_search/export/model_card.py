@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sca_search.config.names import ACCURACY, format_metric, format_spread
+from sca_search.config.names import ACCURACY, format_metric
 from sca_search.data.input_spec import InputSpec
 from sca_search.export.graph.agreement import TOLERANCE
 from sca_search.export.graph.records import Graph
@@ -16,6 +16,7 @@ from sca_search.export.layout import FILES, ONNX, PACKED, PROGRAM, STATE, STUDY_
 from sca_search.export.metadata import Metadata
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.verify import Verification
+from sca_search.runs.model import refit_text
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,15 @@ def _summary(metadata: Metadata, graph: Graph) -> str:
 
 
 def _accuracy(about: Mapping[str, Any], metric: str) -> str:
-    lines = [f"- Validation: {format_metric(metric, about['accuracy'])} for this very model"]
-    if about.get("seeds", 1) > 1:
-        spread = format_spread(metric, about.get("accuracy_spread", 0.0))
+    refit = f" (refit {about['refit']} of the trial)" if about.get("refit") else ""
+    lines = [f"- Validation: {format_metric(metric, about['accuracy'])} for this very model{refit}"]
+    if about.get("reason"):
+        lines.append(f"- Chosen: {about['reason']}")
+    if "refits" in about:
         lines.append(
-            f"- Over {about['seeds']} seeds: {format_metric(metric, about['accuracy_mean'])} ± {spread} "
-            "(mean and standard deviation; what to expect of another training)"
+            f"- Refits: {refit_text(about, metric)} (what to expect of another training; the figure of a selected "
+            "model is optimistic)"
         )
-    else:
-        lines.append("- One seed: no spread is known; as the best of many trials, the figure is optimistic")
     if about.get("test_metric") is not None:
         tested = f"{about['test_images']} {about.get('examples', 'images')}"
         lines.append(f"- Test: {format_metric(metric, about['test_metric'])} on {tested}, read once")

@@ -22,10 +22,11 @@ from sca_search.export.integer.reference import CALIBRATION_IMAGES
 from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
 from sca_search.models.prepare import rebuilt
-from sca_search.runs.candidates import best_of, records_of
+from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import chosen_trial, goal_text, limits_of, unmet
+from sca_search.runs.goal import chosen_trial, goal_text, unmet
 from sca_search.runs.integrity import damage_as_run_error
+from sca_search.runs.model import exported_record, model_figures
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
@@ -77,11 +78,15 @@ def _labels(split: AnySplit) -> NDArray[np.int64]:
 
 
 def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be exported") -> dict[str, Any]:
-    """The trial's line in the table of trials; RunError if there is none, or it cannot be used."""
+    """The trial's line in the table of trials, with `chosen_reason` if the goal selects it.
+
+    RunError if there is none, or it cannot be used.
+    """
     if not run.trials_file.is_file():
         raise RunError(f"{run.path}: no trial has finished yet, there is none to {to}")
     frame = read_csv(run.trials_file)
-    number = chosen_trial(frame, spec.goal, run.metric) if trial is None else trial
+    choice = chosen_trial(frame, spec.goal, run.metric)
+    number = trial if trial is not None else choice and choice.trial
     if number is None:
         raise RunError(f"{run.path}: {unmet(frame, spec.goal, run.metric)} Name a trial with --trial.")
     rows = frame[frame["trial"] == number].to_dict("records")
@@ -90,6 +95,7 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
         listed = ", ".join(known) if len(known) <= 40 else f"{known[0]} to {known[-1]}"
         raise RunError(f"{run.path}: there is no trial {number}; there are {listed}")
     row: dict[str, Any] = {str(key): value for key, value in rows[0].items()}
+    row["chosen_reason"] = choice.reason if choice and choice.trial == number else ""
     if row["state"] != "complete":
         reason = f" ({row['reason']})" if row["reason"] else ""
         raise RunError(f"{run.path}: trial {number} must be complete to {to}, it is {row['state']}{reason}")
@@ -100,10 +106,10 @@ def trial_row(run: RunFolder, spec: StudySpec, trial: int | None, to: str = "be 
 
 
 def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: Source = BY_NAME) -> Network:
-    """The best of a trial and its refits on validation, as a study's summary chooses it."""
+    """The network of a trial or of its refit, as a study's summary selects it."""
     records = records_of(run, int(row["candidate"]))
     with damage_as_run_error(run.path, "exported"):
-        best = best_of(records, limits_of(spec.goal))
+        best = exported_record(records, row, spec.goal, run.metric)
     state_file = best["folder"] / "model.safetensors"
     state, layers, inputs = load_plain(state_file)
     return Network(
@@ -147,7 +153,7 @@ def _reject_larger(make: Maker, state: dict[str, Any]) -> None:
 def _about(
     run: RunFolder, spec: StudySpec, row: dict[str, Any], records: list[dict[str, Any]], best: dict[str, Any]
 ) -> dict[str, Any]:
-    accuracies = [record["metric"] for record in records]
+    figures = model_figures(records, best)
     kind, colon, path = spec.data.name.partition(":")
     about: dict[str, Any] = {
         "study": run.path.resolve().name,
@@ -159,10 +165,9 @@ def _about(
         "data": f"{Path(kind).name}:{Path(path).name}" if colon else kind,
         "network": spec.model.label,
         "form": spec.search.form,
-        "accuracy": best["metric"],
-        "accuracy_mean": float(np.mean(accuracies)),
-        "accuracy_spread": float(np.std(accuracies)),
-        "seeds": len(accuracies),
+        "reason": row["chosen_reason"],
+        "accuracy": figures.pop("metric"),
+        **figures,
         "versions": versions(),
     }
     # Known at the end of a study: the dense network's metric, and the chosen trial's on the test split.
@@ -171,7 +176,7 @@ def _about(
         chosen, dense = summary["chosen"], summary["dense"]
         known = {"dense_accuracy": dense["metric"]}
         if chosen and chosen["trial"] == about["trial"]:
-            if "test_metric" in chosen:
+            if "test_metric" in chosen and chosen.get("refit") == about["refit"]:
                 known |= {"test_metric": chosen["test_metric"], "test_images": chosen["test_images"]}
             known["examples"] = summary.get("examples", "images")
     except (OSError, ValueError, KeyError, TypeError):

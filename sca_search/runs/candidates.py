@@ -4,32 +4,31 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sca_search.config.costs import COST_COLUMNS
 from sca_search.errors import RunError
 from sca_search.runs.folder import RunFolder
 
+# The values by which the records of a candidate are compared.
+COMPARED = {"sparsity", "metric", "metric_error", "loss", *COST_COLUMNS}
 RECORD, HISTORY, DISTRIBUTION, FEATURES = "candidate.json", "history.csv", "distribution.json", "features.json"
 
 
 def records_of(run: RunFolder, number: int) -> list[dict[str, Any]]:
-    """Records of a candidate and of its refits, each with its `folder`; an interrupted refit has none."""
+    """Records of a candidate and of its refits, each with its `folder` and `refit`, 0 for the candidate itself.
+
+    An interrupted refit has no record.
+    """
     home = run.candidate(number)
-    found = [_record(folder) for folder in (home, *sorted(home.glob("refit-*"))) if (folder / RECORD).is_file()]
+    refits = {int(folder.name[6:]): folder for folder in home.glob("refit-*") if folder.name[6:].isdecimal()}
+    folders = {0: home} | dict(sorted(refits.items()))
+    found = [_record(folder) | {"refit": refit} for refit, folder in folders.items() if (folder / RECORD).is_file()]
     if not found:
         raise RunError(f"{home}: the candidate's files are missing")
     return found
-
-
-def best_of(records: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
-    """The best record on validation, whose model is exported.
-
-    A refit may slightly exceed a limit that the candidate itself meets; it is then left out.
-    """
-    within = [each for each in records if all(each.get(column, math.inf) <= most for column, most in limits.items())]
-    return max(within or records, key=lambda record: (record["metric"], -record["loss"]))
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -78,7 +77,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _require_numbers(record: Mapping[str, Any]) -> None:
     """TypeError unless the values by which candidates are compared and counted are numbers."""
-    for name in ("metric", "loss"):
+    for name in COMPARED & record.keys():
         value = record[name]
         is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max  # JSON has larger integers
         if not is_number and (name, value) != ("loss", math.inf):  # of a record without a loss

@@ -19,7 +19,8 @@ import pandas as pd
 from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
-from sca_search.runs.trials import choose, least_of, measured, most_accurate
+from sca_search.runs.choice import Choice, amount, choose, least_of, most_accurate
+from sca_search.runs.trials import measured
 
 # In the order of the trials: first the sparsities where accuracy begins to drop, which matter most to users and to the
 # area of the front, starting with the one that alone covers most of it; then the gaps between them.
@@ -93,19 +94,22 @@ def planned_between(frame: pd.DataFrame, accuracy: float) -> float:
     return 1.0 - math.sqrt((1.0 - low) * (1.0 - min(high, LAST_TRY)))
 
 
-def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> int | None:
+def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> Choice | None:
     """The trial that the goal selects; None if none meets it."""
     if goal.budgets:
         frame = frame[is_within(frame, goal)]
     if goal.min_accuracy is not None:
-        return least_of(frame, goal.min_accuracy, PREFERRED[goal.prefer])
+        return least_of(frame, goal.min_accuracy, PREFERRED[goal.prefer], _preferred(goal, metric), metric)
     if goal.budgets:
-        return most_accurate(frame, goal.target_sparsity or 0.0)
+        return most_accurate(frame, goal.target_sparsity or 0.0, metric)
     if goal.target_sparsity is not None:
-        return choose(frame, goal.target_sparsity)
-    best = measured(frame)["metric"].max()
-    least = float(best) - NEAR_THE_BEST * metric_scale(metric, float(best))
-    return None if math.isnan(best) else least_of(frame, least, "sparsity")
+        return choose(frame, goal.target_sparsity, metric)
+    best = float(measured(frame)["metric"].max())
+    if math.isnan(best):
+        return None
+    near = NEAR_THE_BEST * metric_scale(metric, best)
+    near_the_best = f"highest sparsity within {amount(metric, near)} of the best validation {metric}"
+    return least_of(frame, best - near, "sparsity", near_the_best, metric)
 
 
 def typical_sparsity(goal: GoalSpec) -> float:
@@ -124,9 +128,13 @@ def described(goal: GoalSpec, metric: str = ACCURACY) -> str:
     if goal.target_sparsity is not None:
         parts.insert(0, f"target sparsity {goal.target_sparsity:.4g}")
     if goal.min_accuracy is not None:
-        best = {each.prefer: f"lowest {each.label}" for each in COST_METRICS}.get(goal.prefer, "highest sparsity")
-        parts.insert(0, f"{best} at {format_metric(metric, goal.min_accuracy)} {metric} or more")
+        parts.insert(0, _preferred(goal, metric))
     return ", ".join(parts)
+
+
+def _preferred(goal: GoalSpec, metric: str) -> str:
+    best = {each.prefer: f"lowest {each.label}" for each in COST_METRICS}.get(goal.prefer, "highest sparsity")
+    return f"{best} at {format_metric(metric, goal.min_accuracy or 0.0)} {metric} or more"
 
 
 def goal_text(spec: StudySpec, metric: str = ACCURACY) -> str:

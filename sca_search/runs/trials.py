@@ -1,4 +1,4 @@
-"""The trials of a study as one table: trials.csv, its Pareto front, the area under the front, and the trial to choose.
+"""The trials of a study as one table: trials.csv, its Pareto front and the area under the front.
 
 Both objectives, the study's metric on the validation split and sparsity, are maximized. The column `metric` holds the
 value of the study's metric, whatever its name.
@@ -10,13 +10,12 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sca_search.config.costs import COST_COLUMNS
-from sca_search.config.names import ACCURACY, format_metric, format_spread, metric_scale
+from sca_search.config.costs import COST_COLUMNS, FILE_SIZE, TERNARY_SIZE
+from sca_search.config.names import ACCURACY, metric_scale
 from sca_search.errors import RunError
 from sca_search.system.files import write_text_atomic
 
@@ -56,6 +55,8 @@ _NUMERIC = tuple(name for name in OPTIONAL_COLUMNS if name != "started")
 _MAX_CANDIDATE = 2**31
 _TYPES = {name: "int64" if name == "trial" else "float64" for name in COLUMNS if name not in {"off_target", *_STRINGS}}
 
+# Columns of a model's size: the whole file where it was measured.
+SIZES = (FILE_SIZE.key, TERNARY_SIZE.key)
 # A trial whose exact step moved more weights than this did not train at the sparsity that it reports.
 OFF_TARGET_FRACTION = 0.005
 
@@ -99,14 +100,20 @@ def searched_parameters(frame: pd.DataFrame) -> list[str]:
     return [str(name) for name in frame.columns if str(name).startswith(PARAM)]
 
 
+def tie_order(frame: pd.DataFrame) -> list[str]:
+    """The columns that order trials of equal merit: loss, size, number."""
+    return ["loss", *(name for name in SIZES if name in frame), "trial"]
+
+
 def pareto_front(frame: pd.DataFrame, measure: str = "sparsity", *, more_is_better: bool = True) -> pd.DataFrame:
     """The complete trials that no other dominates in metric and sparsity (or a cost), sorted by it.
 
-    Of trials equal in both, the one with the lowest loss is on the front, then the earliest.
+    Of trials equal in both, the one with the lowest loss is on the front, then the smallest, then the earliest.
     """
     known = measured(frame)
+    ties = [name for name in tie_order(frame) if name != measure]
     ranked = known[known[measure].abs() < math.inf].sort_values(
-        [measure, "metric", "loss", "trial"], ascending=[not more_is_better, False, True, True]
+        [measure, "metric", *ties], ascending=[not more_is_better, False, *(True for _ in ties)]
     )
     # From the sparsest down, a trial is on the front if its metric is higher than all before it.
     best_before = ranked["metric"].cummax().shift(fill_value=-math.inf)
@@ -131,51 +138,6 @@ def front_area(front: pd.DataFrame, dense_accuracy: float, metric: str = ACCURAC
 def area_reference(dense_accuracy: float, metric: str = ACCURACY) -> tuple[float, float]:
     """Reference point of the hypervolume; for a metric with a unit, a point is a hundredth of the dense value."""
     return dense_accuracy - 0.05 * metric_scale(metric, dense_accuracy), 0.3
-
-
-def choose(frame: pd.DataFrame, target_sparsity: float, tolerance: float = 0.001) -> int | None:
-    """The best complete trial within `tolerance` of the target."""
-    finished = measured(frame)
-    # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
-    return best_trial(finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12])
-
-
-def best_trial(frame: pd.DataFrame) -> int | None:
-    """The lowest loss among all trials within one standard error of the best metric; ties: earlier.
-
-    The standard error is that of the best accuracy on this many validation `images`, or for another metric the one by
-    bootstrap. Accuracy counts images, the loss weighs all of them: of 21 pairs of networks trained for one sparsity on
-    MNIST, the loss predicted 19 times which was better on the test split, the accuracy 12 times.
-    """
-    best = float(frame["metric"].max())  # numpy's own would warn about infinite values
-    if "metric_error" in frame and frame["metric_error"].notna().any():
-        error = frame.loc[frame["metric"] == best, "metric_error"].fillna(0.0).max()
-    else:
-        images = frame["images"].fillna(math.inf) if "images" in frame else math.inf
-        error = (best * (1.0 - best) / images) ** 0.5
-    return _first(frame[frame["metric"] >= best - error], {"loss": True, "metric": False, "trial": True})
-
-
-def most_accurate(frame: pd.DataFrame, min_sparsity: float, tolerance: float = 0.001) -> int | None:
-    """The best complete trial that is sparse enough."""
-    finished = measured(frame)
-    return best_trial(finished[finished["sparsity"] >= min_sparsity - tolerance - 1e-12])
-
-
-def least_of(frame: pd.DataFrame, min_accuracy: float, column: str) -> int | None:
-    """The complete trial with the lowest cost, or the highest sparsity, among those with at least this metric; ties:
-    higher metric, lower loss, then earlier."""
-    finished = measured(frame)
-    if column not in finished:
-        return None
-    enough = finished[(finished["metric"] >= min_accuracy) & finished[column].notna()]
-    return _first(enough, {column: column != "sparsity", "metric": False, "loss": True, "trial": True})
-
-
-def _first(frame: pd.DataFrame, order: Mapping[str, bool]) -> int | None:
-    """The first trial by these columns, each ascending or not."""
-    ranked = frame.sort_values(list(order), ascending=list(order.values()))
-    return None if ranked.empty else int(ranked["trial"].iloc[0])
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -214,16 +176,3 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The complete trials whose two objectives are finite."""
     finite = (frame[["metric", "sparsity"]].abs() < math.inf).all(axis=1)  # NaN is not less
     return frame[(frame["state"] == "complete") & finite]
-
-
-def expected_accuracy(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
-    """Expected metric of the chosen candidate, as text; one seed has no spread."""
-    mean, spread = format_metric(metric, chosen["metric_mean"]), spread_of(chosen, metric)
-    return f"{mean} {spread}" if spread.startswith("±") else f"{mean}, {spread}"
-
-
-def spread_of(chosen: Mapping[str, Any], metric: str = ACCURACY) -> str:
-    """Spread over the seeds, as text."""
-    if chosen["seeds"] == 1:
-        return "one seed"
-    return f"± {format_spread(metric, chosen['metric_spread'])} over {chosen['seeds']} seeds"

@@ -24,9 +24,10 @@ from sca_search.export.latency.calibrate import graph_of, sampler_of
 from sca_search.export.latency.timing import time_interleaved
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.state_dict import load_plain
+from sca_search.runs.choice import choose, most_accurate
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.log import note_command
-from sca_search.runs.trials import choose, most_accurate, read_csv
+from sca_search.runs.trials import read_csv
 from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
 from sca_search.study.pace import Say
@@ -74,6 +75,7 @@ class MethodResult:
     failed: int
     epochs: int  # of all trials
     trial: int | None = None  # the best one; None where all failed
+    reason: str = ""  # why this one
     metric: float | None = None
     test_metric: float | None = None
     sparsity: float | None = None
@@ -172,7 +174,7 @@ def _trained(
 def _measured(run: RunFolder, spec: StudySpec, task: Task, seed: int) -> MethodResult:
     frame, method = read_csv(run.trials_file), spec.search.method
     target = spec.goal.target_sparsity
-    trial = most_accurate(frame, 0.0) if target is None else choose(frame, target)
+    choice = most_accurate(frame, 0.0, run.metric) if target is None else choose(frame, target, run.metric)
     result = MethodResult(
         method,
         seed,
@@ -180,9 +182,9 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, seed: int) -> MethodR
         failed=int((frame["state"] == "failed").sum()),
         epochs=int(frame["epochs"].sum()),
     )
-    if trial is None:
+    if choice is None:
         return result
-    row = frame[frame["trial"] == trial].iloc[0]
+    row = frame[frame["trial"] == choice.trial].iloc[0]
     model = task.model_with(load_plain(run.candidate(int(row["candidate"])) / "model.safetensors")[0])
     tested = task.score(model, task.data.read_test().batches(EVALUATION_BATCH))
     payload = whole = None
@@ -192,7 +194,8 @@ def _measured(run: RunFolder, spec: StudySpec, task: Task, seed: int) -> MethodR
         payload, whole = ternary, ternary + rest_bytes(graph)
     return replace(
         result,
-        trial=trial,
+        trial=choice.trial,
+        reason=choice.reason,
         metric=float(row["metric"]),
         test_metric=tested.accuracy,
         sparsity=float(row["sparsity"]),

@@ -17,9 +17,10 @@ from rich.text import Text
 
 from sca_search.config.costs import COST_METRICS, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
-from sca_search.config.study import GoalSpec
+from sca_search.runs.choice import Choice
 from sca_search.runs.goal import chosen_trial
-from sca_search.runs.trials import expected_accuracy, pareto_front, trial_frame
+from sca_search.runs.model import model_name, refit_text
+from sca_search.runs.trials import pareto_front, trial_frame
 from sca_search.study import events as e
 
 if TYPE_CHECKING:  # these modules import torch
@@ -121,8 +122,8 @@ class StudyDisplay(AbstractContextManager["StudyDisplay"]):
             return
         self._finished += 1
         self._rows.append(row)
-        chosen = chosen_trial(trial_frame(self._rows), self.spec.goal, self.metric)
-        self._best = next((each for each in self._rows if each["trial"] == chosen), None)
+        choice = chosen_trial(trial_frame(self._rows), self.spec.goal, self.metric)
+        self._best = next((each for each in self._rows if choice and each["trial"] == choice.trial), None)
         self._print(_trial_line(row, self._finished, self._total, self.metric))
 
     def _draw(self) -> Group:
@@ -179,12 +180,11 @@ def _trial_line(row: Mapping[str, Any], finished: int, total: int, metric: str =
     )
 
 
-def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> Table:
-    """The Pareto front, the chosen trial marked. It is listed even if another trial dominates it."""
-    chosen = chosen_trial(frame, goal, metric)
+def front_table(frame: pd.DataFrame, choice: Choice | None, metric: str = ACCURACY) -> Table:
+    """The Pareto front, the chosen trial marked; one that is not on the front has its own row below."""
     front = pareto_front(frame)
-    if chosen is not None and chosen not in set(front["trial"]):
-        front = pd.concat([front, frame[frame["trial"] == chosen]]).sort_values("sparsity")
+    chosen = frame[frame["trial"] == (choice and choice.trial)]
+    beside = chosen[~chosen["trial"].isin(front["trial"])]
     table = Table(title="Pareto front (validation)", title_justify="left")
     costs = [metric for metric in COST_METRICS if metric.key in front and front[metric.key].notna().any()]
     costs = [] if costs == [TERNARY_SIZE] else costs  # the ternary size is always counted
@@ -192,16 +192,19 @@ def front_table(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> 
     how = () if costs else ("before the frozen phase", "adjusted", "seconds")
     for heading in ("", "trial", "sparsity", metric, *how, *(f"{cost.label}, {cost.unit}" for cost in costs)):
         table.add_column(heading, justify="right" if heading else "left")
-    for row in front.to_dict("records"):
-        is_chosen = row["trial"] == chosen
+    marks = ["→ chosen" if trial in set(chosen["trial"]) else "" for trial in front["trial"]]
+    marks += ["→ chosen, not on the front"] * len(beside)
+    for number, (mark, row) in enumerate(zip(marks, pd.concat([front, beside]).to_dict("records"), strict=True)):
+        if number == len(front):
+            table.add_section()
         table.add_row(
-            "→ chosen" if is_chosen else "",
+            mark,
             str(row["trial"]),
             f"{row['sparsity']:.3%}",
             format_metric(metric, row["metric"]),
             *(_training_cells(row, metric) if how else ()),
             *(f"{row[cost.key] / cost.scale:.4g}" for cost in costs),
-            style="bold green" if is_chosen else None,
+            style="bold green" if mark else None,
         )
     return table
 
@@ -211,15 +214,18 @@ def _training_cells(row: Mapping[Any, Any], metric: str) -> tuple[str, ...]:
     return format_metric(metric, row["rounded_metric"]), f"{row['adjusted_fraction']:.3%}", seconds
 
 
-def result_lines(summary: dict[str, Any]) -> list[str]:
-    """Sentences about the chosen model."""
+def result_lines(summary: dict[str, Any], choice: Choice | None) -> list[str]:
+    """Sentences about the chosen model; without refits and test if it was chosen after the summary was written."""
     chosen, dense = summary.get("chosen"), summary.get("dense")
-    if not chosen or not dense:
+    if choice is None:
         return []
+    if not chosen or not dense or chosen["trial"] != choice.trial:
+        return [f"Chosen so far: trial {choice.trial} — {choice.reason}"]
     metric, examples = summary.get("metric_name", ACCURACY), summary.get("examples", "images")
     lines = [
-        f"Chosen: trial {chosen['trial']}, sparsity {chosen['sparsity']:.3%} counted in the file, "
-        f"validation {expected_accuracy(chosen, metric)}"
+        f"Chosen: {model_name(chosen)}, sparsity {chosen['sparsity']:.3%}, "
+        f"validation {format_metric(metric, chosen['metric'])} — {choice.reason}",
+        f"Refits: {refit_text(chosen, metric)}",
     ]
     if "test_metric" in chosen:  # not if the study was stopped
         lines.append(
@@ -239,10 +245,9 @@ def _cost_text(cost: CostMetric, chosen: dict[str, Any]) -> str:
     return f"{text} (predicted by the latency table)" if cost.is_calibrated else text
 
 
-def better_lines(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> list[str]:
+def better_lines(frame: pd.DataFrame, choice: Choice | None, metric: str = ACCURACY) -> list[str]:
     """A hint where another trial has both more zeros and at least the score of the chosen one."""
-    chosen = chosen_trial(frame, goal, metric)
-    mine = frame[frame["trial"] == chosen]
+    mine = frame[frame["trial"] == (choice and choice.trial)]
     if mine.empty:
         return []
     front = pareto_front(frame)

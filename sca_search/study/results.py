@@ -9,9 +9,7 @@ import dataclasses
 import io
 import json
 import shutil
-import statistics
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +22,13 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
-from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, best_of, records_of
+from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, records_of
+from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.goal import chosen_trial, goal_text, limits_of
+from sca_search.runs.goal import chosen_trial, goal_text
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.log import logger, training_environment
+from sca_search.runs.model import exported_record, model_figures
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
@@ -112,12 +112,13 @@ def distribution_json(snapshots: tuple[Snapshot, ...]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> None:
-    """Write trials.csv and front.csv with the trials so far."""
-    chosen = chosen_trial(frame, spec.goal, run.metric)
+def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> Choice | None:
+    """Write trials.csv and front.csv with the trials so far; returns the chosen one."""
+    choice = chosen_trial(frame, spec.goal, run.metric)
     front = pareto_front(frame)
     write_csv(frame, run.trials_file)
-    write_csv(front.assign(chosen=front["trial"] == chosen), run.front_file)
+    write_csv(front.assign(chosen=front["trial"] == (choice and choice.trial)), run.front_file)
+    return choice
 
 
 def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: StopToken) -> None:
@@ -151,17 +152,15 @@ def within(seconds: float | None, stop: StopToken) -> StopToken:
     return StopWhen(is_over)
 
 
-def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop: StopToken = NEVER) -> dict[str, Any]:
+def summarize(
+    context: "StudyContext", frame: pd.DataFrame, choice: Choice | None, seconds: float, stop: StopToken = NEVER
+) -> dict[str, Any]:
     """Copy the chosen model, evaluate it on the test split once, and write summary.json.
 
     A study that was stopped is not tested yet: it may be resumed, and the user does not want to wait.
-
-    The chosen model is the best on validation among the chosen candidate and its refits. Their mean estimates the
-    candidate's score without bias: the best of many on a small validation set is too high.
     """
     run, spec, task, start = context.run, context.spec, context.task, context.warm_start
     metric = task.metric.name
-    trial = chosen_trial(frame, spec.goal, metric)
     summary: dict[str, Any] = {
         "study": run.path.name,
         "goal": goal_text(spec, metric),
@@ -181,8 +180,8 @@ def summarize(context: "StudyContext", frame: pd.DataFrame, seconds: float, stop
         "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
         "chosen": None,
     }
-    if trial is not None:
-        summary |= {"chosen": _chosen(run, frame, trial, limits_of(spec.goal))}
+    if choice is not None:
+        summary |= {"chosen": _chosen(run, spec, frame, choice)}
         with contextlib.suppress(StopRequestedError):
             summary = _with_test(context, summary, stop)
     write_json_atomic(run.summary_file, summary)
@@ -199,23 +198,20 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     return {str(epoch): {"rank_correlation": each[0], "trials": each[1]} for epoch, each in found.items() if each}
 
 
-def _chosen(run: RunFolder, frame: pd.DataFrame, trial: int, limits: Mapping[str, float]) -> dict[str, object]:
-    row = frame[frame["trial"] == trial].iloc[0]
+def _chosen(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, choice: Choice) -> dict[str, object]:
+    row = {str(name): value for name, value in frame[frame["trial"] == choice.trial].iloc[0].items()}
     number = int(row["candidate"])
     records = records_of(run, number)
-    best = best_of(records, limits)
+    best = exported_record(records, row, spec.goal, run.metric)
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
-    accuracies = [record["metric"] for record in records]
     return {
-        "trial": trial,
+        "trial": choice.trial,
         "candidate": number,
+        "reason": choice.reason,
         "sparsity": counted_sparsity(run.chosen_file),
-        "metric": best["metric"],
-        "metric_mean": statistics.fmean(accuracies),
-        "metric_spread": statistics.pstdev(accuracies),
-        "seeds": len(accuracies),
+        **model_figures(records, best),
         "adjusted_fraction": best["adjusted_fraction"],
         "sparsity_before_exact_step": best["sparsity_before"],
         "dead_layers": best["dead_layers"],

@@ -20,6 +20,7 @@ from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
+from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
 from sca_search.runs.log import ProgressFile, logged, logger, note_command
@@ -158,8 +159,8 @@ def _lead(
         except StopRequestedError:
             stopped = True
         if tables is not None:
-            seconds, frame = time.monotonic() - began, tables.write()
-            summary = summarize(tables.context, frame, seconds, StopWhen(lambda: stopped or stop.is_set()))
+            seconds, (frame, choice) = time.monotonic() - began, tables.write()
+            summary = summarize(tables.context, frame, choice, seconds, StopWhen(lambda: stopped or stop.is_set()))
             # After a stop the chosen network is not tested.
             stopped = stopped or (summary["chosen"] is not None and "test_metric" not in summary["chosen"])
         emit(events.StudyEnded())
@@ -225,11 +226,11 @@ class _Tables:
         if isinstance(event, events.TrialEnded):
             self._throttle.run_if_due(self.write)
 
-    def write(self) -> pd.DataFrame:
+    def write(self) -> tuple[pd.DataFrame, Choice | None]:
+        """The trials so far, and the chosen one."""
         fetch_candidates(self.context.run, self._study)
         frame = trial_frame(rows(self._study))
-        write_tables(self.context.run, self.context.spec, frame)
-        return frame
+        return frame, write_tables(self.context.run, self.context.spec, frame)
 
 
 def needs_processes(spec: StudySpec) -> bool:
@@ -287,11 +288,11 @@ def run_refits(context: StudyContext, study: optuna.Study, emit: events.Emit, st
     """Train the chosen candidate again with other seeds. A refit that fails is reported and left out."""
     run, spec = context.run, context.spec
     frame = trial_frame(rows(study))
-    chosen = chosen_trial(frame, spec.goal, context.task.metric.name)
-    if chosen is None:
+    choice = chosen_trial(frame, spec.goal, context.task.metric.name)
+    if choice is None:
         return
     fetch_candidates(run, study)
-    number = int(frame.loc[frame["trial"] == chosen, "candidate"].iloc[0])
+    number = int(frame.loc[frame["trial"] == choice.trial, "candidate"].iloc[0])
     for index in range(1, spec.search.refits + 1):
         train = partial(refit, context, number, index, emit, stop)
         if run.shared is None:
