@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.report import RESULTS, ROOT, provenance, table, write_section
-from sca_search.runs.trials import best_trial, hypervolume, pareto_front, trial_frame
+from sca_search.runs.choice import select
+from sca_search.runs.trials import hypervolume, pareto_front, trial_frame
 
 Cell = dict[str, Any]
 # Reference point of the hypervolume: accuracy below the dense network, and sparsity.
@@ -151,9 +152,9 @@ def _best(cell: Cell, points: list[dict[str, Any]]) -> dict[str, Any]:
     """The network selected on validation, by the rule of a study."""
     frame = pd.DataFrame(points).rename(columns={"accuracy": "metric"})
     frame = frame.assign(trial=range(len(points)), images=cell["images"])
-    selected = best_trial(frame)
-    assert selected is not None
-    return points[selected]
+    choice = select(frame)
+    assert choice is not None
+    return points[choice.trial]
 
 
 def _verdicts(cells: list[Cell]) -> str:

@@ -219,7 +219,7 @@ def result_lines(summary: dict[str, Any], choice: Choice | None) -> list[str]:
     chosen, dense = summary.get("chosen"), summary.get("dense")
     if choice is None:
         return []
-    if not chosen or not dense or chosen["trial"] != choice.trial:
+    if not chosen or not dense or chosen["trial"] != choice.trial or "refits" not in chosen:
         return [f"Chosen so far: trial {choice.trial} — {choice.reason}"]
     metric, examples = summary.get("metric_name", ACCURACY), summary.get("examples", "images")
     lines = [

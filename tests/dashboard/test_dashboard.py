@@ -338,7 +338,8 @@ def test_lead_says_the_result() -> None:
     files = files_of(ROWS)
     assert said(lead(files, files.rows)) == (
         "Trial 2 reaches 87.50 % validation accuracy with 75.00 % of its weights at zero, "
-        "9.50 points below the dense network. Goal: target sparsity 0.75."
+        "9.50 points below the dense network. Chosen: highest validation accuracy, no other eligible trial within "
+        "noise (0 points). Goal: target sparsity 0.75."
     )
     same = files_of(ROWS, dense_metric=0.875)
     assert "as accurate as the dense network" in lead(same, same.rows)
@@ -364,22 +365,57 @@ def test_status_tells_running_finished_stopped_and_failed_apart() -> None:
     assert status(state_of(failed), None) == {"kind": "failed", "text": "The only trial failed"}
 
 
-def test_tiles_give_the_test_figures_once_they_are_known() -> None:
+def with_refits(run: RunFolder) -> None:
+    """Trial 2 and two refits, the first of which has the lowest loss of those with the highest accuracy."""
+    for refit, (accuracy, loss) in enumerate([(0.875, 0.5), (0.875, 0.4), (0.855, 0.3)]):
+        folder = run.candidate(2, refit)
+        folder.mkdir(parents=True)
+        layers = {"conv2": {"zeros": 3, "weights": 4}}
+        record = {"metric": accuracy, "loss": loss, "sparsity": 0.75, "ternary_bytes": 250 + refit, "layers": layers}
+        (folder / "candidate.json").write_text(json.dumps(record))
+
+
+def test_tiles_give_the_exported_model_the_refits_and_its_test_figures(tmp_path: Path) -> None:
     before = files_of(ROWS)
-    assert tiles(before, before.rows)[0][0] == "Validation accuracy"
-    chosen = {
-        "trial": 2,
-        "test_metric": 0.86,
-        "metric_mean": 0.87,
-        "metric_spread": 0.01,
-        "seeds": 3,
-        "sparsity": 0.75,
-    }
-    after = files_of(ROWS, summary={"chosen": chosen, "dense": {"test_metric": 0.96}})
+    assert tuple(map(said, tiles(before, before.rows)[0])) == ("Validation accuracy", "87.50 %", "trial 2")
+    rows = [each | {"candidate": each["trial"]} for each in ROWS]
+    with_refits(RunFolder(tmp_path))
+    chosen = {"trial": 2, "refit": 1, "test_metric": 0.86}
+    after = files_of(rows, tmp_path, summary={"chosen": chosen, "dense": {"test_metric": 0.96}})
     told = [tuple(map(said, tile)) for tile in tiles(after, after.rows)]
     assert told[0] == ("Test accuracy", "86.00 %", "dense 96.00 %")
-    assert told[1] == ("Validation accuracy", "87.00 %", "± 1.00 % over 3 seeds")
+    assert told[1] == ("Validation accuracy", "87.50 %", "trial 2 (refit 1)")
+    # The mean of 0.875 and 0.855, and 0.02 / √2.
+    assert told[2] == ("Refits: validation accuracy", "86.50 %", "± 1.41 % over 2 seeds")
+    assert ("Ternary size", "251 bytes", "ternary weights in the packed file") in told
     assert told[-1] == ("Trials", "4", "complete, 1 failed")
+    # The test result is that of another model.
+    other = files_of(rows, tmp_path, summary={"chosen": chosen | {"refit": None}, "dense": {"test_metric": 0.96}})
+    assert tiles(other, other.rows)[0][0] == "Validation accuracy"
+
+
+def test_the_page_names_the_exported_model_and_why_it_was_chosen(tmp_path: Path) -> None:
+    with_refits(RunFolder(tmp_path))
+    document = study_document(files_of([each | {"candidate": each["trial"]} for each in ROWS], tmp_path))
+    reason = "highest validation accuracy, no other eligible trial within noise (0 points)"
+    assert document["model"] == {"trial": 2, "refit": 1, "reason": reason, "metric": 0.875, "sparsity": 0.75}
+    assert said(document["lead"]).startswith("Trial 2 (refit 1) reaches 87.50 % validation accuracy")
+    assert f"Chosen: {reason}." in document["lead"]
+    detail = document["details"]["2"]
+    assert detail["exported"] == {"refit": 1, "metric": 0.875}
+    assert detail["refits"] == [0.875, 0.855]
+    assert detail["refit_text"] == "86.50% ± 1.41% over 2 seeds"
+    assert study_document(files_of([]))["model"] is None
+
+
+def test_a_chosen_trial_that_is_not_on_the_front_has_details(tmp_path: Path) -> None:
+    rows = [row(trial, 0.9, 0.9 + trial / 1000, candidate=trial) for trial in range(3, 4 + DETAILED)]
+    chosen = row(2, 0.75, 0.875, candidate=2)  # the only one at the target; all others dominate it
+    with_refits(RunFolder(tmp_path))
+    files = files_of([chosen, *rows], tmp_path)
+    document = study_document(files)
+    assert 2 not in document["fronts"][0]["trials"]
+    assert (document["chosen"], list(document["details"])) == (2, ["2"])
 
 
 def test_tiles_show_every_measured_cost() -> None:

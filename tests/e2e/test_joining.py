@@ -83,7 +83,7 @@ def test_the_same_command_joins_by_name_and_each_machine_has_everything_in_the_e
     for name in ("dense.safetensors", "chosen.safetensors", "sensitivity.json", "candidates/003/model.safetensors"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     chosen = json.loads((first / "summary.json").read_text())["chosen"]
-    assert chosen["seeds"] == 2
+    assert chosen["refits"] == 1
     refit = f"candidates/{chosen['candidate']:03d}/refit-1/model.safetensors"
     assert (first / refit).read_bytes() == (second / refit).read_bytes()
     # One of them trained the dense network and the refit; trials of each were trained once.

@@ -51,7 +51,12 @@ def test_chosen_trial_is_exported_in_all_formats_and_verified(
     assert np.allclose(graph.mean, about.mean)
     assert tomllib.loads(Path("out/study.toml").read_text())["data"]["name"] == "digits"
     card = Path("out/MODEL.md").read_text()
-    for words in ("Over 2 seeds", f"Test: {summary['test_metric']:.2%} on 450 images", "sca-search export RUN"):
+    for words in (
+        f"Chosen: {summary['reason']}",
+        ", one refit",
+        f"Test: {summary['test_metric']:.2%} on 450 images",
+        "sca-search export RUN",
+    ):
         assert words in card
 
     again = run("verify", "out")

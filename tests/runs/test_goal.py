@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sca_search.config.load import resolve
+from sca_search.config.names import ACCURACY
 from sca_search.config.study import GoalSpec
 from sca_search.runs.goal import (
     GRID,
@@ -34,6 +35,11 @@ def frame(*points: tuple[float, float]) -> pd.DataFrame:
         {"trial": number, "state": "complete", "sparsity": s, "metric": a, "loss": 0.1}
         for number, (s, a) in enumerate(points)
     )
+
+
+def chosen_number(trials: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) -> int | None:
+    choice = chosen_trial(trials, goal, metric)
+    return choice and choice.trial
 
 
 def test_plan_of_the_front_is_the_grid_over_and_over() -> None:
@@ -74,17 +80,17 @@ def test_search_for_the_highest_sparsity_closes_in() -> None:
     for _ in range(8):
         sparsity = planned_between(frame(*seen), 0.9)
         seen.append((sparsity, 0.95 if sparsity <= 0.96 else 0.6))
-    chosen = chosen_trial(frame(*seen), ENOUGH)
+    chosen = chosen_number(frame(*seen), ENOUGH)
     assert chosen is not None
     assert 0.955 <= seen[chosen][0] <= 0.96
 
 
 def test_choice_by_goal() -> None:
     trials = frame((0.5, 0.97), (0.5, 0.98), (0.9, 0.978), (0.95, 0.91), (0.99, 0.6))
-    assert chosen_trial(trials, TARGET) == 1
-    assert chosen_trial(trials, ENOUGH) == 3
-    assert chosen_trial(trials, FRONT) == 2  # within half a point of 0.98
-    assert chosen_trial(frame(), FRONT) is None
+    assert chosen_number(trials, TARGET) == 1
+    assert chosen_number(trials, ENOUGH) == 3
+    assert chosen_number(trials, FRONT) == 2  # within half a point of 0.98
+    assert chosen_number(frame(), FRONT) is None
 
 
 def test_unmet_goal_says_what_the_best_is() -> None:
@@ -124,17 +130,17 @@ def test_limits_are_in_the_units_of_what_is_measured() -> None:
 def test_only_what_was_measured_to_be_within_is_chosen() -> None:
     seen = taken((0.5, 0.99, 0.5), (0.7, 0.98, 0.4), (0.9, 0.97, 0.2), (0.95, 0.999, math.nan))
     assert is_within(seen, GoalSpec(max_latency_ms=0.4)).tolist() == [False, True, True, False]
-    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.4)) == 1
-    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.4, target_sparsity=0.8)) == 2
-    assert chosen_trial(seen, GoalSpec(max_latency_ms=0.1)) is None
-    assert chosen_trial(seen, GoalSpec(max_kb=1.0)) is None  # nobody measured it
+    assert chosen_number(seen, GoalSpec(max_latency_ms=0.4)) == 1
+    assert chosen_number(seen, GoalSpec(max_latency_ms=0.4, target_sparsity=0.8)) == 2
+    assert chosen_number(seen, GoalSpec(max_latency_ms=0.1)) is None
+    assert chosen_number(seen, GoalSpec(max_kb=1.0)) is None  # nobody measured it
 
 
 def test_fastest_of_the_accurate_ones_is_chosen() -> None:
     seen = taken((0.5, 0.99, 0.3), (0.7, 0.98, 0.25), (0.9, 0.9, 0.1))
-    assert chosen_trial(seen, GoalSpec(min_accuracy=0.95, prefer="fastest")) == 1
-    assert chosen_trial(seen, GoalSpec(min_accuracy=0.995, prefer="fastest")) is None
-    assert chosen_trial(frame((0.5, 0.99)), GoalSpec(min_accuracy=0.95, prefer="smallest")) is None
+    assert chosen_number(seen, GoalSpec(min_accuracy=0.95, prefer="fastest")) == 1
+    assert chosen_number(seen, GoalSpec(min_accuracy=0.995, prefer="fastest")) is None
+    assert chosen_number(frame((0.5, 0.99)), GoalSpec(min_accuracy=0.95, prefer="smallest")) is None
 
 
 @pytest.mark.parametrize(
@@ -184,5 +190,5 @@ def test_goals_are_told_in_the_metrics_own_unit() -> None:
 
 def test_near_the_best_is_half_a_hundredth_of_a_metric_with_a_unit() -> None:
     seen = frame((0.3, -100.0), (0.6, -100.4), (0.9, -100.6))
-    assert chosen_trial(seen, FRONT, "negative-mae") == 1  # within 0.5 of -100
-    assert chosen_trial(seen, FRONT, "r2") == 0
+    assert chosen_number(seen, FRONT, "negative-mae") == 1  # within 0.5 of -100
+    assert chosen_number(seen, FRONT, "r2") == 0

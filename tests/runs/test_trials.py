@@ -10,8 +10,6 @@ from sca_search.errors import RunError
 from sca_search.runs.trials import (
     COLUMNS,
     area_reference,
-    choose,
-    expected_accuracy,
     front_area,
     hypervolume,
     pareto_front,
@@ -59,29 +57,12 @@ def test_trial_frame_orders_columns_and_rows():
     assert frame["param.beta"][1] == 2.0
 
 
-def test_ties_of_other_metrics_are_within_the_error_found_by_bootstrap():
-    frame = frame_of(
-        complete(0, 0.5, -20.0, loss=0.5, images=100, metric_error=1.5),
-        complete(1, 0.5, -21.4, loss=0.4, images=100, metric_error=0.1),
-        complete(2, 0.5, -21.6, loss=0.3, images=100, metric_error=9.0),
-    )
-    assert choose(frame, 0.5) == 1  # the error of the best decides
-    assert choose(frame.assign(metric_error=0.0), 0.5) == 0
-
-
 def test_area_counts_from_five_points_or_hundredths_below_the_dense_network():
     assert area_reference(0.9) == pytest.approx((0.85, 0.3))
     assert area_reference(0.9, "r2") == pytest.approx((0.85, 0.3))
     assert area_reference(-20.0, "negative-mae") == pytest.approx((-21.0, 0.3))
     front = frame_of(complete(0, 0.8, -20.5))
     assert front_area(front, -20.0, "negative-mae") == pytest.approx(0.5 * 0.5)
-
-
-def test_what_is_expected_has_percent_only_for_shares():
-    chosen = {"metric_mean": 0.91234, "metric_spread": 0.01234, "seeds": 2}
-    assert expected_accuracy(chosen, "macro-f1") == "91.23% ± 1.23% over 2 seeds"
-    assert expected_accuracy(chosen, "r2") == "0.91234 ± 0.012 over 2 seeds"
-    assert expected_accuracy(chosen | {"seeds": 1}, "r2") == "0.91234, one seed"
 
 
 def test_trial_frame_fills_what_is_missing():
@@ -103,7 +84,6 @@ def test_trial_frame_of_nothing_has_the_columns():
     assert frame["off_target"].dtype == "bool"
     assert len(pareto_front(frame)) == 0
     assert hypervolume(pareto_front(frame), accuracy=0.0, sparsity=0.0) == 0.0
-    assert choose(frame, 0.5) is None
 
 
 @pytest.mark.parametrize(("moved", "flag"), [(0.005, False), (0.0051, True), (0.0, False), (None, False)])
@@ -127,6 +107,11 @@ def test_pareto_front_keeps_the_undominated_sorted_by_sparsity():
         {"trial": 6, "state": "failed", "sparsity": 0.99, "metric": 0.99},
     )
     assert pareto_front(frame)["trial"].tolist() == [1, 4, 0]
+
+
+def test_pareto_front_breaks_exact_ties_of_metric_and_loss_by_size():
+    same = [complete(number, 0.5, 0.9, ternary_bytes=size) for number, size in enumerate((200, 100))]
+    assert pareto_front(frame_of(*same))["trial"].tolist() == [1]
 
 
 def test_pareto_front_breaks_exact_ties_by_loss_then_trial():
@@ -188,48 +173,6 @@ def test_hypervolume_is_the_area_of_the_union_of_rectangles(rows, accuracy, spar
         if any(x >= right and y >= top for x, y in points)
     )
     assert hypervolume(front, accuracy=accuracy, sparsity=sparsity) == pytest.approx(union, abs=1e-12)
-
-
-def test_choose_takes_the_most_accurate_within_the_tolerance():
-    frame = frame_of(
-        complete(0, 0.9, 0.8),
-        complete(1, 0.901, 0.85),  # at the tolerance, as decimals say
-        complete(2, 0.9011, 0.99),
-        complete(3, 0.9, math.nan),
-        {"trial": 4, "state": "running", "sparsity": 0.9, "metric": 0.99},
-    )
-    assert choose(frame, 0.9) == 1
-    assert choose(frame, 0.9, tolerance=0.0) == 0
-    assert choose(frame, 0.9, tolerance=0.01) == 2
-    assert choose(frame, 0.5) is None
-
-
-def test_choose_of_an_accuracy_without_measure_is_nothing_and_without_a_warning():
-    assert choose(frame_of(complete(0, 0.5, 1e308, images=100)), 0.5) is None
-
-
-def test_choose_breaks_ties_by_loss_then_trial():
-    frame = frame_of(
-        complete(0, 0.5, 0.9, loss=math.nan),
-        complete(1, 0.5, 0.9, loss=0.4),
-        complete(2, 0.5, 0.9, loss=0.3),
-        complete(3, 0.5, 0.9, loss=0.3),
-    )
-    assert choose(frame, 0.5) == 2
-
-
-def test_choose_takes_the_lowest_loss_where_accuracies_differ_by_chance_alone():
-    # Of 100 images at 0.9, the standard error is √(0.9 · 0.1 / 100) = 0.03.
-    frame = frame_of(
-        complete(0, 0.5, 0.90, loss=0.5, images=100),
-        complete(1, 0.5, 0.871, loss=0.4, images=100),
-        complete(2, 0.5, 0.869, loss=0.3, images=100),
-    )
-    assert choose(frame, 0.5) == 1
-    # Of 10,000 it is 0.003; and where their number is unknown, accuracy alone decides.
-    assert choose(frame.assign(images=10_000), 0.5) == 0
-    assert choose(frame.assign(images=math.nan), 0.5) == 0
-    assert choose(frame.drop(columns="images"), 0.5) == 0
 
 
 def test_undeclared_column_is_rejected():
@@ -295,9 +238,3 @@ def test_read_csv_refuses_another_table(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(RunError, match="is not a table of trials"):
         read_csv(path)
-
-
-def test_one_seed_is_said_to_be_one_and_shows_no_spread():
-    known = {"metric_mean": 0.9875, "metric_spread": 0.001}
-    assert expected_accuracy(known | {"seeds": 3}) == "98.75% ± 0.10% over 3 seeds"
-    assert expected_accuracy(known | {"seeds": 1}) == "98.75%, one seed"

@@ -73,7 +73,7 @@ def test_a_refit_that_fails_is_told_and_left_out(tmp_path, how, reason) -> None:
     assert len(notes) == 1
     assert notes[0].startswith(f"refit 1 of candidate 0 failed and is left out: {reason}")
     assert not finished.stopped
-    assert json.loads(run.summary_file.read_text())["chosen"]["seeds"] == 2  # the candidate and the second refit
+    assert json.loads(run.summary_file.read_text())["chosen"]["refits"] == 1  # the second one
     assert not run.candidate(0, 1).exists()
     assert (run.candidate(0, 2) / "candidate.json").is_file()
 
