@@ -24,7 +24,7 @@ from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_for
 from sca_search.export.run import export_run, found_network, trial_row
 from sca_search.runs.candidates import read_table, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.model import exported_record
+from sca_search.runs.model import exported_model
 from sca_search.runs.trials import read_csv
 from sca_search.study.progress import StudyDisplay
 from sca_search.study.session import run_search
@@ -127,12 +127,13 @@ class TrialModel:
     @cached_property
     def _record(self) -> dict[str, Any]:
         run = RunFolder(self.result.path)
-        return exported_record(records_of(run, int(self.row["candidate"])), self.row, run.spec().goal, run.metric)
+        return exported_model(records_of(run, int(self.row["candidate"])), self.row, run.spec().goal, run.metric)
 
     @property
     def refit(self) -> int | None:
         """The number of the refit; None for the trial itself."""
-        return self._record["refit"] or None
+        refit: int | None = self._record["refit"]
+        return refit
 
     @property
     def reason(self) -> str:

@@ -81,7 +81,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     from sca_search.export.state_dict import load_plain
     from sca_search.runs.candidates import FEATURES, records_of
     from sca_search.runs.folder import RunFolder
-    from sca_search.runs.model import exported_record
+    from sca_search.runs.model import exported_model
     from sca_search.study.setup import read_warm_start
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH
@@ -92,7 +92,7 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     spec = run.spec()
     row = trial_row(run, spec, trial)
     number = int(row["candidate"])
-    best = exported_record(records_of(run, number), row, spec.goal, run.metric)
+    best = exported_model(records_of(run, number), row, spec.goal, run.metric)
     state, layers, _ = load_plain(best["folder"] / "model.safetensors")
     dense = read_warm_start(run).state
     say("reading the data")

@@ -14,7 +14,6 @@ from sca_search.config.names import ACCURACY
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
 from sca_search.runs.candidates import (
-    COMPARED,
     DISTRIBUTION,
     FEATURES,
     HISTORY,
@@ -28,7 +27,7 @@ from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.log import CurrentTraining, read_progress
-from sca_search.runs.model import exported_record, model_figures
+from sca_search.runs.model import exported_model
 from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 from sca_search.system.files import stamp_of
 
@@ -62,7 +61,8 @@ class RunFiles:
             return None
         row = next(row for row in self.rows if row["trial"] == self.choice.trial)
         files = read_candidate(self.run, int(row["candidate"])) if "candidate" in row else None
-        return row | exported_figures(files, row, self.spec, self.metric) | {"reason": self.choice.reason}
+        records = files.records if files else [{"loss": math.inf} | row | {"refit": 0}]
+        return row | exported_model(records, row, self.spec.goal, self.metric) | {"reason": self.choice.reason}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -137,15 +137,6 @@ def _read_candidate(
         )
     except RunError:
         return None
-
-
-def exported_figures(
-    files: CandidateFiles | None, row: Mapping[str, Any], spec: StudySpec, metric: str
-) -> dict[str, Any]:
-    """The figures of the exported model of a trial, and of its refits."""
-    records = files.records if files else [{"refit": 0, "metric": row["metric"], "loss": row.get("loss", math.nan)}]
-    best = exported_record(records, row, spec.goal, metric)
-    return {name: best[name] for name in COMPARED & best.keys()} | model_figures(records, best)
 
 
 def _number(value: object) -> float | None:

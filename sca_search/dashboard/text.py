@@ -11,7 +11,7 @@ from sca_search.dashboard.front import Front
 from sca_search.dashboard.read import RunFiles
 from sca_search.runs.goal import goal_text
 from sca_search.runs.log import CurrentTraining
-from sca_search.runs.model import model_name, refit_spread
+from sca_search.runs.model import model_name, refit_text
 
 SPACE = "\N{NO-BREAK SPACE}"
 Rows = Sequence[Mapping[str, Any]]
@@ -104,8 +104,9 @@ def tiles(files: RunFiles, rows: Rows) -> list[tuple[str, str, str]]:
             tiled.append((f"Test {metric}", shown_metric(metric, chosen["test_metric"]), dense_result))
         tiled.append((f"Validation {metric}", shown_metric(metric, mine["metric"]), model_name(mine)))
         if mine["refits"]:
-            remark = refit_spread(mine, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
-            tiled.append((f"Refits: validation {metric}", shown_metric(metric, mine["refit_mean"]), remark))
+            shown = refit_text(mine, metric).replace("± ", "±" + SPACE).replace("%", SPACE + "%")
+            mean, _, spread = shown.partition(" ")
+            tiled.append((f"Refits: validation {metric}", mean.rstrip(","), spread))
         tiled.append(("Sparsity, counted in the file", percent(mine["sparsity"], 3), goal_text(files.spec, metric)))
     if files.dense_metric is not None and not chosen:
         tiled.append(("Dense network", shown_metric(metric, files.dense_metric), f"validation {metric}"))

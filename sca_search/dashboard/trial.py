@@ -13,7 +13,7 @@ from sca_search.config.costs import COST_METRICS
 from sca_search.config.study import StudySpec
 from sca_search.dashboard.read import CandidateFiles
 from sca_search.errors import RunError
-from sca_search.runs.model import exported_record, model_figures, refit_text
+from sca_search.runs.model import exported_model, refit_text
 
 # A figure has no pixels for more epochs.
 MAX_EPOCHS = 120
@@ -22,15 +22,14 @@ _COURSE = ("soft_metric", "rounded_metric", "sparsity", "alpha", "strength", "sh
 
 def trial_detail(files: CandidateFiles, row: Mapping[str, Any], spec: StudySpec, metric: str) -> dict[str, Any]:
     """The values of a complete trial; layers are those of the exported model, the trial's own or a refit."""
-    first, best = files.records[0], exported_record(files.records, row, spec.goal, metric)
-    figures = model_figures(files.records, best)
+    first, best = files.records[0], exported_model(files.records, row, spec.goal, metric)
     return {
         "layers": layer_rows(best),
         "epoch_columns": epoch_columns(files.history),
         "distribution": distribution(files.snapshots),
-        "exported": {name: figures[name] for name in ("refit", "metric")},
+        "exported": {name: best[name] for name in ("refit", "metric")},
         "refits": [record["metric"] for record in files.records if record["refit"]],
-        "refit_text": refit_text(figures, metric),
+        "refit_text": refit_text(best, metric),
         "form": first.get("candidate", {}).get("form", ""),
         "dead_layers": list(best.get("dead_layers", ())),
     }

@@ -26,7 +26,7 @@ from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text, unmet
 from sca_search.runs.integrity import damage_as_run_error
-from sca_search.runs.model import exported_record, model_figures
+from sca_search.runs.model import FIGURES, exported_model
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
@@ -109,7 +109,7 @@ def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: 
     """The network of a trial or of its refit, as a study's summary selects it."""
     records = records_of(run, int(row["candidate"]))
     with damage_as_run_error(run.path, "exported"):
-        best = exported_record(records, row, spec.goal, run.metric)
+        best = exported_model(records, row, spec.goal, run.metric)
     state_file = best["folder"] / "model.safetensors"
     state, layers, inputs = load_plain(state_file)
     return Network(
@@ -117,7 +117,7 @@ def found_network(run: RunFolder, spec: StudySpec, row: dict[str, Any], source: 
         input=inputs,
         ternary_layers=layers,
         claim={name: (count["zeros"], count["weights"]) for name, count in best["layers"].items()},
-        about=_about(run, spec, row, records, best),
+        about=_about(run, spec, row, best),
         study_toml=spec.to_toml(),
         state_file=state_file,
     )
@@ -150,10 +150,7 @@ def _reject_larger(make: Maker, state: dict[str, Any]) -> None:
         raise RuntimeError(f"for its input it would have {required:,} parameters, the state has {stored:,}")
 
 
-def _about(
-    run: RunFolder, spec: StudySpec, row: dict[str, Any], records: list[dict[str, Any]], best: dict[str, Any]
-) -> dict[str, Any]:
-    figures = model_figures(records, best)
+def _about(run: RunFolder, spec: StudySpec, row: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     kind, colon, path = spec.data.name.partition(":")
     about: dict[str, Any] = {
         "study": run.path.resolve().name,
@@ -166,8 +163,7 @@ def _about(
         "network": spec.model.label,
         "form": spec.search.form,
         "reason": row["chosen_reason"],
-        "accuracy": figures.pop("metric"),
-        **figures,
+        **{name.replace("metric", "accuracy"): best[name] for name in FIGURES},
         "versions": versions(),
     }
     # Known at the end of a study: the dense network's metric, and the chosen trial's on the test split.

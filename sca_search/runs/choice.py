@@ -12,13 +12,11 @@ import pandas as pd
 from sca_search.config.names import ACCURACY, format_spread, is_fraction
 from sca_search.runs.trials import SIZES, measured, tie_order
 
-# Tied trials that a reason lists by number.
-_LISTED = 3
-# The first column in which the selected trial and the next differ, for two tied trials and for more.
+# What decided between tied trials, by the first column in which the selected one and the next differ.
 _DECISIVE = {
-    "loss": ("lower validation loss", "lowest validation loss"),
-    **dict.fromkeys(SIZES, ("equal validation loss, smaller model", "lowest validation loss, smallest model")),
-    "trial": ("equal validation loss and size, earlier trial", "lowest validation loss and size, earliest trial"),
+    "loss": "lower validation loss",
+    **dict.fromkeys(SIZES, "equally low validation loss, smaller model"),
+    "trial": "equally low validation loss, equal size, earlier trial",
 }
 
 
@@ -46,13 +44,11 @@ def select(eligible: pd.DataFrame, metric: str = ACCURACY) -> Choice | None:
     within = f"within noise ({amount(metric, error)})"
     trial, *others = (int(number) for number in tied["trial"])
     if len(eligible) == 1:
-        reason = "the only eligible trial"
-    elif not others:
-        reason = f"highest validation {metric}, no other eligible trial {within}"
-    else:
-        differs = (column for column in order if tied[column].iloc[:2].nunique(dropna=False) == 2)
-        reason = f"tied with {_listed(others)} {within}; {_DECISIVE[next(differs)][len(others) > 1]}"
-    return Choice(trial, reason)
+        return Choice(trial, "the only eligible trial")
+    if not others:
+        return Choice(trial, f"highest validation {metric}, no other eligible trial {within}")
+    differs = next(column for column in order if tied[column].iloc[:2].nunique(dropna=False) == 2)
+    return Choice(trial, f"tied with {_named(others)} {within}; {_DECISIVE[differs]}")
 
 
 def standard_error(frame: pd.DataFrame, best: float) -> float:
@@ -70,28 +66,18 @@ def amount(metric: str, difference: float) -> str:
     return f"{100 * difference:.2g} points" if is_fraction(metric) else f"{format_spread(metric, difference)} {metric}"
 
 
-def _listed(trials: list[int]) -> str:
-    if len(trials) > _LISTED:
-        return f"{len(trials)} other trials"
-    *first, last = map(str, sorted(trials))
-    return f"trials {', '.join(first)} and {last}" if first else f"trial {last}"
+def _named(trials: list[int]) -> str:
+    return f"trial {trials[0]}" if len(trials) == 1 else f"{len(trials)} other trials"
 
 
 def choose(
-    frame: pd.DataFrame, target_sparsity: float, metric: str = ACCURACY, tolerance: float = 0.001
+    frame: pd.DataFrame, sparsity: float, metric: str = ACCURACY, tolerance: float = 0.001, *, or_sparser: bool = False
 ) -> Choice | None:
-    """The best complete trial within `tolerance` of the target."""
+    """The best complete trial within `tolerance` of the sparsity, or also above it."""
     finished = measured(frame)
     # The slack is for decimal limits: 0.901 - 0.9 is a little more than 0.001 in binary.
-    return select(finished[(finished["sparsity"] - target_sparsity).abs() <= tolerance + 1e-12], metric)
-
-
-def most_accurate(
-    frame: pd.DataFrame, min_sparsity: float, metric: str = ACCURACY, tolerance: float = 0.001
-) -> Choice | None:
-    """The best complete trial that is sparse enough."""
-    finished = measured(frame)
-    return select(finished[finished["sparsity"] >= min_sparsity - tolerance - 1e-12], metric)
+    above, slack = finished["sparsity"] - sparsity, tolerance + 1e-12
+    return select(finished[(above >= -slack) & (or_sparser | (above <= slack))], metric)
 
 
 def least_of(frame: pd.DataFrame, minimum: float, column: str, goal: str, metric: str = ACCURACY) -> Choice | None:
@@ -109,4 +95,4 @@ def least_of(frame: pd.DataFrame, minimum: float, column: str, goal: str, metric
     if choice is None:
         return None
     others = [int(trial) for trial in least["trial"] if trial != choice.trial]
-    return Choice(choice.trial, f"{goal}, shared with {_listed(others)}; {choice.reason}" if others else goal)
+    return Choice(choice.trial, f"{goal}, shared with {_named(others)}; {choice.reason}" if others else goal)

@@ -19,7 +19,7 @@ import pandas as pd
 from sca_search.config.costs import COST_METRICS
 from sca_search.config.names import ACCURACY, format_metric, metric_scale
 from sca_search.config.study import GoalSpec, StudySpec
-from sca_search.runs.choice import Choice, amount, choose, least_of, most_accurate
+from sca_search.runs.choice import Choice, amount, choose, least_of
 from sca_search.runs.trials import measured
 
 # In the order of the trials: first the sparsities where accuracy begins to drop, which matter most to users and to the
@@ -100,10 +100,8 @@ def chosen_trial(frame: pd.DataFrame, goal: GoalSpec, metric: str = ACCURACY) ->
         frame = frame[is_within(frame, goal)]
     if goal.min_accuracy is not None:
         return least_of(frame, goal.min_accuracy, PREFERRED[goal.prefer], _preferred(goal, metric), metric)
-    if goal.budgets:
-        return most_accurate(frame, goal.target_sparsity or 0.0, metric)
-    if goal.target_sparsity is not None:
-        return choose(frame, goal.target_sparsity, metric)
+    if goal.budgets or goal.target_sparsity is not None:
+        return choose(frame, goal.target_sparsity or 0.0, metric, or_sparser=bool(goal.budgets))
     best = float(measured(frame)["metric"].max())
     if math.isnan(best):
         return None

@@ -17,28 +17,26 @@ from sca_search.runs.candidates import COMPARED
 from sca_search.runs.choice import select
 from sca_search.runs.goal import chosen_trial
 
-Records = Sequence[dict[str, Any]]
+# The keys that `exported_model` adds to a record.
+FIGURES = ("refit", "metric", "refits", "refit_mean", "refit_std")
 
 
-def exported_record(records: Records, row: Mapping[str, Any], goal: GoalSpec, metric: str) -> dict[str, Any]:
-    """The record of the exported model of a trial, whose line in the table of trials is `row`.
+def exported_model(
+    records: Sequence[dict[str, Any]], row: Mapping[str, Any], goal: GoalSpec, metric: str
+) -> dict[str, Any]:
+    """The record of the exported model of a trial, with mean and sample standard deviation over the trial's refits.
 
-    A refit that misses the goal, for example a budget, is left out unless all miss it.
+    `row` is the trial's line in the table of trials. A refit that misses the goal, for example a budget, is left out
+    unless all miss it. `refit` is None for the trial itself.
     """
     values = [{name: each[name] for name in COMPARED & each.keys()} | {"trial": each["refit"]} for each in records]
     frame = pd.DataFrame(values, columns=["trial", *sorted(COMPARED)], dtype=float)
     frame = frame.assign(state="complete", images=row.get("images", math.nan))
     choice = chosen_trial(frame, goal, metric) or select(frame, metric)
-    selected = records[0]["refit"] if choice is None else choice.trial
-    return next(each for each in records if each["refit"] == selected)
-
-
-def model_figures(records: Records, exported: Mapping[str, Any]) -> dict[str, Any]:
-    """Which record is exported, its metric, and mean and sample standard deviation over the refits."""
+    best = next((each for each in records if choice and each["refit"] == choice.trial), records[0])
     metrics = [each["metric"] for each in records if each["refit"]]
-    return {
-        "refit": exported["refit"] or None,
-        "metric": exported["metric"],
+    return best | {
+        "refit": best["refit"] or None,
         "refits": len(metrics),
         "refit_mean": statistics.fmean(metrics) if metrics else None,
         "refit_std": statistics.stdev(metrics) if len(metrics) > 1 else None,
@@ -46,18 +44,13 @@ def model_figures(records: Records, exported: Mapping[str, Any]) -> dict[str, An
 
 
 def refit_text(figures: Mapping[str, Any], metric: str) -> str:
-    """Mean and spread over the refits."""
+    """Mean and spread over the refits; one refit has no spread."""
     if not figures["refits"]:
         return "no refit"
-    mean, spread = format_metric(metric, figures["refit_mean"]), refit_spread(figures, metric)
-    return f"{mean} {spread}" if spread.startswith("±") else f"{mean}, {spread}"
-
-
-def refit_spread(figures: Mapping[str, Any], metric: str) -> str:
-    """The sample standard deviation over the refits; one refit has none."""
+    mean = format_metric(metric, figures["refit_mean"])
     if figures["refits"] == 1:
-        return "one refit"
-    return f"± {format_spread(metric, figures['refit_std'])} over {figures['refits']} seeds"
+        return f"{mean}, one refit"
+    return f"{mean} ± {format_spread(metric, figures['refit_std'])} over {figures['refits']} seeds"
 
 
 def model_name(figures: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from sca_search.export.latency.calibrate import graph_of, sampler_of
 from sca_search.export.latency.timing import time_interleaved
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.state_dict import load_plain
-from sca_search.runs.choice import choose, most_accurate
+from sca_search.runs.choice import choose
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.log import note_command
 from sca_search.runs.trials import read_csv
@@ -174,7 +174,7 @@ def _trained(
 def _measured(run: RunFolder, spec: StudySpec, task: Task, seed: int) -> MethodResult:
     frame, method = read_csv(run.trials_file), spec.search.method
     target = spec.goal.target_sparsity
-    choice = most_accurate(frame, 0.0, run.metric) if target is None else choose(frame, target, run.metric)
+    choice = choose(frame, target or 0.0, run.metric, or_sparser=target is None)
     result = MethodResult(
         method,
         seed,

@@ -193,7 +193,7 @@ def front_table(frame: pd.DataFrame, choice: Choice | None, metric: str = ACCURA
     for heading in ("", "trial", "sparsity", metric, *how, *(f"{cost.label}, {cost.unit}" for cost in costs)):
         table.add_column(heading, justify="right" if heading else "left")
     marks = ["→ chosen" if trial in set(chosen["trial"]) else "" for trial in front["trial"]]
-    marks += ["→ chosen, not on the front"] * len(beside)
+    marks += ["→ chosen,\n  not on front"] * len(beside)
     for number, (mark, row) in enumerate(zip(marks, pd.concat([front, beside]).to_dict("records"), strict=True)):
         if number == len(front):
             table.add_section()

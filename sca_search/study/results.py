@@ -28,7 +28,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.log import logger, training_environment
-from sca_search.runs.model import exported_record, model_figures
+from sca_search.runs.model import FIGURES, exported_model
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
@@ -201,8 +201,7 @@ def _rungs(spec: StudySpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
 def _chosen(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, choice: Choice) -> dict[str, object]:
     row = {str(name): value for name, value in frame[frame["trial"] == choice.trial].iloc[0].items()}
     number = int(row["candidate"])
-    records = records_of(run, number)
-    best = exported_record(records, row, spec.goal, run.metric)
+    best = exported_model(records_of(run, number), row, spec.goal, run.metric)
     with atomic_path(run.chosen_file) as temporary:
         shutil.copyfile(best["folder"] / "model.safetensors", temporary)
     counts = count_zeros(run.chosen_file)
@@ -211,7 +210,7 @@ def _chosen(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, choice: Choice
         "candidate": number,
         "reason": choice.reason,
         "sparsity": counted_sparsity(run.chosen_file),
-        **model_figures(records, best),
+        **{name: best[name] for name in FIGURES},
         "adjusted_fraction": best["adjusted_fraction"],
         "sparsity_before_exact_step": best["sparsity_before"],
         "dead_layers": best["dead_layers"],

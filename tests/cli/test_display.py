@@ -33,7 +33,7 @@ def test_the_front_is_shown_where_a_trial_has_no_length() -> None:
     ("chosen", "marks", "trials"),
     [
         (3, ["→ chosen", ""], ["3", "5"]),
-        (4, ["", "", "→ chosen, not on the front"], ["3", "5", "4"]),
+        (4, ["", "", "→ chosen,\n  not on front"], ["3", "5", "4"]),
         (None, ["", ""], ["3", "5"]),
     ],
 )

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sca_search.config.study import GoalSpec
-from sca_search.runs.choice import Choice, choose, least_of, most_accurate, select
+from sca_search.runs.choice import Choice, choose, least_of, select
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.trials import trial_frame
 from tests.runs.test_trials import complete, frame_of
@@ -72,7 +72,7 @@ def test_ties_of_other_metrics_are_within_the_error_found_by_bootstrap():
 def test_nothing_is_chosen_among_no_trials():
     assert select(trial_frame([])) is None
     assert choose(trial_frame([]), 0.5) is None
-    assert most_accurate(trial_frame([]), 0.0) is None
+    assert choose(trial_frame([]), 0.0, or_sparser=True) is None
     assert least_of(trial_frame([]), 0.5, "sparsity", "highest sparsity") is None
 
 
@@ -87,28 +87,27 @@ BEST = complete(0, 0.5, 0.9, loss=0.5, images=100)
         ([{"metric": 0.86}], 0, "highest validation accuracy, no other eligible trial within noise (3 points)"),
         ([{"metric": 0.88}], 0, "tied with trial 1 within noise (3 points); lower validation loss"),
         ([{"loss": 0.4}], 1, "tied with trial 0 within noise (3 points); lower validation loss"),
-        ([{"loss": 0.4}, {}], 1, "tied with trials 0 and 2 within noise (3 points); lowest validation loss"),
-        ([{"loss": 0.6}] * 3, 0, "tied with trials 1, 2 and 3 within noise (3 points); lowest validation loss"),
-        ([{"loss": 0.6}] * 4, 0, "tied with 4 other trials within noise (3 points); lowest validation loss"),
+        ([{"loss": 0.4}, {}], 1, "tied with 2 other trials within noise (3 points); lower validation loss"),
+        ([{"loss": 0.6}] * 4, 0, "tied with 4 other trials within noise (3 points); lower validation loss"),
         (
             [{"loss": 0.5, "file_bytes": 90}],
             1,
-            "tied with trial 0 within noise (3 points); equal validation loss, smaller model",
+            "tied with trial 0 within noise (3 points); equally low validation loss, smaller model",
         ),
         (
             [{"loss": 0.5, "ternary_bytes": 90}, {"loss": 0.5, "ternary_bytes": 80}],
             2,
-            "tied with trials 0 and 1 within noise (3 points); lowest validation loss, smallest model",
+            "tied with 2 other trials within noise (3 points); equally low validation loss, smaller model",
         ),
         (
             [{"loss": 0.5}],
             0,
-            "tied with trial 1 within noise (3 points); equal validation loss and size, earlier trial",
+            "tied with trial 1 within noise (3 points); equally low validation loss, equal size, earlier trial",
         ),
         (
             [{"loss": 0.5}] * 2,
             0,
-            "tied with trials 1 and 2 within noise (3 points); lowest validation loss and size, earliest trial",
+            "tied with 2 other trials within noise (3 points); equally low validation loss, equal size, earlier trial",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from sca_search.runs.candidates import records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import require_intact_database
 from sca_search.runs.log import note_command
-from sca_search.runs.model import exported_record
+from sca_search.runs.model import exported_model
 from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study
@@ -148,7 +148,7 @@ def _exported(place: Path) -> list[Reader]:
 
 
 def _candidate(run: RunFolder) -> Candidate:
-    record = exported_record(records_of(run, 0), {}, run.spec().goal, "accuracy")
+    record = exported_model(records_of(run, 0), {}, run.spec().goal, "accuracy")
     try:
         return Candidate.model_validate(record["candidate"])
     except (KeyError, ValueError) as error:
