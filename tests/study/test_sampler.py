@@ -204,8 +204,8 @@ def test_view_has_losses_relative_to_comparable_trials_by_hand():
     add_trial(study, {"x": 0.3}, planned_sparsity=0.5, loss=e**-5)  # alone at its sparsity
     add_trial(study, {"x": 0.4}, TrialState.PRUNED, planned_sparsity=0.9, **{"rung.5": e**7})
     add_trial(study, {"x": 0.5}, planned_sparsity=0.9, loss=e**3, **{"rung.5": e**5})
-    # The logarithms 2, 4 and 3 have the mean 3; at the rung, 7 and 5 have the mean 6.
-    assert seen_values(view_of(study)) == pytest.approx({0.1: -1, 0.2: 1, 0.3: 0, 0.4: 1, 0.5: 0})
+    # The logarithms 2, 4 and 3 have the mean 3, also for the one alone; at the rung, 7 and 5 have the mean 6.
+    assert seen_values(view_of(study)) == pytest.approx({0.1: -1, 0.2: 1, 0.3: -8, 0.4: 1, 0.5: 0})
 
 
 def test_view_counts_a_resumed_candidate_once():
