@@ -37,7 +37,7 @@ METRICS = {
 ACCURACY = "accuracy"
 
 Levels = Literal["{-1,0,+1}", "{-1,+1}", "{-a,0,+a}", "{-a,+a}", "{-a,0,+b}", "float"]
-SCA = "sca"
+SCA, STRAIGHT_THROUGH = "sca", "straight-through"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MethodName:
 
 METHODS = {
     SCA: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
-    "straight-through": MethodName("{-1,0,+1}", "sca.StraightThrough", plans_sparsity=True),
+    STRAIGHT_THROUGH: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
     "tang": MethodName("{-1,0,+1}", "regularized.Tang", strength=(0.001, 10.0, 0.03)),
     "lr-net": MethodName("{-1,0,+1}", "random_weights.LrNet"),
     "twn": MethodName("{-a,0,+a}", "thresholds.Twn"),

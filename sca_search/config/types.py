@@ -119,12 +119,16 @@ def _path(value: Path) -> Path:
 FilePath = Annotated[Path, AfterValidator(_path)]
 # Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
 Spread = Annotated[PositiveFloat, Field(le=3)]
-EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # sharpness reaches its final value after nine tenths
-StrengthSchedules = Annotated[
-    tuple[Literal["linear", "exponential", "step"], ...],
+EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # the strength reaches its final value after nine tenths
+_Option = TypeVar("_Option")
+Options = Annotated[
+    tuple[_Option, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1),
 ]
+StrengthSchedules = Options[Literal["linear", "exponential", "step"]]
+Gradients = Options[Literal["straight-through", "tanh", "flow"]]
+Reallocations = Options[Literal["adaptive", "fixed"]]
 
 
 def _method(name: str) -> str:

@@ -61,7 +61,7 @@ class Comparison:
         values["goal"] = {"target_sparsity": target, "grid": False} if plans else {"front": True}
         values["search"] |= {"method": method, "refits": 0}
         if method != SCA:
-            values["search"]["form"] = "sharpened"
+            values["search"]["form"] = "decoupled"
         return StudySpec.model_validate(values)
 
 

@@ -196,8 +196,11 @@ class Epoch:
     rounded_metric: float
     sparsity: float = 0.0
     alpha: float = 0.0  # mean over the layers
-    strength: float = 0.0  # λ
-    sharpness: float = 1.0
+    strength: float = 0.0  # λ, mean over the layers
+    # Of the decoupled form, see GradientAgreement.
+    soft_fraction: float | None = None
+    cosine_exact: float | None = None
+    cosine_straight_through: float | None = None
 
     @property
     def gap(self) -> float:
