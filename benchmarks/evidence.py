@@ -55,7 +55,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "train": {"dense_epochs": 5, "epochs": 3, "frozen_epochs": 1},
     },
     "cifar10": {
-        "data": {"name": "cifar10", "train_limit": 10_000},
+        "data": {"name": "npz:DIR/cifar10.npz", "train_limit": 10_000},
         "model": {"name": "resnet20"},
         "train": {"dense_epochs": 12, "epochs": 3, "frozen_epochs": 1},
     },
@@ -120,6 +120,7 @@ def study_of(data: str, data_dir: Path | None, sparsity: float, seed: int, searc
     values = resolve(None, {"target_sparsity": sparsity, "grid": False, "data_dir": data_dir}).model_dump()
     for table, entries in SETTINGS[data].items():
         values[table] |= entries
+    values["data"]["name"] = values["data"]["name"].replace("DIR", str(data_dir))
     values["search"] |= {"trials": TRIALS, "refits": 0} | search
     # The seed of a study also selects the validation split, which all arms share.
     return StudySpec.model_validate(values | {"name": f"evidence-{seed}"})
