@@ -22,9 +22,8 @@ from sca_search.dashboard import PageWriter
 from sca_search.errors import SpecError, unknown_name
 from sca_search.export.folder import FORMATS, Exported, ExportOptions, parse_formats
 from sca_search.export.run import export_run, found_network, trial_row
-from sca_search.runs.candidates import read_table, records_of
+from sca_search.runs.candidates import exported_model, read_table, records_of
 from sca_search.runs.folder import RunFolder
-from sca_search.runs.model import exported_model
 from sca_search.runs.trials import read_csv
 from sca_search.study.progress import StudyDisplay
 from sca_search.study.session import run_search

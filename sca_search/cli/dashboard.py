@@ -79,9 +79,8 @@ def _features(path: Path, trial: int | None) -> tuple[int, dict[str, Any]]:
     """Compare a trial, by default the chosen one, with the dense network, and store the result with the trial."""
     from sca_search.export.run import built, trial_row
     from sca_search.export.state_dict import load_plain
-    from sca_search.runs.candidates import FEATURES, records_of
+    from sca_search.runs.candidates import FEATURES, exported_model, records_of
     from sca_search.runs.folder import RunFolder
-    from sca_search.runs.model import exported_model
     from sca_search.study.setup import read_warm_start
     from sca_search.system.files import write_json_atomic
     from sca_search.training.evaluate import EVALUATION_BATCH

@@ -18,6 +18,7 @@ from sca_search.runs.candidates import (
     FEATURES,
     HISTORY,
     RECORD,
+    exported_model,
     read_history,
     read_json,
     read_table,
@@ -27,7 +28,6 @@ from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial
 from sca_search.runs.log import CurrentTraining, read_progress
-from sca_search.runs.model import exported_model
 from sca_search.runs.trials import pareto_front, read_csv, trial_frame
 from sca_search.system.files import stamp_of
 

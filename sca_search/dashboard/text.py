@@ -9,9 +9,9 @@ from sca_search.config.costs import COST_METRICS, CostMetric
 from sca_search.config.names import ACCURACY, format_metric, format_spread, is_fraction, metric_scale
 from sca_search.dashboard.front import Front
 from sca_search.dashboard.read import RunFiles
+from sca_search.runs.candidates import model_name, refit_text
 from sca_search.runs.goal import goal_text
 from sca_search.runs.log import CurrentTraining
-from sca_search.runs.model import model_name, refit_text
 
 SPACE = "\N{NO-BREAK SPACE}"
 Rows = Sequence[Mapping[str, Any]]

@@ -13,7 +13,7 @@ from sca_search.config.costs import COST_METRICS
 from sca_search.config.study import StudySpec
 from sca_search.dashboard.read import CandidateFiles
 from sca_search.errors import RunError
-from sca_search.runs.model import exported_model, refit_text
+from sca_search.runs.candidates import exported_model, refit_text
 
 # A figure has no pixels for more epochs.
 MAX_EPOCHS = 120

@@ -16,7 +16,7 @@ from sca_search.export.layout import FILES, ONNX, PACKED, PROGRAM, STATE, STUDY_
 from sca_search.export.metadata import Metadata
 from sca_search.export.packed.format import payload_bytes
 from sca_search.export.verify import Verification
-from sca_search.runs.model import refit_text
+from sca_search.runs.candidates import refit_text
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _accuracy(about: Mapping[str, Any], metric: str) -> str:
     lines = [f"- Validation: {format_metric(metric, about['accuracy'])} for this very model{refit}"]
     if about.get("reason"):
         lines.append(f"- Chosen: {about['reason']}")
-    if "refits" in about:
+    if about.get("refits"):
         lines.append(
             f"- Refits: {refit_text(about, metric)} (what to expect of another training; the figure of a selected "
             "model is optimistic)"

@@ -22,11 +22,10 @@ from sca_search.export.integer.reference import CALIBRATION_IMAGES
 from sca_search.export.state_dict import load_plain
 from sca_search.models import MODELS, Maker
 from sca_search.models.prepare import rebuilt
-from sca_search.runs.candidates import records_of
+from sca_search.runs.candidates import FIGURES, exported_model, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text, unmet
 from sca_search.runs.integrity import damage_as_run_error
-from sca_search.runs.model import FIGURES, exported_model
 from sca_search.runs.trials import read_csv
 from sca_search.system.versions import versions
 from sca_search.training.evaluate import EVALUATION_BATCH

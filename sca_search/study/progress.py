@@ -17,9 +17,9 @@ from rich.text import Text
 
 from sca_search.config.costs import COST_METRICS, TERNARY_SIZE, CostMetric
 from sca_search.config.names import ACCURACY, format_metric
+from sca_search.runs.candidates import model_name, refit_text
 from sca_search.runs.choice import Choice
 from sca_search.runs.goal import chosen_trial
-from sca_search.runs.model import model_name, refit_text
 from sca_search.runs.trials import pareto_front, trial_frame
 from sca_search.study import events as e
 

@@ -22,13 +22,12 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
-from sca_search.runs.candidates import DISTRIBUTION, FEATURES, HISTORY, RECORD, records_of
+from sca_search.runs.candidates import DISTRIBUTION, FEATURES, FIGURES, HISTORY, RECORD, exported_model, records_of
 from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.log import logger, training_environment
-from sca_search.runs.model import FIGURES, exported_model
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs

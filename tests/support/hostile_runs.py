@@ -21,11 +21,10 @@ from sca_search.dashboard.page import document_of, embedded
 from sca_search.errors import RunError
 from sca_search.export.run import found_network, trial_row
 from sca_search.paper.result import read_result
-from sca_search.runs.candidates import records_of
+from sca_search.runs.candidates import exported_model, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import require_intact_database
 from sca_search.runs.log import note_command
-from sca_search.runs.model import exported_model
 from sca_search.study.artifacts import _records
 from sca_search.study.compare import read_result as read_method_result
 from sca_search.study.queue import open_study

@@ -116,6 +116,7 @@ def test_quiet_leaves_the_chosen_model_and_where_it_is(run, tiny_run: tuple[Path
     lines = run("show", "-q", str(tiny_run[0])).stdout.splitlines()
     assert [line.split(":")[0].split(" accuracy")[0] for line in lines] == [
         "Chosen",
+        "Refits",
         "Test",
         "Run",
         "Dashboard",

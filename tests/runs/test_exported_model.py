@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sca_search.config.study import GoalSpec
-from sca_search.runs.model import exported_model, model_name, refit_text
+from sca_search.runs.candidates import exported_model, model_name, refit_text
 
 TARGET = GoalSpec(target_sparsity=0.5)
 ROW = {"trial": 4, "images": 100.0}
