@@ -22,7 +22,7 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
         row["metric"] = float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01))
         row["loss"] = float(0.03 + random.exponential(0.05))
         row["ternary_bytes"] = float(5000 * (1.02 - sparsity))
-        for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "sharpness"):
+        for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "strength"):
             row[name] = float(row[name] * random.uniform(0.5, 1.5))
         row["started"] = pd.Timestamp(1_800_000_000 + 3 * number, unit="s", tz="UTC").isoformat(timespec="milliseconds")
         rows.append(row)
