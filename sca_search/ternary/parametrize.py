@@ -48,6 +48,8 @@ from torch.nn.utils import parametrize
 from sca_search.config.candidate import Form, Gradient
 from sca_search.models.scales import ScaledTrits, absorb_scale, set_trits
 
+# The forms in which R is a term of the loss; weights are rounded at |W| = ½.
+LOSS_TERM_FORMS = frozenset({"paper", "no-tanh"})
 # |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
 # From this t on, tanh²θ in single precision is too coarse at the border.
@@ -208,7 +210,7 @@ class TernaryWeight(nn.Module):
     @property
     def forward_threshold(self) -> float:
         """The border of rounding in Θ: t, or 0 in the paper's form, which rounds at |W| = ½."""
-        return 0.0 if self.form in {"paper", "no-tanh"} else self.threshold
+        return 0.0 if self.form in LOSS_TERM_FORMS else self.threshold
 
     def flow(self, latent: Tensor, time: float = math.inf) -> Flow:
         """The flow of this layer's weights for λ, but at most for u = `time`."""
@@ -239,7 +241,7 @@ class TernaryWeight(nn.Module):
         soft = self.soft(latent)
         if self.rounding:
             return nearest_trits(soft)
-        if torch.is_grad_enabled() and not self.fixed and self.form in {"paper", "no-tanh"}:
+        if torch.is_grad_enabled() and not self.fixed and self.form in LOSS_TERM_FORMS:
             self._soft = soft
         return soft
 

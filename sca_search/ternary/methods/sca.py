@@ -29,6 +29,7 @@ from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import ExactTrits, exact_trits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.parametrize import (
+    LOSS_TERM_FORMS,
     GradientAgreement,
     alpha_of_threshold,
     gradient_agreement,
@@ -146,7 +147,7 @@ class LayerSchedules:
 
     def penalty(self) -> Tensor | float:
         """Σ λ R over the layers, from the last forward pass; the decoupled form has no such term."""
-        if self.candidate.form not in {"paper", "no-tanh"}:
+        if self.candidate.form not in LOSS_TERM_FORMS:
             return 0.0
         terms: list[Tensor] = []
         for weight in self._weights.values():
