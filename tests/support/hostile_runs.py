@@ -220,7 +220,7 @@ def _going_on(folder: Path) -> Reader:
     candidate = Candidate(
         sparsity=0.5,
         alpha=Tracked(),
-        strength=Ramp(first=1.0, last=20.0),
+        strength=Ramp(first=1.0, last=40.0),
         learning_rate=0.01,
         latent_learning_rate=0.02,
         epochs=3,
