@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import START_SPREAD, Candidate, Constant, Form, Ramp
+from sca_search.config.candidate import START_SPREAD, Candidate, Form, Ramp
 from sca_search.config.load import resolve
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, ModelError
@@ -76,14 +76,17 @@ def ternarize(
 
 
 def regularizer(model: nn.Module) -> Tensor:
-    """Σ λ R over the ternary layers, R = Σ (α − W²) W²; λ is 1 without a control, which gives the paper's R."""
+    """Σ λ R over the ternary layers, R = Σ (α − W²) W², in the paper's form; λ is 1 without a control.
+
+    0 in other forms: the decoupled form applies R in the forward pass.
+    """
     weights, thetas = parametrize.ternary_weights(model), parametrize.latents(model)
     if not weights:
         raise ModelError("regularizer: the network has no ternary layer; call ternarize first")
     terms = [
         weight.wdr_strength * parametrize.wdr(weight.soft(thetas[name]), weight.alpha)
         for name, weight in weights.items()
-        if weight.wdr_strength and not weight.fixed
+        if weight.wdr_strength and not weight.fixed and weight.form in parametrize.LOSS_TERM_FORMS
     ]
     return torch.stack(terms).sum() if terms else next(iter(thetas.values())).new_zeros(())
 
@@ -221,8 +224,8 @@ def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | N
     kind = {"method": "straight-through"} if form == "straight-through" else {"form": form}
     space = Space(resolve(None, kind | {"target_sparsity": target_sparsity, "epochs": 1}))
     candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
-    schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
-    return candidate.model_copy(update={"strength": schedule})
+    given = {} if wdr_strength is None else {"strength": Ramp(first=0.0, last=wdr_strength)}
+    return candidate.model_copy(update=given)
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:

@@ -48,25 +48,28 @@ from torch.nn.utils import parametrize
 from sca_search.config.candidate import Form, Gradient
 from sca_search.models.scales import ScaledTrits, absorb_scale, set_trits
 
+# The forms in which R is a term of the loss; weights are rounded at |W| = ½.
+LOSS_TERM_FORMS = frozenset({"paper", "no-tanh"})
 # |W| is below 1 in the paper: larger weights start here, where the gradient of tanh is still a five-hundredth.
 _LARGEST = 0.999
 # From this t on, tanh²θ in single precision is too coarse at the border.
 _SATURATED = 4.0
-# The largest u = 4αλ: beyond it every weight is ternary in single precision, and e^u would overflow.
-_MAX_FLOW = 60.0
+# The largest u = 4αλ is this plus 2t, since 1 − tanh²t is 4e^(−2t) for large t: beyond it every weight is ternary in
+# single precision. And the largest for any t, so that e^u does not overflow.
+_MAX_FLOW, _MAX_TIME = 60.0, 600.0
 # The flow time u after which the `flow` gradient is taken: later, it is 0 for nearly all weights.
 GRADIENT_FLOW = 1.0
 
 
 class Flow:
-    """W = tanh Θ after the gradient flow of R, for one layer's t and λ; as tanh Θ and the ratio of W to it."""
+    """W = tanh Θ after the gradient flow of R, for one layer's α, t and λ; as tanh Θ and the ratio of W to it."""
 
-    def __init__(self, latent: Tensor, threshold: float, strength: float) -> None:
-        basin = math.tanh(threshold) ** 2  # T
-        self.time = min(8.0 * basin * strength, _MAX_FLOW)  # u
-        growth = math.expm1(self.time) / basin if self.time and basin else 8.0 * strength
-        decay = math.exp(-0.5 * self.time)
+    def __init__(self, latent: Tensor, alpha: float, threshold: float, strength: float) -> None:
+        basin = 0.5 * alpha  # T
+        self.time = min(4.0 * alpha * strength, _MAX_FLOW + 2.0 * threshold, _MAX_TIME)  # u
+        growth = math.expm1(self.time) / basin if self.time else 8.0 * strength
         if threshold < _SATURATED:  # few passes over the weights: they are computed at every step
+            decay = math.exp(-0.5 * self.time)
             self.tanh = torch.tanh(latent)
             decayed = self.tanh * decay
             square = decayed.mul_(decayed)
@@ -74,10 +77,14 @@ class Flow:
             self.ratio = torch.maximum(left, square).rsqrt_().mul_(decay)
         else:
             # With x = e^(−2|θ|) and q = e^(−2t), T − tanh²θ is a product of x − q and 1 − qx, without a difference of
-            # numbers that agree to the last bit.
-            power, border = torch.exp(-2.0 * latent.abs()), math.exp(-2.0 * threshold)
-            rest, total = 1.0 - power, 1.0 + power
-            product = (power - border) * (1.0 - border * power) * (4.0 * growth / (1.0 + border) ** 2)
+            # numbers that agree to the last bit. Both x and q are multiplied by e^u, so that they do not underflow.
+            magnitude, border = latent.abs(), math.exp(-2.0 * threshold)
+            rest = -torch.expm1(-2.0 * magnitude)  # 1 − x
+            total = 2.0 - rest
+            grown, limit = torch.exp(0.5 * self.time - magnitude), math.exp(0.5 * self.time - threshold)
+            product = (grown - limit) * (grown + limit) * (1.0 - border * (1.0 - rest))
+            product *= -4.0 * math.expm1(-self.time) / (basin * (1.0 + border) ** 2)
+            product += max(basin - 1.0, 0.0) * growth * total.square()  # T may exceed 1
             self.tanh = (rest / total).copysign_(latent)
             self.ratio = torch.maximum(product + total.square(), rest.square()).rsqrt_() * total
 
@@ -203,12 +210,13 @@ class TernaryWeight(nn.Module):
     @property
     def forward_threshold(self) -> float:
         """The border of rounding in Θ: t, or 0 in the paper's form, which rounds at |W| = ½."""
-        return 0.0 if self.form in {"paper", "no-tanh"} else self.threshold
+        return 0.0 if self.form in LOSS_TERM_FORMS else self.threshold
 
     def flow(self, latent: Tensor, time: float = math.inf) -> Flow:
         """The flow of this layer's weights for λ, but at most for u = `time`."""
         strength = min(self.wdr_strength, time / (4.0 * self.alpha)) if self.alpha else self.wdr_strength
-        return Flow(latent.detach() * self.gain if self.gain != 1.0 else latent.detach(), self.threshold, strength)
+        theta = latent.detach() * self.gain if self.gain != 1.0 else latent.detach()
+        return Flow(theta, self.alpha, self.threshold, strength)
 
     def gradient_slope(self, latent: Tensor) -> Tensor | None:
         """The estimate of ∂W/∂θ of the decoupled form; None: 1."""
@@ -233,7 +241,7 @@ class TernaryWeight(nn.Module):
         soft = self.soft(latent)
         if self.rounding:
             return nearest_trits(soft)
-        if torch.is_grad_enabled() and not self.fixed and self.form in {"paper", "no-tanh"}:
+        if torch.is_grad_enabled() and not self.fixed and self.form in LOSS_TERM_FORMS:
             self._soft = soft
         return soft
 

@@ -206,7 +206,8 @@ def _loaded(where: Path, epochs: int) -> Checkpoint:
     if not 0 < saved.epoch <= epochs:
         raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(saved.epoch)[:20]}")
     for name, value in saved.method.items():
-        if not 0.0 <= value < math.inf:
+        is_possible = value < math.inf or name.startswith("threshold")  # that of a layer of zeros is infinite
+        if not (value >= 0.0 and is_possible):
             raise CheckpointError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
     return saved
 
@@ -295,8 +296,7 @@ class CandidateTraining:
     def score_as_if_ended(self) -> Score:
         """The validation score of a copy with the planned zeros, rounded, with normalization re-estimated.
 
-        Before the regularizer is strong or the forward pass sharp, the score of the network itself does not predict
-        its final score.
+        Before the regularizer is strong, the score of the network itself does not predict its final score.
         """
         with torch.random.fork_rng(devices=[]):  # the evaluation must not change what dropout draws afterwards
             state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}

@@ -394,4 +394,5 @@ def test_candidate_of_another_method_keeps_its_strength():
     assert isinstance(candidate, Candidate)
     assert candidate.strength == Constant(value=METHODS["tang"].strength[2])
     assert not candidate.exact
-    assert set(guess) == {"learning_rate", "latent_learning_rate", "frozen_learning_rate", "strength"}
+    rates = {"learning_rate", "latent_learning_rate", "frozen_learning_rate"}
+    assert set(guess) == rates | {"strength", "distillation", "temperature"}

@@ -29,6 +29,7 @@ from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import ExactTrits, exact_trits
 from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.parametrize import (
+    LOSS_TERM_FORMS,
     GradientAgreement,
     alpha_of_threshold,
     gradient_agreement,
@@ -74,20 +75,25 @@ class LayerSchedules:
 
     def state(self) -> dict[str, float]:
         """What a checkpoint has to hold: the thresholds depend on the weights of earlier steps."""
-        thresholds = {f"threshold of {name}": weight.threshold for name, weight in self._weights.items()}
-        borders = {f"first threshold of {name}": border for name, border in self._borders.items()}
-        planned = {f"planned sparsity of {name}": sparsity for name, sparsity in self._planned.items()}
-        return {"unit": self.unit} | thresholds | borders | planned
+        state = {"unit": self.unit, "steps": float(self._steps)}
+        for name, weight in self._weights.items():
+            state |= {
+                f"threshold of {name}": weight.threshold,
+                f"threshold at the start of {name}": self._borders[name],
+                f"planned sparsity of {name}": self._planned[name],
+                f"strength of {name}": weight.wdr_strength,
+            }
+        return state
 
-    def resume(self, state: Mapping[str, float], steps: int) -> None:
+    def resume(self, state: Mapping[str, float], steps: int) -> None:  # noqa: ARG002 - other methods use it
         """Restore the state after some steps."""
         self.unit = state["unit"]
-        self._steps = 1 + steps  # one before the first
+        self._steps = int(state["steps"])
         for name, weight in self._weights.items():
+            weight.set_threshold(state[f"threshold of {name}"])
+            weight.wdr_strength = state[f"strength of {name}"]
+            self._borders[name] = state[f"threshold at the start of {name}"]
             self._planned[name] = state[f"planned sparsity of {name}"]
-            self._borders[name] = state[f"first threshold of {name}"]
-            if isinstance(self.candidate.alpha_of(name), Tracked | FromPrior):  # others follow from the epoch
-                weight.set_threshold(state[f"threshold of {name}"])
 
     def update(self, epoch: float) -> None:
         """Set every layer to its schedules at a (fractional) epoch."""
@@ -141,7 +147,7 @@ class LayerSchedules:
 
     def penalty(self) -> Tensor | float:
         """Σ λ R over the layers, from the last forward pass; the decoupled form has no such term."""
-        if self.candidate.form not in {"paper", "no-tanh"}:
+        if self.candidate.form not in LOSS_TERM_FORMS:
             return 0.0
         terms: list[Tensor] = []
         for weight in self._weights.values():
