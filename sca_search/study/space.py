@@ -51,6 +51,9 @@ MAX_UNGROUPED_LAYERS = 6
 # the fraction of training in which the sparsity rises.
 DENSITY, GROUP_STRENGTH, GROUP_RISE = "density.", "strength.", "rise."
 _GROUPED = (DENSITY, GROUP_STRENGTH, GROUP_RISE)
+# The part of a candidate that a value determines, by the first word of its name; all others are of the training.
+_PARTS = {"strength": "λ schedule", "rise": "α schedule", "density": "allocation", "reallocation": "allocation"}
+PARTS = (*dict.fromkeys(_PARTS.values()), "training")
 _UNIFORM = ("strength_start", "rise_start", "rise", "distillation")  # the other numbers are sampled log-uniformly
 ADAPTIVE = "adaptive"
 
@@ -140,8 +143,10 @@ class Space:
             found["strength_schedule"] = space.strength_schedule
         if self.form == "decoupled":
             found["gradient"] = space.gradient
-        if self.tracks_sparsity and self.budgets is None and len(self.layers) != 1:
-            found["reallocation"] = space.reallocation  # a budget is met by the allocation that was planned for it
+        goal = self.spec.goal
+        has_limits = bool(goal.budgets) or goal.prefer != "sparsest"  # met by the allocation that was planned for them
+        if self.tracks_sparsity and not has_limits and len(self.layers) != 1:
+            found["reallocation"] = space.reallocation
         return found
 
     def first_guess(self) -> dict[str, Any]:
@@ -162,6 +167,22 @@ class Space:
         }
         numbers = {name: min(max(known.get(name) or 0.0, low), high) for name, (low, high) in self.ranges().items()}
         return numbers | {name: options[0] for name, options in self.choices().items()}
+
+    def searched(self) -> list[dict[str, Any]]:
+        """Every searched value with the part of a candidate that it determines, its range or options, and its guess."""
+        ranges, choices = self.ranges(), self.choices()
+        rows = [
+            {
+                "parameter": name,
+                "sets": part_of(name),
+                "range": ranges.get(name),
+                "options": choices.get(name),
+                "scale": None if name in choices else "log" if is_logarithmic(name) else "linear",
+                "first_guess": guess,
+            }
+            for name, guess in self.first_guess().items()
+        ]
+        return sorted(rows, key=lambda row: PARTS.index(row["sets"]))
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
         """Values of the first candidates: the first guess at the target and the first grid point, or at the three
@@ -289,7 +310,9 @@ class Space:
         if not self.uses_regularizer:
             return Constant(value=values["strength"])
         last, start, kind = values["strength"] * math.exp(offset), values["strength_start"], values["strength_schedule"]
-        first = values["strength_first"] * math.exp(offset) if self.form == "decoupled" else last / STEP
+        first = last / STEP
+        if self.form == "decoupled":
+            first = min(values["strength_first"] * math.exp(offset), last)
         if kind == "step":
             return Steps(value=first, factors=((start * self.spec.train.epochs, last / first),))
         if self.form == "paper" and kind == "linear":
@@ -308,3 +331,8 @@ def _least_loss_allocation(
 def is_logarithmic(name: str) -> bool:
     """Whether a value is sampled log-uniformly; values per group are logarithms already."""
     return name not in _UNIFORM and not name.startswith(_GROUPED)
+
+
+def part_of(name: str) -> str:
+    """The part of a candidate that a searched value determines."""
+    return _PARTS.get(name.replace(".", "_").partition("_")[0], PARTS[-1])

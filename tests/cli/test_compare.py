@@ -54,7 +54,7 @@ def test_study_of_a_method_differs_only_in_its_goal_and_method(tmp_path: Path) -
 def test_form_of_sca_is_the_studys(tmp_path: Path) -> None:
     made = contest(tmp_path, form="paper")
     assert made.spec_of("sca", 0).search.form == "paper"
-    assert made.spec_of("twn", 0).search.form == "sharpened"
+    assert made.spec_of("twn", 0).search.form == "decoupled"
 
 
 @pytest.mark.e2e
