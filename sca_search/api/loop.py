@@ -2,13 +2,13 @@
 
     sca.ternarize(model, target_sparsity=0.5)       # then create the optimizer: layers have new parameters
     control = sca.Control(model, steps=epochs * len(loader), optimizer=optimizer)
-    for images, labels in loader:                   # the usual loop, with one more line and one more term
+    for images, labels in loader:                   # the usual loop, with one more line
         control.step()
-        loss = criterion(model(images), labels) + sca.regularizer(model)
+        loss = criterion(model(images), labels)
     sca.bake(model)                                 # plain weights in {-1, 0, +1} with exactly the target sparsity
 
-In the paper's form α is constant and λ may be constant: without a control, the method is the loss term λ ·
-`regularizer`.
+In the paper's form the loss has one more term, `regularizer`. α is constant and λ may be constant: without a control,
+the method is the loss term λ · `regularizer`.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import START_SPREAD, Candidate, Constant, Form, Ramp
+from sca_search.config.candidate import START_SPREAD, Candidate, Form, Ramp
 from sca_search.config.load import resolve
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, ModelError
@@ -76,14 +76,17 @@ def ternarize(
 
 
 def regularizer(model: nn.Module) -> Tensor:
-    """Σ λ R over the ternary layers, R = Σ (α − W²) W²; λ is 1 without a control, which gives the paper's R."""
+    """Σ λ R over the ternary layers, R = Σ (α − W²) W²; λ is 1 without a control, which gives the paper's R.
+
+    The other forms have no such term: it is 0.
+    """
     weights, thetas = parametrize.ternary_weights(model), parametrize.latents(model)
     if not weights:
         raise ModelError("regularizer: the network has no ternary layer; call ternarize first")
     terms = [
         weight.wdr_strength * parametrize.wdr(weight.soft(thetas[name]), weight.alpha)
         for name, weight in weights.items()
-        if weight.wdr_strength and not weight.fixed
+        if weight.wdr_strength and not weight.fixed and weight.form in {"paper", "no-tanh"}
     ]
     return torch.stack(terms).sum() if terms else next(iter(thetas.values())).new_zeros(())
 
@@ -221,8 +224,9 @@ def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | N
     kind = {"method": "straight-through"} if form == "straight-through" else {"form": form}
     space = Space(resolve(None, kind | {"target_sparsity": target_sparsity, "epochs": 1}))
     candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
-    schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
-    return candidate.model_copy(update={"strength": schedule})
+    if wdr_strength is None:
+        return candidate
+    return candidate.model_copy(update={"strength": Ramp(first=0.0, last=wdr_strength)})
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:
