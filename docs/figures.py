@@ -16,7 +16,7 @@ import torch
 from sca_search.config.candidate import Candidate, FromPrior, Ramp
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
-from sca_search.ternary.parametrize import Flow, latent_of_dense, threshold_of_alpha
+from sca_search.ternary.parametrize import TernaryWeight, latent_of_dense
 from sca_search.ternary.prior import alpha_for_sparsity
 from sca_search.training.task import TrainedCandidate, WarmStart
 from sca_search.training.train import train_candidate, train_dense
@@ -61,12 +61,12 @@ def regularizer_curves() -> tuple[Curve, ...]:
 
 def flow_curves() -> tuple[Curve, ...]:
     """W against Θ after a flow of several lengths, for α = ½."""
-    alpha, latent = 0.5, torch.linspace(-2.0, 2.0, 401)
-    weights = {time: Flow(latent, threshold_of_alpha(alpha), time / (4 * alpha)).weight() for time in TIMES}
-    return tuple(
-        Curve(f"u = {time:g}", list(zip(latent.tolist(), weight.tolist(), strict=True)))
-        for time, weight in weights.items()
-    )
+    layer, latent, curves = TernaryWeight("decoupled"), torch.linspace(-2.0, 2.0, 401), []
+    layer.set_alpha(0.5)
+    for time in TIMES:
+        layer.wdr_strength = time / (4 * layer.alpha)
+        curves.append(Curve(f"u = {time:g}", list(zip(latent.tolist(), layer.soft(latent).tolist(), strict=True))))
+    return tuple(curves)
 
 
 def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
