@@ -122,8 +122,9 @@ def _report(
 {_differences(entries, again)}
 
 Mean ± standard deviation over seeds. Per seed, every method has the same warm start and {arguments.trials} trials of
-{spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates and, if it has
-a regularizer, its strength; SCA searches its schedules and allocations instead. The best trial on validation counts.
+{spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates, its
+distillation and, if it has a regularizer, its strength; SCA also searches its schedules and allocations. The best
+trial on validation counts.
 Sizes are those of the packed export; µs are those of its C on one thread, for the first seed, timed interleaved.
 {" ".join(f"{name} is not implemented: {reason}." for name, reason in NOT_IMPLEMENTED.items())}
 

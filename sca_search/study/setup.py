@@ -228,7 +228,8 @@ def read_sensitivity(path: Path) -> list[LayerCost]:
 
 def needs_sensitivity(spec: StudySpec, task: Task) -> bool:
     """Whether the allocation is searched, which the layers' sensitivity guides."""
-    return spec.plans_sparsity and bool(spec.search.space.allocation) and len(task.layer_shapes) > 1
+    is_searched = spec.plans_sparsity and Space(spec).form is not None
+    return is_searched and bool(spec.search.space.allocation) and len(task.layer_shapes) > 1
 
 
 def write_closed_form(run: RunFolder, spec: StudySpec, task: Task, start: WarmStart) -> None:

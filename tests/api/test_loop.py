@@ -118,6 +118,17 @@ def test_papers_form_needs_a_strength_and_learns() -> None:
     assert sparsity(model) == pytest.approx(0.5, abs=0.001)
 
 
+def test_control_of_the_decoupled_form_makes_weights_ternary_without_a_term_in_the_loss() -> None:
+    model = ternarize(small_network(), 0.5)
+    control = Control(model, 100, frozen_fraction=0.2)
+    for _ in range(79):  # of the 80 steps before trits are frozen
+        control.step()
+    assert float(regularizer(model)) == 0.0
+    for name, weight in ternary_weights(model).items():
+        soft = weight.soft(latents(model)[name])
+        assert float(((soft - soft.round()).abs() < 1e-3).float().mean()) > 0.99
+
+
 def test_last_part_of_the_training_has_its_trits_frozen() -> None:
     model = ternarize(small_network(), 0.5)
     control = Control(model, 10, frozen_fraction=0.3)

@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import optuna
 import pytest
 
@@ -255,6 +257,94 @@ def test_section_is_replaced_and_read_back(modules, tmp_path: Path) -> None:
     assert file.read_text().count("## Speed") == 1
     assert report.read_table(file, "speed") == [{"a": "2", "b c": ""}]
     assert report.read_table(file, "size") == []
+
+
+# The search and its null hypotheses -----------------------------------------------------------------------------------
+
+
+def network(test: float, metric: float = 0.95, loss: float = 0.2) -> dict[str, float]:
+    return {"test": test, "metric": metric, "loss": loss}
+
+
+def cells(*tests: float, images: int = 100) -> dict[int, dict]:
+    """An arm with one network per cell; the better on the test split, the lower its validation loss."""
+    return {number: {"trials": [network(test, loss=1 - test)], "images": images} for number, test in enumerate(tests)}
+
+
+# 24 networks with test accuracies of 90.0 to 92.3 %.
+POOL = [0.900 + 0.001 * place for place in range(24)]
+
+
+def test_chosen_network_has_the_lowest_loss_within_one_standard_error(modules) -> None:
+    """Of 90 % on 100 images it is √(0.9 · 0.1 / 100) = 3 points."""
+    trials = [network(0.5, 0.90, loss=0.3), network(0.6, 0.88, loss=0.2), network(0.7, 0.86, loss=0.1)]
+    assert modules["evidence_report"].selected(trials, images=100)["test"] == 0.6
+    assert modules["evidence_report"].selected(trials, images=10_000)["test"] == 0.5
+
+
+def test_paired_differences_are_tested_by_students_t(modules) -> None:
+    """Differences of 1, 2 and 3 points: t = 2√3 with two degrees of freedom, whose distribution has a closed form."""
+    lines = {"one": cells(0.91, 0.92, 0.93), "other": cells(0.90, 0.90, 0.90, 0.5)}
+    count, mean, low, high, p = modules["evidence_report"].paired(lines, "one", "other")
+    t = 2 * math.sqrt(3)
+    assert count == 3
+    assert mean == pytest.approx(2.0)
+    assert p == pytest.approx(1 - t / math.sqrt(2 + t**2))
+    assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
+
+
+@pytest.mark.parametrize("tests", [(0.9,), (0.9, 0.9)])
+def test_single_pairs_and_equal_differences_are_not_tested(modules, tests) -> None:
+    assert modules["evidence_report"].paired({"one": cells(*tests), "other": cells(0.8, 0.8)}, "one", "other") is None
+
+
+def test_holm_multiplies_by_the_number_of_tests_that_remain(modules) -> None:
+    corrected = modules["evidence_report"].holm([0.01, 0.04, 0.03, 0.5])
+    assert corrected == pytest.approx([0.04, 0.09, 0.09, 0.5])  # 4 · 0.01, max(3 · 0.03, 2 · 0.04) twice, 0.5
+
+
+def test_best_of_a_pool_is_the_expected_maximum(modules) -> None:
+    """The largest of 12 ranks drawn from 1 to 24 without replacement is 12 · 25 / 13 on average."""
+    report = modules["evidence_report"]
+    pool = np.array([[0.95, 1 - test, test] for test in POOL])
+    best = report.best_of_pool(pool, 100, np.random.default_rng(0), 20_000)
+    assert best == pytest.approx(0.899 + 0.001 * 12 * 25 / 13, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("search", "verdict"),
+    [
+        ((0.930, 0.931, 0.932, 0.931, 0.930, 0.932), "better"),
+        ((0.920, 0.922, 0.923, 0.922, 0.923, 0.923), "no difference shown"),
+        ((0.905, 0.906, 0.910, 0.907, 0.908, 0.906), "worse"),
+    ],
+)
+def test_search_is_compared_with_the_best_of_as_many_trainings(modules, search, verdict) -> None:
+    report = modules["evidence_report"]
+    lines = {"search": cells(*search), "first guess": cells(*POOL)}
+    difference, low, high, p = report.search_against_pool(lines, "search", "first guess")
+    expected = 100 * (sum(search) / 6 - (0.899 + 0.001 * 12 * 25 / 13))
+    assert difference == pytest.approx(expected, abs=0.02)
+    assert low < difference < high
+    assert report.verdict(low, high, p) == verdict
+
+
+def test_search_needs_two_cells_and_a_pool_of_its_trials(modules) -> None:
+    compared = modules["evidence_report"].search_against_pool
+    assert compared({"search": cells(0.9), "random": cells(*POOL)}, "search", "random") is None
+    assert compared({"search": cells(0.9, 0.9), "random": cells(*POOL[:11])}, "search", "random") is None
+
+
+def test_effect_of_a_parameter_is_compared_with_the_noise_of_seeds(modules) -> None:
+    """Losses 1, 2 and 3 of the first guess: a standard deviation of 1 with two degrees of freedom."""
+    pool = {number: {"trials": [network(0.9, loss=loss)]} for number, loss in enumerate((1.0, 2.0, 3.0))}
+    changed = {0: {"trials": [network(0.9, loss=4.0) | {"values": {"spread": 0.3}}]}}
+    ((setting, count, difference, p),) = modules["evidence_report"].parameter_effects(
+        {"first guess": pool, "one parameter": changed}
+    )
+    t = 2.0 / math.sqrt(1 + 1 / 3)
+    assert (setting, count, difference) == ("spread = 0.3", 1, 2.0)
+    assert p == pytest.approx(1 - t / math.sqrt(2 + t**2))
 
 
 # Long studies ---------------------------------------------------------------------------------------------------------
