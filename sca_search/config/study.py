@@ -318,6 +318,13 @@ class StudySpec(Table):
         for name in ("target_sparsity", "min_accuracy", *BUDGETS):
             is_given = getattr(self.goal, name) is not None
             yield is_given and not self.plans_sparsity, f"goal.{name}", f"must not be given with {reason}"
+        method, float_weights = self.search.method, METHODS[self.search.method].weights == "float"
+        for name in self.goal.budgets:
+            yield (
+                float_weights,
+                f"goal.{name}",
+                f"must not be given with the method {method!r}, whose weights are float",
+            )
 
     def _training_rules(self) -> Iterator[_Rule]:
         """A recipe excludes goals and searched settings, and contains all settings of its training."""

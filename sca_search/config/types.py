@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sca_search.config.messages import format_value
-from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED
+from sca_search.config.names import LOSSES, METHODS, METRICS
 from sca_search.config.references import is_reference
 from sca_search.errors import nearest_name
 
@@ -132,8 +132,6 @@ Reallocations = Options[Literal["adaptive", "fixed"]]
 
 
 def _method(name: str) -> str:
-    if name in NOT_IMPLEMENTED:
-        raise ValueError(f"must be an implemented method; {name} is not, since {NOT_IMPLEMENTED[name]}")
     if name not in METHODS:
         raise ValueError(f"must be one of {', '.join(METHODS)}, got {name!r}{nearest_name(name, METHODS)}")
     return name

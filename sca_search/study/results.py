@@ -61,7 +61,7 @@ def write_candidate(
     write_text_atomic(folder / HISTORY, history_csv(trained.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(trained.snapshots))
     model_file = folder / "model.safetensors"
-    save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input)
+    save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input, trained.pruned_layers)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
     layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}

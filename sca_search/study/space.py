@@ -26,7 +26,7 @@ from sca_search.config.candidate import (
     Tracked,
     default_alpha,
 )
-from sca_search.config.names import METHODS, SCA, STRAIGHT_THROUGH
+from sca_search.config.names import METHODS, PRUNING, SCA, STRAIGHT_THROUGH
 from sca_search.config.study import StudySpec
 from sca_search.runs.trials import trial_frame
 from sca_search.ternary import allocation
@@ -80,11 +80,11 @@ class Space:
 
     @property
     def form(self) -> Form | None:
-        """The form of SCA, of which straight-through is a baseline; None for other methods."""
+        """The form of SCA, or of the methods with its schedules but without its regularizer; None for other methods."""
         search = self.spec.search
-        return (
-            "straight-through" if search.method == STRAIGHT_THROUGH else search.form if search.method == SCA else None
-        )
+        if search.method in {STRAIGHT_THROUGH, PRUNING}:
+            return "straight-through"
+        return search.form if search.method == SCA else None
 
     @property
     def uses_regularizer(self) -> bool:
@@ -113,7 +113,8 @@ class Space:
             values["temperature"] = space.temperature
         if self.form is None:
             strength = METHODS[self.spec.search.method].strength
-            return values | ({"strength": strength[:2]} if strength else {})
+            values |= {"strength": strength[:2]} if strength else {}
+            return values | (self._ranges_of_groups() if self.spec.plans_sparsity else {})
         values["spread"] = space.spread
         if self.uses_regularizer:
             values |= {"strength": space.strength or STRENGTHS[self.form], "strength_start": space.strength_start}

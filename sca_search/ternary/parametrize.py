@@ -314,10 +314,15 @@ class ZeroCount:
         return ZeroCount(self.zeros + other.zeros, self.weights + other.weights)
 
 
-def parametrize_layers(model: nn.Module, spreads: Mapping[str, float | None], form: Form = "paper") -> None:
+def parametrize_layers(
+    model: nn.Module,
+    spreads: Mapping[str, float | None],
+    form: Form = "paper",
+    kind: type[TernaryWeight] = TernaryWeight,
+) -> None:
     """Add the parametrization to the named layers, in place, with a spread of Θ for each."""
     for name, spread in spreads.items():
-        put_parametrization(model.get_submodule(name), TernaryWeight(form, spread))
+        put_parametrization(model.get_submodule(name), kind(form, spread))
 
 
 def ternary_weights(model: nn.Module) -> dict[str, TernaryWeight]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.names import METHODS
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
@@ -358,6 +359,7 @@ class CandidateTraining:
             soft_metric=before.soft_metric,
             rounded_metric=before.rounded_metric,
             dead_layers=weights.dead_layers,
+            has_trits=METHODS[self.candidate.method].weights != "float",
             unit=self.method.unit,
             alphas=self.method.alphas(),
             history=tuple(self.history),

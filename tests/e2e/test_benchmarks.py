@@ -3,20 +3,26 @@
 import importlib
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import optuna
 import pytest
+import torch
+from torch import nn
 
 from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.export.latency.calibrate import graph_of
+from sca_search.export.model_card import sizes
 from sca_search.paper.cells import cells_of
 from sca_search.paper.comparison import Row, rows_of
 from sca_search.paper.figures import figures_of
 from sca_search.paper.result import CellResult
 from sca_search.study.optuna_internals import WaitingTrialCache
+from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.allocation import LayerShape
 
@@ -53,6 +59,32 @@ def rows(table: str, *results: CellResult) -> list[Row]:
 def result(top1: float | tuple[float, ...], sparsity: float = 0.5, epochs: int = 9, **more: object) -> CellResult:
     found = top1 if isinstance(top1, tuple) else (top1,)
     return CellResult(epochs, "lenet", found, (1.0,) * len(found), (sparsity,) * len(found), **more)
+
+
+# A narrower int8 network of the same size -----------------------------------------------------------------------------
+
+
+def test_bytes_of_an_int8_network_are_those_of_its_exported_numbers(modules) -> None:
+    task = make_task(StudySpec())
+    network = modules["iso_size"].narrowed("lenet-small", 0.5)(10, (1, 8, 8), 0.0).eval()
+    weights = 25 * 8 + 25 * 8 * 16 + 16 * 4 * 32 + 32 * 10
+    assert modules["iso_size"].int8_bytes(network) == weights + 8 * (8 + 16 + 32 + 10)
+    in_float = sizes(graph_of(replace(task, make_model=lambda: network), network, ()))
+    assert modules["iso_size"].int8_bytes(network) == in_float.others - 3 * weights
+
+
+def test_width_of_the_int8_network_is_the_closest_to_a_size(modules) -> None:
+    _, task = modules["iso_size"].of_size(make_task(StudySpec()), "lenet-small", 6300)
+    assert modules["iso_size"].int8_bytes(task.make_model()) == 6296
+
+
+def test_int8_weights_are_rounded_per_output_and_their_entropy_is_counted(modules) -> None:
+    layer = nn.Linear(3, 2)
+    layer.weight.data = torch.tensor([[1.27, 0.634, -0.001], [0.0, 0.0, -2.54]])
+    bits = modules["iso_size"].round_to_int8(layer)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), [[1.27, 0.63, 0.0], [0.0, 0.0, -2.54]], rtol=1e-5)
+    # codes 127, 63, 0, 0, 0, -127
+    assert bits == pytest.approx(3 / 6 * math.log2(6) + 3 / 6 * math.log2(2))
 
 
 # Claims ---------------------------------------------------------------------------------------------------------------

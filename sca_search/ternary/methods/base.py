@@ -91,6 +91,10 @@ class Method:
         """The method's term of the loss, after the forward pass."""
         return 0.0
 
+    def training_loss(self, loss: Tensor, again: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        """The loss of a step from the task's; `again` is that of the same batch in another forward pass."""
+        return loss + self.penalty()
+
     def after_backward(self) -> None:
         """Between the backward pass and the optimizer step."""
 

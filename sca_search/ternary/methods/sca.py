@@ -19,7 +19,7 @@ planned allocation, and the layers' shares change with their weights.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from statistics import fmean
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +31,11 @@ from sca_search.ternary.methods.base import FinalWeights, Method, MethodTask
 from sca_search.ternary.parametrize import (
     LOSS_TERM_FORMS,
     GradientAgreement,
+    TernaryWeight,
     alpha_of_threshold,
     gradient_agreement,
     latents,
     nearest_trits,
-    nearest_trits_of,
     parametrize_layers,
     rounding,
     soft_weights,
@@ -165,9 +165,11 @@ class LayerSchedules:
 class Sca(LayerSchedules, Method):  # type: ignore[override]  # strength is a property
     """Latents, the regularizer and a threshold, on a candidate's schedules."""
 
+    weight_class: ClassVar[type[TernaryWeight]] = TernaryWeight
+
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         Method.__init__(self, model, candidate, task)
-        parametrize_layers(model, spreads_of(model, candidate, task), candidate.form)
+        parametrize_layers(model, spreads_of(model, candidate, task), candidate.form, self.weight_class)
         LayerSchedules.__init__(self, model, candidate, max(1, task.floor.per_layer))
         if candidate.form == "paper" and not candidate.strength_is_lambda:
             self.unit = self.strength_unit(lambda: regularizer(model))
@@ -182,13 +184,17 @@ class Sca(LayerSchedules, Method):  # type: ignore[override]  # strength is a pr
         return weights_of(self.model)
 
     def sparsity(self) -> float:
-        return total(zero_counts(nearest_trits_of(self.model))).sparsity
+        return total(zero_counts({name: nearest_trits(soft) for name, soft in self.before_rounding().items()})).sparsity
 
     def gradient_agreement(self) -> GradientAgreement | None:
         return gradient_agreement(self.model)
 
+    def before_rounding(self) -> dict[str, Tensor]:
+        """The weights whose rounding decides what is zero."""
+        return soft_weights(self.model)
+
     def final_weights(self) -> FinalWeights:
-        softs = soft_weights(self.model)
+        softs = self.before_rounding()
         achieved = {name: float((soft.round() == 0).float().mean()) for name, soft in softs.items()}
         if self.candidate.exact:
             thetas = {name: latent.detach() for name, latent in self.latents().items()}
