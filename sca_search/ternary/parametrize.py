@@ -67,7 +67,7 @@ class Flow:
     def __init__(self, latent: Tensor, alpha: float, threshold: float, strength: float) -> None:
         basin = 0.5 * alpha  # T
         self.time = min(4.0 * alpha * strength, _MAX_FLOW + 2.0 * threshold, _MAX_TIME)  # u
-        growth = math.expm1(self.time) / basin if self.time else 8.0 * strength
+        growth = math.expm1(self.time) / basin if self.time and basin else 8.0 * strength  # half the least α is 0
         if threshold < _SATURATED:  # few passes over the weights: they are computed at every step
             decay = math.exp(-0.5 * self.time)
             self.tanh = torch.tanh(latent)
