@@ -159,7 +159,8 @@ class Bench:
         else:
             seed, values = arm.draw(space, number)
             changed = {key: value for key, value in values.items() if value != space.first_guess()[key]}
-            candidate = space.candidate(values, self.sparsity, derived_seed(seed))
+            # Another seed than that of the first trial of a search with the same number.
+            candidate = space.candidate(values, self.sparsity, derived_seed(seed, TRIALS))
             trials = [self._trained(candidate) | {"values": changed}]
         about = {"seconds": round(time.monotonic() - began), "versions": versions(), "images": len(self.task.data.val)}
         return {"arm": name, "number": number, "dense": self.dense, "trials": trials} | about
