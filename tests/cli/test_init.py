@@ -98,7 +98,7 @@ def test_written_study_is_planned_commented_and_runs(tmp_path: Path) -> None:
     shorter = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "1")
     ran = sca_search("mine.toml", *shorter, "-q", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith(f"Chosen: trial 0, sparsity {round(0.7 * 20_992) / 20_992:.3%} ")
+    assert ran.stdout.startswith(f"Chosen: trial 0, sparsity {round(0.7 * 20_992) / 20_992:.3%}, ")
     assert ran.stderr == ""
     again = sca_search("init", *FAST, "--time", "1s", "--out", "mine.toml", "--force", cwd=tmp_path)
     assert again.returncode == 2

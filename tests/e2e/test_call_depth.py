@@ -12,7 +12,7 @@ from sca_search.cli.app import main
 from tests.support.command import TINY
 
 PACKAGE = str(Path(sca_search.__file__).parent)
-MOST_FRAMES, MOST_MODULES = 15, 75
+MOST_FRAMES, MOST_MODULES = 15, 77
 # The deepest frame of a training step: the regularizer of the method, or the step itself without one.
 STEP = {"LayerSchedules.penalty", "EpochModule.training_step"}
 
