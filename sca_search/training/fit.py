@@ -95,7 +95,7 @@ class TrainingModule(lightning.LightningModule):
 
         loss = task_loss()
         if self.method is not None:
-            loss = self.method.training_loss(loss, task_loss)
+            loss = loss + self.method.penalty() + self.method.second_pass(loss, task_loss)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(f"the loss became {value} in epoch {self.plan.first_epoch + self.current_epoch + 1}")

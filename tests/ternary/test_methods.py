@@ -348,7 +348,8 @@ def test_elq_adds_the_change_of_the_loss_and_the_distance_to_the_levels(task, st
     method.update(2.0)  # half of the training: 75 % of the weights are fixed
     images, labels = next(iter(task.data.train.batches(64, seed=0)))
     again = lambda: task.loss(model.train()(images), labels)  # noqa: E731
-    loss = method.training_loss(again(), again)
+    first = again()
+    loss = first + method.penalty() + method.second_pass(first, again)
     loss.backward()
 
     own = {name: start.state[f"{name}.weight"].numpy().astype(np.float64) for name in task.ternary_layers}

@@ -91,9 +91,9 @@ class Method:
         """The method's term of the loss, after the forward pass."""
         return 0.0
 
-    def training_loss(self, loss: Tensor, again: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        """The loss of a step from the task's; `again` is that of the same batch in another forward pass."""
-        return loss + self.penalty()
+    def second_pass(self, loss: Tensor, again: Callable[[], Tensor]) -> Tensor | float:  # noqa: ARG002
+        """A term of the loss that takes another forward pass; `loss` is the task's, `again` computes it once more."""
+        return 0.0
 
     def after_backward(self) -> None:
         """Between the backward pass and the optimizer step."""
