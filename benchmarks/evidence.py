@@ -37,7 +37,7 @@ from sca_search.study.queue import fill_queue, open_study, rows
 from sca_search.study.sampler import derived_seed
 from sca_search.study.setup import StudyContext, layer_sensitivity, make_task, warm_start
 from sca_search.study.space import Space
-from sca_search.system.versions import versions
+from sca_search.system.machine import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.task import CachedSource
 from sca_search.training.train import train_candidate

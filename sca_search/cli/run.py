@@ -10,7 +10,7 @@ from sca_search.cli.options import NEGATIVE, RUN_PANEL, RunArgument, StudyFile, 
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.versions import __version__
+from sca_search.system.machine import __version__
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,8 +33,8 @@ from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.machine import versions
 from sca_search.system.signals import NEVER, StopToken, StopWhen
-from sca_search.system.versions import versions
 from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
