@@ -317,6 +317,7 @@ def test_schedules_continue_from_their_state(plan):
     def run(control, model, steps):
         for step in steps:
             disturb(model, step)
+            latents(model)["1"].data *= 0.95
             control.update(step / 5)
             yield numbers(control, model)
 
