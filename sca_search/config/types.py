@@ -117,7 +117,7 @@ def _path(value: Path) -> Path:
 
 
 FilePath = Annotated[Path, AfterValidator(_path)]
-# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
+# Above 3, tanh Θ of most weights is ±1, and only a long flow makes zeros.
 Spread = Annotated[PositiveFloat, Field(le=3)]
 EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # the strength reaches its final value after nine tenths
 _Option = TypeVar("_Option")
