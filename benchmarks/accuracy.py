@@ -26,7 +26,7 @@ from sca_search.study.events import Event, TrialEnded
 from sca_search.study.session import run_study
 from sca_search.study.setup import make_task
 
-FORMS = ("sharpened", "paper")
+FORMS = ("decoupled", "paper")
 # Studies of a network whose α the paper varied in table 6; the paper's accuracies are shown next to ours.
 PAPER = {"mnist": Cell("mnist", "lenet")}
 

@@ -20,12 +20,12 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.objective import Objective, work
 from sca_search.study.queue import fill_queue, has_waiting, open_study, rows
 from sca_search.study.setup import build_context, make_task
-from sca_search.study.space import STRENGTH, Space
+from sca_search.study.space import STRENGTHS, Space
 from sca_search.training.task import TrainedCandidate
 from sca_search.training.train import train_candidate
 
 TARGETS = (0.5, 0.9, 0.97)
-STRENGTHS = (STRENGTH[0], 30.0, STRENGTH[1])
+TRIED = (STRENGTHS["paper"][0], 30.0, STRENGTHS["paper"][1])
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _results(seed: int, target: float) -> list[RoundingResult]:
         error = abs(float(first["sparsity_before"]) - target)  # type: ignore[arg-type]
         adjusted = float(first["adjusted_fraction"])  # type: ignore[arg-type]
         found = [RoundingResult("first trial, strength 100", target, error, adjusted)]
-        for strength in STRENGTHS:
+        for strength in TRIED:
             trained = train_candidate(_with_strength(space, target, strength), task, start)
             found.append(_result(f"strength {strength:g}", target, trained))
     print(seed, target, [f"{each.what}: {100 * each.error:.2f}" for each in found], flush=True)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import RESULTS, provenance, table, write_section
-from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.names import METHODS, SCA
 from sca_search.config.study import StudySpec
 from sca_search.study.compare import Comparison, MethodResult, run_comparison, times_ms
 
@@ -122,10 +122,10 @@ def _report(
 {_differences(entries, again)}
 
 Mean ± standard deviation over seeds. Per seed, every method has the same warm start and {arguments.trials} trials of
-{spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates and, if it has
-a regularizer, its strength; SCA searches its schedules and allocations instead. The best trial on validation counts.
+{spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates, its
+distillation and, if it has a regularizer, its strength; SCA also searches its schedules and allocations. The best
+trial on validation counts.
 Sizes are those of the packed export; µs are those of its C on one thread, for the first seed, timed interleaved.
-{" ".join(f"{name} is not implemented: {reason}." for name, reason in NOT_IMPLEMENTED.items())}
 
 {provenance()}
 """

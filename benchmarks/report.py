@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sca_search.system.machine import processor, usable_cores
-from sca_search.system.versions import versions
+from sca_search.system.machine import processor, usable_cores, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"

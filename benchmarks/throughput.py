@@ -88,10 +88,10 @@ class Bench:
         candidate = self.candidate(form)
         end = float(candidate.epochs)
         model = self.network.make_model().train()
-        alpha, sharpness, strength = 0.5, candidate.sharpness_of("", end), candidate.strength_of("", end)
+        alpha = 0.5
         softs = []
         for name in (choice.layer.name for choice in self.network.choices if choice.ternary):
-            softs.append(_Soft(form, alpha, sharpness, candidate.gradient_sharpness))
+            softs.append(_Soft(alpha, candidate.strength_of("", end) if form == "decoupled" else 0.0))
             parametrize.register_parametrization(model.get_submodule(name), "weight", softs[-1])
         model.to(memory_format=layout(model))
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
@@ -100,7 +100,7 @@ class Bench:
             for images, labels in self.batches():
                 optimizer.zero_grad()
                 loss = F.cross_entropy(model(images), labels)
-                if strength:
+                if form == "paper":
                     loss = loss + 1e-9 * sum(((alpha - soft.last**2) * soft.last**2).sum() for soft in softs)
                 loss.backward()
                 optimizer.step()
@@ -144,28 +144,22 @@ class Bench:
 
 
 class _Soft(nn.Module):
-    """Θ to W by the formula; stores W for the regularizer."""
+    """Θ to W by the formula, with the straight-through gradient after a flow; stores W for the regularizer."""
 
     last: Tensor
 
-    def __init__(self, form: Form, alpha: float, sharpness: float, gradient_sharpness: float | None) -> None:
+    def __init__(self, alpha: float, time: float) -> None:
         super().__init__()
-        self.form, self.threshold = form, math.atanh(math.sqrt(alpha / 2))
-        self.sharpness, self.gradient_sharpness = sharpness, gradient_sharpness
+        self.basin, self.time = alpha / 2, time
 
     def forward(self, latent: Tensor) -> Tensor:
-        self.last = torch.tanh(latent) if self.form == "paper" else self._with_wide_gradient(latent)
+        self.last = torch.tanh(latent)
+        if self.time:
+            square = self.last.detach() ** 2
+            inverse = 1 + math.expm1(self.time) / self.basin * (self.basin - square)
+            flowed = self.last / torch.maximum(inverse, square).sqrt()
+            self.last = latent + (flowed - latent).detach()
         return self.last
-
-    def _with_wide_gradient(self, latent: Tensor) -> Tensor:
-        if self.gradient_sharpness is None:
-            return self._sharp(latent, self.sharpness)
-        wide = self._sharp(latent, self.gradient_sharpness)
-        return wide + (self._sharp(latent, self.sharpness) - wide).detach()
-
-    def _sharp(self, latent: Tensor, sharpness: float) -> Tensor:
-        below, above = latent - self.threshold, latent + self.threshold
-        return 0.5 * (torch.tanh(sharpness * below) + torch.tanh(sharpness * above))
 
 
 @contextmanager
@@ -252,8 +246,8 @@ def _works(bench: Bench, two_workers: Callable[[], TimedTask]) -> dict[str, Call
     works = {
         "bare": bench.bare,
         "dense": bench.dense,
-        "bare sharpened": lambda: bench.bare_ternary("sharpened"),
-        "sharpened": lambda: bench.ternary("sharpened"),
+        "bare decoupled": lambda: bench.bare_ternary("decoupled"),
+        "decoupled": lambda: bench.ternary("decoupled"),
         "bare paper": lambda: bench.bare_ternary("paper"),
         "paper": lambda: bench.ternary("paper"),
         "contiguous": lambda: bench.bare(memory_format=torch.contiguous_format),

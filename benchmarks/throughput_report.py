@@ -10,7 +10,7 @@ GOAL = 0.95
 # Our training and the bare loop that it is compared with.
 TRAININGS = {
     "dense": ("dense", "bare"),
-    "sharpened": ("ternary, sharpened form", "bare sharpened"),
+    "decoupled": ("ternary, decoupled form", "bare decoupled"),
     "paper": ("ternary, paper's form", "bare paper"),
 }
 # A design choice and its alternative: the two variants, and their descriptions.
@@ -19,7 +19,7 @@ CHOICES = (
     ("bare", "loader", "batches from memory", "DataLoader with per-image transforms, in the same process"),
     ("bare", "unfused", "fused Adam", "Adam, torch's default"),
     ("two workers", "two threads", "two workers with one thread", "one worker with two threads"),
-    ("bare", "bare sharpened", "dense", "the same ternary, sharpened form"),
+    ("bare", "bare decoupled", "dense", "the same ternary, decoupled form"),
     ("bare", "bare paper", "dense", "the same ternary, paper's form"),
 )
 VARIANTS = {
@@ -79,9 +79,9 @@ def text_of(speeds: Mapping[str, Speed], setting: str) -> str:
             table(["choice", "alternative", "images per second", "of the alternative", "ratio"], choices),
             f"Best round, interleaved in one process except for two workers; {setting}; one thread unless stated "
             "otherwise. The bare loop is channels last, from memory, with fused Adam. For a ternary network it "
-            "computes the soft weights and, if the form has one, the regularizer with plain torch operations and "
-            "constant α, β and λ; ours updates them and keeps α at the quantile. Ours is a complete `fit`, including "
-            "setup.",
+            "computes the soft weights and, in the paper's form, the regularizer with plain torch operations and "
+            "constant α and λ; ours updates them and, in the decoupled form, keeps α at the quantile and allocates "
+            "zeros. Ours is a complete `fit`, including setup.",
         ]
     )
 

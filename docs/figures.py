@@ -1,4 +1,4 @@
-"""Draws the figures of how-the-prior-works.md from a network trained on the digits, in about half a minute.
+"""Draws the figures of how-the-prior-works.md and decoupled-wdr.md, in about half a minute of training on the digits.
 
     python docs/figures.py [--out docs]
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp
+from sca_search.config.candidate import Candidate, FromPrior, Ramp
 from sca_search.config.study import StudySpec
 from sca_search.study.setup import make_task
-from sca_search.ternary.parametrize import latent_of_dense
+from sca_search.ternary.parametrize import TernaryWeight, latent_of_dense
 from sca_search.ternary.prior import alpha_for_sparsity
 from sca_search.training.task import TrainedCandidate, WarmStart
 from sca_search.training.train import train_candidate, train_dense
@@ -28,6 +28,7 @@ LAYERS = ("conv2", "fc1")  # the ternary layers of the small LeNet
 ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 STRONG, WEAK = 30.0, 0.1  # dimensionless λ
+TIMES = (0.0, 1.0, 3.0, 10.0)  # u = 4αλ
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ def regularizer_curves() -> tuple[Curve, ...]:
     """The contribution of one weight W to R, (α − W²)·W², for several α."""
     steps = [step / 100 for step in range(-100, 101)]
     return tuple(Curve(f"α = {alpha:g}", [(w, (alpha - w * w) * w * w) for w in steps]) for alpha in ALPHAS)
+
+
+def flow_curves() -> tuple[Curve, ...]:
+    """W against Θ after a flow of several lengths, for α = ½."""
+    layer, latent, curves = TernaryWeight("decoupled"), torch.linspace(-2.0, 2.0, 401), []
+    layer.set_alpha(0.5)
+    for time in TIMES:
+        layer.wdr_strength = time / (4 * layer.alpha)
+        curves.append(Curve(f"u = {time:g}", list(zip(latent.tolist(), layer.soft(latent).tolist(), strict=True))))
+    return tuple(curves)
 
 
 def alpha_curves(start: WarmStart) -> tuple[Curve, ...]:
@@ -102,7 +113,6 @@ def papers_candidate(strength: float, sparsity: float) -> Candidate:
         spread=SPREAD,
         alpha=FromPrior(),
         strength=Ramp(first=0.0, last=strength, stop=0.5),
-        sharpness=Constant(value=1.0),
         learning_rate=0.01,
         latent_learning_rate=0.02,
         epochs=6,
@@ -126,6 +136,7 @@ def charts() -> dict[str, Chart]:
         "prior-regularizer.svg": Chart(
             "Contribution of one weight to the regularizer", "weight W = tanh Θ", "(α − W²) · W²", regularizer_curves()
         ),
+        "decoupled-flow.svg": Chart("Soft weight after the flow, α = 0.5", "latent Θ", "W", flow_curves()),
         "prior-alpha.svg": Chart(
             "α required for a sparsity, per layer", "sparsity s", "α(s) = 2 tanh²(Q)", alpha_curves(start)
         ),

@@ -17,7 +17,7 @@ sca.compile("out/c/")                                       # its C source as a 
 from typing import TYPE_CHECKING
 
 from sca_search.system.lazy_names import lazy_names
-from sca_search.system.versions import __version__
+from sca_search.system.machine import __version__
 
 if TYPE_CHECKING:
     from sca_search.api.callback import TernaryCallback

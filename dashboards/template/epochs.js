@@ -68,29 +68,29 @@ function accuracyFigure() {
   };
 }
 
-// α, and λ and β where they are at work, over the epochs before the trits are frozen.
+// α, and λ and the soft fraction where they are at work, over the epochs before the trits are frozen.
 function scheduleRows(byEpoch) {
   const colour = colours();
   const isTernary = (_, index) => byEpoch.phase[index] === "ternary";
   const rows = [
     { symbol: "α", key: "alpha", ink: colour.accent, about: "α sets the sparsity" },
     { symbol: "λ", key: "strength", ink: colour.second, about: "λ is the regularization strength" },
-    { symbol: "β", key: "sharpness", ink: colour.third, about: "β sharpens the forward pass" },
+    { symbol: "soft fraction", key: "soft_fraction", ink: colour.third, about: "soft weights are not at a trit yet" },
   ].map((row) => ({ ...row, values: byEpoch[row.key].filter(isTernary), epochs: byEpoch.epoch.filter(isTernary) }));
   const isAtWork = {
     alpha: () => true,
     strength: (values) => values.some((value) => value > 0),
-    sharpness: (values) => new Set(values).size > 1,
+    soft_fraction: (values) => values.every(isNumber),
   };
   return rows.filter(({ key, values }) => isAtWork[key](values));
 }
 
 function scheduleAxis(row, index, count) {
   const [least, most] = [Math.min(...row.values), Math.max(...row.values)];
-  const isLog = row.key !== "alpha" && least > 0 && most / least > 20;
+  const isLog = row.key === "strength" && least > 0 && most / least > 20;
   const ticks = isLog
     ? { dtick: most / least > 200 ? 1 : "D2", tickformat: "~g" }
-    : { rangemode: row.key === "alpha" ? "normal" : "tozero" };
+    : { rangemode: row.key === "alpha" ? "normal" : "tozero", tickformat: row.key === "soft_fraction" ? "~%" : "" };
   const gap = index < count - 1 ? 0.06 : 0;
   return axis(row.symbol, {
     domain: [1 - (index + 1) / count + gap, 1 - index / count],

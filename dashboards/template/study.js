@@ -43,7 +43,8 @@ function growthFigure() {
     ],
     layout: layout(300, {
       uirevision: `growth ${byEpochs}`,
-      xaxis: axis(byEpochs ? "epochs trained" : "trials finished", { rangemode: "tozero" }),
+      // Fixed: with both margins automatic, plotly goes back and forth between two sets of labels for some areas.
+      xaxis: axis(byEpochs ? "epochs trained" : "trials finished", { rangemode: "tozero", automargin: false }),
       yaxis: axis("area", { rangemode: "tozero" }),
     }),
   };

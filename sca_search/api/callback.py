@@ -35,7 +35,7 @@ class TernaryCallback(lightning.Callback):
         self,
         target_sparsity: float = 0.5,
         *,
-        form: Form = "sharpened",
+        form: Form = "decoupled",
         wdr_strength: float | None = None,
         frozen_fraction: float = 0.2,
         skip: Sequence[str] = (),
@@ -66,7 +66,7 @@ class TernaryCallback(lightning.Callback):
         how: dict[str, Any] = {"wdr_strength": self.wdr_strength, "frozen_fraction": self.frozen_fraction}
         self._control = Control(pl_module, int(steps), optimizer=optimizer, **how)
         if self._loaded:
-            self._control.resume(0, self._loaded["scale"], self._loaded["is_fixed"])
+            self._control.resume(0, self._loaded)
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         assert self._control is not None
@@ -85,9 +85,7 @@ class TernaryCallback(lightning.Callback):
             self.sparsity = sparsity(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._control is None:
-            return {}
-        return {"scale": self._control.scale, "is_fixed": self._control.is_fixed}
+        return {} if self._control is None else self._control.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded = dict(state_dict)

@@ -12,7 +12,7 @@ In the paper's form α is constant and λ may be constant: without a control, th
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import START_SPREAD, Candidate, Constant, Form, Ramp
+from sca_search.config.candidate import START_SPREAD, Candidate, Form, Ramp
 from sca_search.config.load import resolve
 from sca_search.data.input_spec import InputSpec
 from sca_search.errors import ExportError, ModelError
@@ -33,7 +33,7 @@ from sca_search.study.space import Space
 from sca_search.ternary import parametrize
 from sca_search.ternary.exact import Floor, exact_trits
 from sca_search.ternary.methods.sca import LayerSchedules
-from sca_search.ternary.prior import alpha_for_sparsity, zeros_for_sparsity
+from sca_search.ternary.prior import border, zeros_for_sparsity
 
 # Learning rate of Θ relative to its size in a study's first trial; Adam moves a parameter by about this much per step.
 _RELATIVE_STEP = 0.02 / START_SPREAD
@@ -43,7 +43,7 @@ def ternarize(
     model: nn.Module,
     target_sparsity: float = 0.5,
     *,
-    form: Form = "sharpened",
+    form: Form = "decoupled",
     skip: Sequence[str] = (),
     only: Sequence[str] = (),
     keep_first: bool = True,
@@ -70,20 +70,23 @@ def ternarize(
     thetas = parametrize.latents(model)
     for name, weight in parametrize.ternary_weights(model).items():
         weight.planned_sparsity = target_sparsity
-        weight.alpha = alpha_for_sparsity(thetas[name], target_sparsity)
+        weight.set_threshold(border(thetas[name], target_sparsity))
         weight.wdr_strength = 1.0  # until a control changes it, the regularizer is R itself
     return model
 
 
 def regularizer(model: nn.Module) -> Tensor:
-    """Σ λ R over the ternary layers, R = Σ (α − W²) W²; λ is 1 without a control, which gives the paper's R."""
+    """Σ λ R over the ternary layers, R = Σ (α − W²) W², in the paper's form; λ is 1 without a control.
+
+    0 in other forms: the decoupled form applies R in the forward pass.
+    """
     weights, thetas = parametrize.ternary_weights(model), parametrize.latents(model)
     if not weights:
         raise ModelError("regularizer: the network has no ternary layer; call ternarize first")
     terms = [
-        weight.wdr_strength * parametrize.wdr(weight.soft(thetas[name]), weight.alpha_of_soft())
+        weight.wdr_strength * parametrize.wdr(weight.soft(thetas[name]), weight.alpha)
         for name, weight in weights.items()
-        if weight.wdr_strength and not weight.fixed
+        if weight.wdr_strength and not weight.fixed and weight.form in parametrize.LOSS_TERM_FORMS
     ]
     return torch.stack(terms).sum() if terms else next(iter(thetas.values())).new_zeros(())
 
@@ -131,17 +134,17 @@ def _final_trits(model: nn.Module) -> dict[str, Tensor]:
         return thetas
     count = sum(theta.numel() for theta in thetas.values())
     zeros = math.fsum(thetas[name].numel() * (weight.planned_sparsity or 0.0) for name, weight in weights.items())
-    thresholds = {name: weight.threshold for name, weight in weights.items()}
+    thresholds = {name: weight.forward_threshold / weight.gain for name, weight in weights.items()}
     wanted = zeros_for_sparsity(zeros / count, count)
     return exact_trits(thetas, parametrize.soft_weights(model), thresholds, wanted, Floor()).trits
 
 
 class Control:
-    """Updates α, λ and sharpness during a training of `steps` steps; the last part trains with frozen trits.
+    """Updates α and λ during a training of `steps` steps; the last part trains with frozen trits.
 
-    With `optimizer`, Θ is scaled down and sharpness up by the same factor, so that Adam's steps move Θ by the fraction
-    of its size that worked best in studies, for any learning rate; the forward pass is unchanged. The paper's form has
-    no sharpness and requires a `wdr_strength`, its λ at the end.
+    With `optimizer`, Θ is divided by a factor that the forward pass multiplies it with, so that Adam's steps move Θ by
+    the fraction of its size that worked best in studies, for any learning rate. In the paper's form, λ is a factor of
+    the loss term and must be given: `wdr_strength`, its value at the end.
     """
 
     def __init__(
@@ -167,14 +170,15 @@ class Control:
         self.steps = steps
         self.done = 0
         self.ternary_fraction = 1.0 - frozen_fraction
-        self._candidate = _first_candidate(first.form, first.planned_sparsity or 0.0, wdr_strength)
-        self._schedule_at(1.0)
-        if optimizer is not None and first.form == "sharpened":
+        candidate = _first_candidate(first.form, first.planned_sparsity or 0.0, wdr_strength)
+        if optimizer is not None and first.form == "decoupled":
             scale = relative_scale(optimizer)
             with torch.no_grad():
                 for latent in parametrize.latents(model).values():
                     latent.mul_(scale)
-            self._schedule_at(scale)
+            for weight in weights.values():
+                weight.gain = 1.0 / scale
+        self._schedules = LayerSchedules(model, candidate)
 
     def step(self) -> None:
         """Call before each training step."""
@@ -200,31 +204,28 @@ class Control:
         """Whether the trits are final."""
         return all(weight.fixed for weight in parametrize.ternary_weights(self.model).values())
 
-    def _schedule_at(self, scale: float) -> None:
-        """Divide the candidate's sharpness by the factor of Θ."""
-        self.scale = scale
-        candidate, factor = self._candidate, 1.0 / scale
-        ramp, widest = candidate.sharpness, candidate.gradient_sharpness
-        if isinstance(ramp, Ramp):
-            sharpness = ramp.model_copy(update={"first": ramp.first * factor, "last": ramp.last * factor})
-            changed = {"sharpness": sharpness, "gradient_sharpness": widest and widest * factor}
-            candidate = candidate.model_copy(update=changed)
-        self._schedules = LayerSchedules(self.model, candidate)
+    def state(self) -> dict[str, float]:
+        """What a checkpoint has to hold besides the network."""
+        gain = next(iter(parametrize.ternary_weights(self.model).values())).gain
+        return {"gain": gain, "is_fixed": float(self.is_fixed)} | self._schedules.state()
 
-    def resume(self, done: int, scale: float, is_fixed: bool) -> None:
+    def resume(self, done: int, state: Mapping[str, float]) -> None:
         """Continue with a network that was loaded from a checkpoint."""
         self.done = done
-        self._schedule_at(scale)
-        if is_fixed:
+        for weight in parametrize.ternary_weights(self.model).values():
+            weight.gain = state["gain"]
+        self._schedules.resume(state, done)
+        if state["is_fixed"]:
             _mark_fixed(self.model)
 
 
 def _first_candidate(form: Form, target_sparsity: float, wdr_strength: float | None) -> Candidate:
     """The schedules of a study's first trial, for a training of length 1."""
-    space = Space(resolve(None, {"form": form, "target_sparsity": target_sparsity, "epochs": 1}))
+    kind = {"method": "straight-through"} if form == "straight-through" else {"form": form}
+    space = Space(resolve(None, kind | {"target_sparsity": target_sparsity, "epochs": 1}))
     candidate = space.candidate(space.first_guess(), target_sparsity, seed=0)
-    schedule = Constant(value=0.0) if wdr_strength is None else Ramp(first=0.0, last=wdr_strength)
-    return candidate.model_copy(update={"strength": schedule})
+    given = {} if wdr_strength is None else {"strength": Ramp(first=0.0, last=wdr_strength)}
+    return candidate.model_copy(update=given)
 
 
 def relative_scale(optimizer: torch.optim.Optimizer) -> float:

@@ -13,7 +13,7 @@ from sca_search.cli.completion import complete_from
 from sca_search.cli.options import StudyFile, check_seeds, option, study_options
 from sca_search.config.costs import KB
 from sca_search.config.load import resolve
-from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.names import METHODS, SCA
 from sca_search.errors import SpecError
 from sca_search.system.console import errors, info, print_json, results, say
 from sca_search.system.files import write_json_atomic
@@ -80,8 +80,6 @@ def _run(comparison: "Comparison", timed: bool) -> None:
     grouped = {name: [each for each in entries if each.method == name] for name in comparison.methods}
     rows = [_row(name, found, times.get(name)) for name, found in grouped.items() if found]
     results().print(_table(rows))
-    for name, reason in NOT_IMPLEMENTED.items():
-        info().print(f"{name} is not implemented: {reason}.", soft_wrap=True, style="dim")
     page = comparison.folder / "comparison.html"
     document = {"target_sparsity": comparison.base.goal.target_sparsity, "stopped": stopped, "rows": rows}
     if rows:

@@ -10,7 +10,7 @@ from sca_search.cli.options import NEGATIVE, RUN_PANEL, RunArgument, StudyFile, 
 from sca_search.config.load import STUDY_FLAGS, resolve
 from sca_search.config.storage_url import STORAGE_VARIABLE, shared_by
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.versions import __version__
+from sca_search.system.machine import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,6 +118,7 @@ def _print_plan(spec: "StudySpec") -> None:
     if spec.recipe is not None:
         info().print(describe_scaling(spec), soft_wrap=True)
     layers = _print_layers(spec, task)
+    searched = _print_searched(spec, task)
     goal, planned = goal_text(spec, task.metric.name), planned_sparsities(spec)
     shown = " ".join("by earlier trials" if sparsity is None else f"{sparsity:g}" for sparsity in planned)
     results().print(f"goal: {goal}; planned sparsities: {shown}")
@@ -130,7 +131,7 @@ def _print_plan(spec: "StudySpec") -> None:
     if spec.recipe is None:
         note = "α is the prior's on the initial weights; a study computes it from its dense warm start."
         results().print(note, style="dim")
-    plan = {"goal": goal, "layers": layers, "planned_sparsities": planned, "epochs": total}
+    plan = {"goal": goal, "layers": layers, "searched": searched, "planned_sparsities": planned, "epochs": total}
     print_json({"study": spec.model_dump(mode="json"), **plan})
 
 
@@ -150,6 +151,27 @@ def _print_layers(spec: "StudySpec", task: "Task") -> list[dict[str, Any]]:
         layers.append({"layer": name, "weights": weights, "ternary": choice.ternary, "why": choice.why, "alpha": alpha})
     results().print(table)
     return layers
+
+
+def _print_searched(spec: "StudySpec", task: "Task") -> list[dict[str, Any]]:
+    """The searched parameters; a recipe has none."""
+    from sca_search.study.space import Space
+
+    searched = [] if spec.recipe is not None else Space(spec, task.layer_shapes).searched()
+    if not searched:
+        return []
+    columns = (Column("parameter", no_wrap=True), "sets", "range or options", "scale", "first guess")
+    table = Table(*columns, title="Searched parameters", title_justify="left", padding=(0, 1, 0, 0))
+    for row in searched:
+        low, high = row["range"] or (0.0, 0.0)
+        limits = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        guess = row["first_guess"] if row["options"] else f"{row['first_guess']:g}"
+        table.add_row(row["parameter"], row["sets"], ", ".join(row["options"] or [limits]), row["scale"], guess)
+    results().print(table)
+    if any("." in row["parameter"] for row in searched):
+        note = "Of a layer or stage, relative to the others: logarithm of strength and density, difference of rise."
+        results().print(note, style="dim")
+    return searched
 
 
 def _trials(run: "RunFolder", spec: "StudySpec") -> "tuple[pd.DataFrame, Choice | None]":

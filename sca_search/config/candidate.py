@@ -1,13 +1,13 @@
 """A candidate: one point of the search space, with everything that is needed to repeat its training.
 
-Schedules of λ, α and sharpness during training: values that can be printed, compared and read from TOML.
+Schedules of λ and α during training: values that can be printed, compared and read from TOML.
 
     0.1                                                              constant
     { kind = "constant", value = 0.1 }                               the same
     { kind = "steps", value = 5e-8, factors = [[270, 50]] }          multiplied at epochs, as the paper does
-    { kind = "ramp", first = 2, last = 100, start = 0, stop = 0.9, interpolation = "exponential" }
+    { kind = "ramp", first = 1, last = 40, start = 0, stop = 0.9, interpolation = "exponential" }
     { kind = "prior" }                                               α only: α(s) of the planned sparsity
-    { kind = "tracked", rise = 0.5 }                                 α only: follows the layer's quantile
+    { kind = "tracked", start = 0, rise = 0.5 }                      α only: follows the layer's quantile
 
 Start and stop of a ramp are fractions of training, so that its shape does not depend on the number of epochs; steps
 are epochs.
@@ -91,18 +91,22 @@ class Tracked(Table):
     """α follows the quantile of |Θ| during training, so that the sparsity is the planned one at every step.
 
     `every` is the number of steps between updates: computing the quantile of a large layer costs as much as its
-    convolution on a small image. `rise` is the fraction of training in which the sparsity increases from 0 to the
-    planned value, fast at first and then slower (cubic, as in gradual pruning); 0: constant from the start.
+    convolution on a small image. The sparsity increases from 0 to the planned value between the fractions `start` and
+    `start + rise` of training, fast at first and then slower (cubic, as in gradual pruning); with a rise of 0 it is the
+    planned one from `start` on.
     """
 
     kind: Literal["tracked"] = "tracked"
     every: Annotated[int, Field(strict=True, ge=1)] = 1
+    start: Fraction = 0.0
     rise: Fraction = 0.0
 
     def sparsity_fraction(self, epoch: float, epochs: int) -> float:
         """The fraction of the planned sparsity at a (fractional) epoch."""
-        fraction = elapsed_fraction(epoch, epochs)
-        return 1.0 if fraction >= self.rise else 1.0 - (1.0 - fraction / self.rise) ** 3
+        since = elapsed_fraction(epoch, epochs) - self.start
+        if since < 0.0:
+            return 0.0
+        return 1.0 if since >= self.rise else 1.0 - (1.0 - since / self.rise) ** 3
 
 
 class FromPrior(Table):
@@ -122,7 +126,8 @@ Schedule = _ByKind[Constant | Steps | Ramp]
 AlphaSchedule = _ByKind[Constant | Steps | Ramp | Tracked | FromPrior]
 
 
-Form = Literal["paper", "sharpened", "straight-through", "no-tanh"]
+Form = Literal["decoupled", "paper", "straight-through", "no-tanh"]
+Gradient = Literal["straight-through", "tanh", "flow"]
 Sparsity = Annotated[float, Field(ge=0, lt=1)]
 # Root mean square of Θ at the start: the first value that a study tries.
 START_SPREAD = 0.6
@@ -135,7 +140,7 @@ class Candidate(BaseModel):
 
     sparsity: Sparsity  # planned, overall
     method: str = SCA
-    form: Form = "sharpened"  # of SCA
+    form: Form = "decoupled"  # of SCA
     # Planned sparsity per layer; layers that are not named get the overall sparsity.
     allocation: dict[str, Sparsity] = {}
     spread: PositiveFloat | None = START_SPREAD  # root mean square of Θ at the start; None: that of the weights
@@ -144,15 +149,15 @@ class Candidate(BaseModel):
     from_dense: bool = True  # start from the dense network, or from a new initialization
     alpha: AlphaSchedule = FromPrior()
     exact: bool = True  # whether the exact step sets the planned number of zeros, or rounding alone determines it
-    # λ in units of the ratio of the two gradients at the start (dimensionless), or λ itself.
+    adaptive: bool = False  # whether zeros move between layers during training
+    # Dimensionless: u = 4αλ in the decoupled form, λ relative to the ratio of the two gradients at the start in the
+    # paper's form; or λ itself.
     strength: Schedule
     strength_is_lambda: bool = False
-    sharpness: Schedule
-    gradient_sharpness: PositiveFloat | None = None  # maximum β in the gradient; None: that of the forward pass
+    gradient: Gradient = "straight-through"  # of the decoupled form
     # Schedules of single layers.
     layer_alpha: dict[str, AlphaSchedule] = {}
     layer_strength: dict[str, Schedule] = {}
-    layer_sharpness: dict[str, Schedule] = {}
     learning_rate: PositiveFloat
     latent_learning_rate: PositiveFloat
     learning_rate_steps: EpochFactors = ()  # empty: those of the study, or one-cycle
@@ -172,17 +177,6 @@ class Candidate(BaseModel):
 
     def strength_of(self, layer: str, epoch: float) -> float:
         return self.layer_strength.get(layer, self.strength).at(epoch, self.epochs)
-
-    def sharpness_of(self, layer: str, epoch: float) -> float:
-        """β of a layer; 1 unless the form is sharpened."""
-        if self.form != "sharpened":
-            return 1.0
-        return self.layer_sharpness.get(layer, self.sharpness).at(epoch, self.epochs)
-
-
-def sharpened(last: float = 100.0, first: float = 2.0, start: float = 0.0, stop: float = 0.9) -> Ramp:
-    """β that rises exponentially from soft to nearly a step."""
-    return Ramp(first=first, last=last, start=start, stop=stop, interpolation="exponential")
 
 
 def default_alpha(form: Form) -> FromPrior | Tracked:

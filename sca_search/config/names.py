@@ -37,15 +37,15 @@ METRICS = {
 ACCURACY = "accuracy"
 
 Levels = Literal["{-1,0,+1}", "{-1,+1}", "{-a,0,+a}", "{-a,+a}", "{-a,0,+b}", "float"]
-SCA = "sca"
+SCA, STRAIGHT_THROUGH, PRUNING = "sca", "straight-through", "pruning"
 
 
 @dataclass(frozen=True)
 class MethodName:
     """The properties of a method that are needed before torch is loaded.
 
-    A method that does not plan its sparsity keeps the one that training gives. A method with a strength adds a term to
-    the loss, and a study searches its factor.
+    A method that does not plan its sparsity keeps the one that training gives. A method with a strength has a factor λ,
+    mostly of a term of the loss, which a study searches.
     """
 
     weights: Levels
@@ -56,24 +56,24 @@ class MethodName:
 
 METHODS = {
     SCA: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
-    "straight-through": MethodName("{-1,0,+1}", "sca.StraightThrough", plans_sparsity=True),
+    STRAIGHT_THROUGH: MethodName("{-1,0,+1}", "sca.Sca", plans_sparsity=True),
     "tang": MethodName("{-1,0,+1}", "regularized.Tang", strength=(0.001, 10.0, 0.03)),
     "lr-net": MethodName("{-1,0,+1}", "random_weights.LrNet"),
     "twn": MethodName("{-a,0,+a}", "thresholds.Twn"),
     "bnn-plus-l1": MethodName("{-a,0,+a}", "regularized.BnnPlusL1", strength=(0.001, 10.0, 0.03)),
     "bnn-plus-l2": MethodName("{-a,0,+a}", "regularized.BnnPlusL2", strength=(0.001, 10.0, 0.03)),
-    "inq": MethodName("{-a,0,+a}", "thresholds.Inq"),
+    "inq": MethodName("{-a,0,+a}", "incremental.Inq"),
     "elb": MethodName("{-a,0,+a}", "regularized.Elb", strength=(0.1, 100.0, 3.0)),
+    "elq": MethodName("{-a,0,+a}", "incremental.Elq", strength=(0.01, 10.0, 0.3)),
+    "parq": MethodName("{-a,0,+a}", "proximal.Parq"),
     "ttq": MethodName("{-a,0,+b}", "thresholds.Ttq", plans_sparsity=True),
+    "ec2t": MethodName("{-a,0,+b}", "thresholds.Ec2t", strength=(0.02, 0.5, 0.15)),
     "binary-connect": MethodName("{-1,+1}", "binary.BinaryConnect"),
     "bayes-binn": MethodName("{-1,+1}", "random_weights.BayesBinn"),
     "bwn": MethodName("{-a,+a}", "binary.Bwn"),
     "dorefa": MethodName("{-a,+a}", "binary.Dorefa"),
+    PRUNING: MethodName("float", "pruning.Pruning", plans_sparsity=True),
     "full-precision": MethodName("float", "base.FullPrecision"),
-}
-# Competitors of the paper that are not implemented, with the reason.
-NOT_IMPLEMENTED = {
-    "elq": "its published update joins three terms whose weights and order we could not establish well enough",
 }
 
 

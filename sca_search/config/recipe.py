@@ -49,7 +49,6 @@ def recipe_candidate(spec: StudySpec, seed: int) -> Candidate:
         alpha=Constant(value=recipe.alpha),
         strength=_scaled_lambda(recipe, 1.0 / (steps * min(1.0, epochs)), epochs),
         strength_is_lambda=True,
-        sharpness=Constant(value=1.0),
         learning_rate=recipe.learning_rate,
         latent_learning_rate=recipe.learning_rate,
         learning_rate_steps=tuple((epoch * epochs, factor) for epoch, factor in recipe.learning_rate_steps),

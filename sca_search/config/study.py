@@ -158,8 +158,6 @@ class TrainSpec(Table):
         f"Metric that trials are compared by. By kind of target: {_names_by_kind(METRICS)}; or module:function of "
         "(outputs, targets), higher is better. Default: the first of its kind.",
     )
-    distillation: Fraction = _key(0.9, "Weight of the distillation loss, from 0 to 1; the task's loss has the rest.")
-    temperature: t.Temperature = _key(4.0, "Temperature of distillation.")
     floor_per_layer: t.CountOrZero = _key(1, "Minimum number of non-zero weights per layer.")
     floor_per_channel: t.CountOrZero = _key(0, "Minimum number of non-zero weights per output channel.")
 
@@ -170,20 +168,22 @@ class SpaceSpec(Table):
     strength: t.PositiveRange | None = _flag(
         None, "Fix the regularization strength (dimensionless λ) instead of searching it.", kind="float"
     )
-    strength_start: t.Range[t.FractionBelowOne] = _key((0.0, 0.6), "Fraction of training before λ becomes positive.")
+    strength_first: t.PositiveRange = _key((0.3, 8.0), "Form decoupled: the strength at the start of training.")
+    strength_start: t.Range[t.EarlyFraction] = _key((0.0, 0.6), "Fraction of training before λ increases.")
     strength_schedule: t.StrengthSchedules = _key(
-        ("linear", "exponential", "step"), "How λ increases to its final strength."
+        ("exponential", "linear", "step"), "How λ increases to its final strength."
     )
-    sharpness: t.PositiveRange = _key((100.0, 10000.0), "Form sharpened: β at the end.")
-    sharpness_first: t.PositiveRange = _key((1.0, 100.0), "Form sharpened: β at the start.")
-    sharpness_start: t.Range[t.EarlyFraction] = _key(
-        (0.0, 0.5), "Form sharpened: fraction of training at which β starts to rise."
+    gradient: t.Gradients = _key(
+        ("straight-through", "tanh", "flow"), "Form decoupled: how the gradient of a soft weight is estimated."
     )
-    gradient_sharpness: t.PositiveRange = _key(
-        (0.5, 500.0), "Upper limit of β in the gradient; at or above `sharpness` it is the true gradient."
+    rise_start: t.Range[t.FractionBelowOne] = _key(
+        (0.0, 0.3), "Fraction of training before the sparsity, and with it α, rises from 0."
     )
     rise: t.Range[t.FractionBelowOne] = _key(
-        (0.0, 0.7), "Fraction of training in which a tracked sparsity rises to the planned value."
+        (0.0, 0.7), "Fraction of training in which the sparsity rises to the planned value."
+    )
+    reallocation: t.Reallocations = _key(
+        ("adaptive", "fixed"), "Whether zeros move between layers during training; never where the goal has a budget."
     )
     spread: t.Range[t.Spread] = _key((0.3, 0.9), "Root mean square of the latents at the start.")
     learning_rate: t.PositiveRange = _key((0.003, 0.02), "Learning rate of the float parameters.")
@@ -192,9 +192,14 @@ class SpaceSpec(Table):
     allocation: t.HalfWidth = _flag(
         1.0, "Search range of the per-layer sparsity allocation, as ± log-density. 0 = uniform."
     )
-    group_range: t.HalfWidth = _key(
-        0.7, "Search range of per-group strength and sharpness, as ± logarithm; 0: equal for all."
+    group_strength: t.HalfWidth = _key(0.7, "Search range of λ per layer or stage, as ± logarithm; 0: equal for all.")
+    group_rise: Fraction = _key(
+        0.2, "Search range of `rise` per layer or stage, as ± fraction of training; 0: equal for all."
     )
+    distillation: t.Range[Fraction] = _key(
+        (0.0, 0.95), "Weight of the distillation loss, from 0 to 1; the task's loss has the rest."
+    )
+    temperature: t.Range[t.Temperature] = _key((1.0, 8.0), "Temperature of distillation.")
 
 
 class SearchSpec(Table):
@@ -202,8 +207,9 @@ class SearchSpec(Table):
 
     trials: t.Count = _flag(16, "Number of trials, each training one candidate.")
     method: t.Method = _flag(SCA, f"Training method. One of {', '.join(METHODS)}.")
-    form: Literal["sharpened", "paper", "straight-through"] = _flag(
-        "sharpened", "Form of SCA. One of sharpened, paper (plain SCA) or straight-through (a baseline)."
+    form: Literal["decoupled", "paper"] = _flag(
+        "decoupled",
+        "Form of SCA: decoupled (the regularizer acts on the weights), or paper (it is a term of the loss).",
     )
     alpha: Annotated[Tracked | FromPrior, Field(discriminator="kind")] | None = _key(
         None, "How α is chosen during training; default: by form."
@@ -280,13 +286,18 @@ class StudySpec(Table):
         if (recipe := tables.get("recipe")) is not None:
             epochs = train.get("epochs", recipe.get("epochs", 1))
             is_trained = recipe.get("initialization") == "pretrained" and not has_weights
-            fixed = {"dense_epochs": epochs if is_trained else 0, "frozen_epochs": 0, "distillation": 0.0}
+            fixed = {"dense_epochs": epochs if is_trained else 0, "frozen_epochs": 0}
             defaults["train"] = {"epochs": epochs} | fixed
             defaults["search"] = {"form": "paper", "trials": 1, "refits": 0}
             if not tables.get("goal", {}).keys() & {*GOALS, *BUDGETS}:  # else rejected below
                 defaults["goal"] = {"front": True}
         allowed = {key: table for key, table in defaults.items() if isinstance(values.get(key, {}), dict)}
         return values | {key: table | values.get(key, {}) for key, table in allowed.items()}
+
+    @property
+    def uses_teacher(self) -> bool:
+        """Whether candidates may use distillation."""
+        return self.recipe is None and self.search.space.distillation[1] > 0
 
     @property
     def plans_sparsity(self) -> bool:
@@ -307,6 +318,13 @@ class StudySpec(Table):
         for name in ("target_sparsity", "min_accuracy", *BUDGETS):
             is_given = getattr(self.goal, name) is not None
             yield is_given and not self.plans_sparsity, f"goal.{name}", f"must not be given with {reason}"
+        method, float_weights = self.search.method, METHODS[self.search.method].weights == "float"
+        for name in self.goal.budgets:
+            yield (
+                float_weights,
+                f"goal.{name}",
+                f"must not be given with the method {method!r}, whose weights are float",
+            )
 
     def _training_rules(self) -> Iterator[_Rule]:
         """A recipe excludes goals and searched settings, and contains all settings of its training."""
@@ -315,14 +333,13 @@ class StudySpec(Table):
         is_random = self.recipe is not None and self.recipe.initialization == "xavier"
         if has_recipe:
             yield form != "paper", "search.form", "must be 'paper' with a recipe"
-            yield train.distillation > 0, "train.distillation", "must be 0 with a recipe"
             steps = "train.learning_rate_steps"
             yield len(train.learning_rate_steps) > 0, steps, "must be set in the recipe if there is one"
             rule = "must not be given with a recipe whose initialization is xavier"
             yield is_random and has_weights, "model.weights", rule
             yield method != SCA, "search.method", f"must be {SCA!r} with a recipe"
         is_other = self.plans_sparsity and method != SCA
-        yield is_other and form != "sharpened", "search.form", f"must not be given with the method {method!r}"
+        yield is_other and form != "decoupled", "search.form", f"must not be given with the method {method!r}"
         is_start = has_weights or is_random or self.model.name.startswith(t.PYTHON_OBJECT)  # which has weights already
         yield not (train.dense_epochs or is_start), "train.dense_epochs", "must be at least 1 without model.weights"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sca_search.config.messages import format_value
-from sca_search.config.names import LOSSES, METHODS, METRICS, NOT_IMPLEMENTED
+from sca_search.config.names import LOSSES, METHODS, METRICS
 from sca_search.config.references import is_reference
 from sca_search.errors import nearest_name
 
@@ -117,19 +117,21 @@ def _path(value: Path) -> Path:
 
 
 FilePath = Annotated[Path, AfterValidator(_path)]
-# Above 3, tanh² of an upper quantile is 1 to the last bit, and α could not distinguish sparsities.
+# Above 3, tanh Θ of most weights is ±1, and only a long flow makes zeros.
 Spread = Annotated[PositiveFloat, Field(le=3)]
-EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # sharpness reaches its final value after nine tenths
-StrengthSchedules = Annotated[
-    tuple[Literal["linear", "exponential", "step"], ...],
+EarlyFraction = Annotated[Fraction, Field(lt=0.9)]  # the strength reaches its final value after nine tenths
+_Option = TypeVar("_Option")
+Options = Annotated[
+    tuple[_Option, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1),
 ]
+StrengthSchedules = Options[Literal["linear", "exponential", "step"]]
+Gradients = Options[Literal["straight-through", "tanh", "flow"]]
+Reallocations = Options[Literal["adaptive", "fixed"]]
 
 
 def _method(name: str) -> str:
-    if name in NOT_IMPLEMENTED:
-        raise ValueError(f"must be an implemented method; {name} is not, since {NOT_IMPLEMENTED[name]}")
     if name not in METHODS:
         raise ValueError(f"must be one of {', '.join(METHODS)}, got {name!r}{nearest_name(name, METHODS)}")
     return name

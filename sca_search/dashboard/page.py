@@ -25,7 +25,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.study.events import Event, StudyEnded, StudyStarted, Throttle, TrialEnded
 from sca_search.system.files import write_text_atomic
-from sca_search.system.versions import versions
+from sca_search.system.machine import versions
 
 # Writing a page of a thousand trials takes a second, so it is limited to a fraction of the study's time.
 _FRACTION_OF_TIME = 0.02

@@ -17,7 +17,7 @@ from sca_search.runs.candidates import exported_model, refit_text
 
 # A figure has no pixels for more epochs.
 MAX_EPOCHS = 120
-_COURSE = ("soft_metric", "rounded_metric", "sparsity", "alpha", "strength", "sharpness")
+_COURSE = ("soft_metric", "rounded_metric", "sparsity", "alpha", "strength", "soft_fraction")
 
 
 def trial_detail(files: CandidateFiles, row: Mapping[str, Any], spec: StudySpec, metric: str) -> dict[str, Any]:

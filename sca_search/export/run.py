@@ -27,7 +27,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text, unmet
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.trials import read_csv
-from sca_search.system.versions import versions
+from sca_search.system.machine import versions
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.task import BY_NAME, Source
 

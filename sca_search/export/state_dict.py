@@ -1,6 +1,7 @@
 """The plain export: a safetensors file with ternary weights as int8 trits and everything else as trained.
 
-Zeros are counted in this file, not in the network in memory.
+Zeros are counted in this file, not in the network in memory. A pruned network has none but float weights; the file
+names the layers whose zeros count.
 """
 
 import json
@@ -23,9 +24,12 @@ VERSION = "1"
 
 _SPEC = TypeAdapter(InputSpec)
 _NAMES = TypeAdapter(tuple[str, ...])
+_PRUNED = "pruned_layers"
 
 
-def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], spec: InputSpec) -> None:
+def save_plain(
+    path: Path, model: nn.Module, ternary_layers: tuple[str, ...], spec: InputSpec, pruned_layers: tuple[str, ...] = ()
+) -> None:
     """Writes a baked network; `spec` goes into the file's metadata as JSON."""
     ternary = {f"{name}.weight" for name in ternary_layers}
     state = model.state_dict()
@@ -38,6 +42,7 @@ def save_plain(path: Path, model: nn.Module, ternary_layers: tuple[str, ...], sp
         "version": VERSION,
         "ternary_layers": json.dumps(ternary_layers),
         "about": json.dumps(asdict(spec)),
+        **({_PRUNED: json.dumps(pruned_layers)} if pruned_layers else {}),
     }
     save_tensors(path, tensors, metadata)
 
@@ -69,8 +74,11 @@ def count_zeros(path: Path) -> dict[str, ZeroCount]:
 
 
 def counted_sparsity(path: Path) -> float:
-    """The fraction of zeros, counted in the file; two layers that were split from one count as one."""
+    """The fraction of zeros among the ternary or pruned weights, counted in the file; two layers that were split from
+    one count as one."""
     state, layers, _ = load_plain(path)
+    with safe_open(path, framework="pt") as file:
+        layers += _NAMES.validate_json(file.metadata().get(_PRUNED, "[]"))
     return total(zero_counts(merged_trits({name: state[f"{name}.weight"] for name in layers}))).sparsity
 
 

@@ -83,17 +83,18 @@ def alexnet(num_classes: int, shape: Shape, dropout: float) -> nn.Module:
     )
 
 
-def resnet20(num_classes: int, shape: Shape, _dropout: float) -> nn.Module:
-    """A 3×3 convolution, three stages of three blocks (16, 32, 64 channels), average pooling, a linear layer."""
+def resnet20(widths: tuple[int, int, int], num_classes: int, shape: Shape, _dropout: float) -> nn.Module:
+    """A 3×3 convolution, three stages of three blocks, average pooling, a linear layer."""
+    first, second, third = widths
     return _initialized(
-        _conv(1, shape[0], 16, 3)
+        _conv(1, shape[0], first, 3)
         | {
-            "stage1": nn.Sequential(Block(16, 16, 1), Block(16, 16, 1), Block(16, 16, 1)),
-            "stage2": nn.Sequential(Block(16, 32, 2), Block(32, 32, 1), Block(32, 32, 1)),
-            "stage3": nn.Sequential(Block(32, 64, 2), Block(64, 64, 1), Block(64, 64, 1)),
+            "stage1": nn.Sequential(Block(first, first, 1), Block(first, first, 1), Block(first, first, 1)),
+            "stage2": nn.Sequential(Block(first, second, 2), Block(second, second, 1), Block(second, second, 1)),
+            "stage3": nn.Sequential(Block(second, third, 2), Block(third, third, 1), Block(third, third, 1)),
             "average": nn.AdaptiveAvgPool2d(1),
             "flatten": nn.Flatten(),
-            "fc": nn.Linear(64, num_classes),
+            "fc": nn.Linear(third, num_classes),
         }
     )
 
@@ -177,7 +178,8 @@ MODELS: dict[str, Builder] = {
     # 2×48C3-MP2-2×96C3-MP2-2×160C3-MP2-128FC. The paper only says that this network has at least 0.84 M parameters, so
     # the widths are our choice: a narrower VGG-S with 841,472 on 3×32×32; larger images enlarge its first linear layer
     "vgg-variate": partial(vgg, (48, 96, 160), 128, False),
-    "resnet20": resnet20,  # 269,824, 2,560 of them in the projections
+    # 16, 32 and 64 channels; 269,824, 2,560 of them in the projections
+    "resnet20": partial(resnet20, (16, 32, 64)),
     "resnet18": resnet18,  # 11,157,504
     "alexnet": alexnet,  # 56,971,264 for any image size
 }

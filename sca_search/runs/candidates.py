@@ -82,14 +82,14 @@ def model_name(figures: Mapping[str, Any]) -> str:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """Epochs of a training, with numbers as floats; empty if there is no file."""
+    """Epochs of a training, with numbers as floats and without missing values; empty if there is no file."""
     path = folder / HISTORY
     if not path.is_file():
         return []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return [
-                {name: text if name == "phase" else float(text) for name, text in row.items()}
+                {name: text if name == "phase" else float(text) for name, text in row.items() if text != ""}
                 for row in csv.DictReader(file)
             ]
     except (OSError, ValueError, TypeError, csv.Error) as error:

@@ -19,8 +19,7 @@ from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import FORMAT, RunFolder
 from sca_search.system.console import LOGGER, PrintableFormatter, scrub
 from sca_search.system.files import write_json_atomic
-from sca_search.system.machine import processor, usable_cores
-from sca_search.system.versions import versions
+from sca_search.system.machine import processor, usable_cores, versions
 
 logger = logging.getLogger(LOGGER)
 # Without a run folder and without -v there is no handler: a library must not fall back on stderr.

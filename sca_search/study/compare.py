@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sca_search.config.load import differences
-from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.names import METHODS, SCA
 from sca_search.config.study import StudySpec
 from sca_search.errors import ExportError, RunError, SpecError, unknown_name
 from sca_search.export.graph.records import Graph
@@ -61,7 +61,7 @@ class Comparison:
         values["goal"] = {"target_sparsity": target, "grid": False} if plans else {"front": True}
         values["search"] |= {"method": method, "refits": 0}
         if method != SCA:
-            values["search"]["form"] = "sharpened"
+            values["search"]["form"] = "decoupled"
         return StudySpec.model_validate(values)
 
 
@@ -94,8 +94,6 @@ def chosen_methods(text: str) -> tuple[str, ...]:
     if not names:
         raise SpecError("--methods must be all, or names separated by commas, got none")
     for name in names:
-        if name in NOT_IMPLEMENTED:
-            raise SpecError(f"--methods: {name} is not implemented, since {NOT_IMPLEMENTED[name]}")
         if name not in METHODS:
             raise SpecError(f"--methods: {unknown_name('method', name, METHODS)}")
     return names

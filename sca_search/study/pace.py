@@ -134,7 +134,7 @@ def _time_dense(task: Task, spec: StudySpec, stop: StopToken) -> tuple[float, Wa
         seed=spec.seed,
         on_epoch=lambda _epoch: ends.append(time.monotonic()),
         stop=stop,
-        with_teacher=spec.train.distillation > 0,
+        with_teacher=spec.uses_teacher,
     )
     return _mean_gap(ends), warm_start
 

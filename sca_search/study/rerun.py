@@ -23,8 +23,8 @@ from sca_search.runs.folder import RunFolder
 from sca_search.runs.log import machine
 from sca_search.study.halving import rung_epochs
 from sca_search.study.setup import make_task, read_warm_start, threads_of
+from sca_search.system.machine import versions
 from sca_search.system.signals import NEVER, StopToken
-from sca_search.system.versions import versions
 from sca_search.training.task import Rungs, Task, TrainedCandidate
 from sca_search.training.train import train_candidate
 

@@ -33,8 +33,8 @@ from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
 from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.machine import versions
 from sca_search.system.signals import NEVER, StopToken, StopWhen
-from sca_search.system.versions import versions
 from sca_search.ternary.parametrize import zero_counts
 from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.features import compare_features
@@ -61,7 +61,7 @@ def write_candidate(
     write_text_atomic(folder / HISTORY, history_csv(trained.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(trained.snapshots))
     model_file = folder / "model.safetensors"
-    save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input)
+    save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input, trained.pruned_layers)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
     layer_bytes = {name: len(encode_trits(state[f"{name}.weight"].numpy().astype(np.int8))) for name in layers}

@@ -44,8 +44,8 @@ from sca_search.study.setup import (
 from sca_search.study.storage import storage_errors
 from sca_search.study.workers import LocalWorkers
 from sca_search.system.files import write_text_atomic
+from sca_search.system.machine import __version__
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
-from sca_search.system.versions import __version__
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.task import BY_NAME, Source, Task
 

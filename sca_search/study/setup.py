@@ -163,7 +163,7 @@ def warm_start(run: RunFolder, spec: StudySpec, task: Task, emit: Emit = ignore,
         seed=spec.seed,
         on_epoch=lambda epoch: emit(DenseEpoch(epoch)),
         stop=stop,
-        with_teacher=spec.train.distillation > 0,
+        with_teacher=spec.uses_teacher,
         checkpoint=run.dense_checkpoint,
         checkpoint_every=spec.search.checkpoint_every,
     )
@@ -228,7 +228,7 @@ def read_sensitivity(path: Path) -> list[LayerCost]:
 
 def needs_sensitivity(spec: StudySpec, task: Task) -> bool:
     """Whether the allocation is searched, which the layers' sensitivity guides."""
-    is_searched = spec.recipe is None and spec.search.method == SCA
+    is_searched = spec.plans_sparsity and Space(spec).form is not None
     return is_searched and bool(spec.search.space.allocation) and len(task.layer_shapes) > 1
 
 

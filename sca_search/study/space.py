@@ -16,16 +16,17 @@ import pandas as pd
 
 from sca_search.config.candidate import (
     START_SPREAD,
+    AlphaSchedule,
     Candidate,
     Constant,
+    Form,
     Ramp,
     Schedule,
     Steps,
     Tracked,
     default_alpha,
-    sharpened,
 )
-from sca_search.config.names import METHODS, SCA
+from sca_search.config.names import METHODS, PRUNING, SCA, STRAIGHT_THROUGH
 from sca_search.config.study import StudySpec
 from sca_search.runs.trials import trial_frame
 from sca_search.ternary import allocation
@@ -37,17 +38,24 @@ if TYPE_CHECKING:  # importing it would import torch, and the dashboard reads is
 Range = tuple[float, float]
 Values = Mapping[str, Any]
 
-# Strength in units of the ratio of the two gradients. In the paper's form only the regularizer makes the network
-# ternary and must be strong: below 3 it leaves weights between the peaks. In the sharpened form it was tried as well
-# (0.1 and 1) and never helped.
-STRENGTH = (3.0, 1000.0)
+# The final strength. In the paper's form, in units of the ratio of the two gradients: below 3 it leaves weights between
+# the peaks. In the decoupled form it is u = 4αλ: from 10 on, rounding changes next to nothing.
+STRENGTHS = {"paper": (3.0, 1000.0), "decoupled": (10.0, 60.0)}
 # The paper's λ increases in steps by factors of up to 50.
 STEP = 50.0
+# The fraction of training at which the strength of the decoupled form reaches its final value.
+STRENGTH_STOP = 0.9
 # In networks with more ternary layers, the layers of a stage share values: each searched number needs trials.
 MAX_UNGROUPED_LAYERS = 6
-# Prefixes of the values per group of layers, relative to the others: density, strength of the regularizer, sharpness.
-DENSITY, GROUP_STRENGTH, GROUP_SHARPNESS = "density.", "strength.", "sharpness."
-_UNIFORM = ("strength_start", "rise", "sharpness_start")  # sampled uniformly; everything else log-uniformly
+# Prefixes of the values per group of layers, relative to the others: log density, log strength, and the difference of
+# the fraction of training in which the sparsity rises.
+DENSITY, GROUP_STRENGTH, GROUP_RISE = "density.", "strength.", "rise."
+_GROUPED = (DENSITY, GROUP_STRENGTH, GROUP_RISE)
+# The part of a candidate that a value determines, by the first word of its name; all others are of the training.
+_PARTS = {"strength": "λ schedule", "rise": "α schedule", "density": "allocation", "reallocation": "allocation"}
+PARTS = (*dict.fromkeys(_PARTS.values()), "training")
+_UNIFORM = ("strength_start", "rise_start", "rise", "distillation")  # the other numbers are sampled log-uniformly
+ADAPTIVE = "adaptive"
 
 
 @dataclass(frozen=True)
@@ -71,36 +79,49 @@ class Space:
         return min(sparsity, allocation.highest_sparsity(self.layers)) if self.layers else sparsity
 
     @property
+    def form(self) -> Form | None:
+        """The form of SCA, or of the methods with its schedules but without its regularizer; None for other methods."""
+        search = self.spec.search
+        if search.method in {STRAIGHT_THROUGH, PRUNING}:
+            return "straight-through"
+        return search.form if search.method == SCA else None
+
+    @property
     def uses_regularizer(self) -> bool:
-        """Whether the regularizer is used: always in the paper's form, else only if a strength is set."""
-        form, strength = self.spec.search.form, self.spec.search.space.strength
-        if self.spec.search.method != SCA:
-            return False  # other methods have their own
-        return form == "paper" or (form == "sharpened" and strength is not None)
+        """Whether SCA's regularizer is used; other methods have their own."""
+        return self.form in STRENGTHS
+
+    @property
+    def tracks_sparsity(self) -> bool:
+        """Whether thresholds follow the latents, so that a schedule of the sparsity can be searched."""
+        return self.form is not None and isinstance(self._alpha, Tracked)
+
+    @property
+    def _alpha(self) -> AlphaSchedule:
+        return self.spec.search.alpha or default_alpha(self.form or "paper")
 
     def ranges(self) -> dict[str, Range]:
         """The range of each searched number."""
-        space, form = self.spec.search.space, self.spec.search.form
+        space = self.spec.search.space
         values = {
             "learning_rate": space.learning_rate,
             "latent_learning_rate": space.latent_learning_rate,
             "frozen_learning_rate": space.frozen_learning_rate,
+            "distillation": space.distillation,
         }
-        if self.spec.search.method != SCA:
+        if space.distillation[1] > 0:
+            values["temperature"] = space.temperature
+        if self.form is None:
             strength = METHODS[self.spec.search.method].strength
-            return values | ({"strength": strength[:2]} if strength else {})
+            values |= {"strength": strength[:2]} if strength else {}
+            return values | (self._ranges_of_groups() if self.spec.plans_sparsity else {})
         values["spread"] = space.spread
         if self.uses_regularizer:
-            values |= {"strength": space.strength or STRENGTH, "strength_start": space.strength_start}
-        if form != "paper":
-            values["rise"] = space.rise
-        if form == "sharpened":
-            values |= {
-                "sharpness": space.sharpness,
-                "sharpness_first": space.sharpness_first,
-                "sharpness_start": space.sharpness_start,
-                "gradient_sharpness": space.gradient_sharpness,
-            }
+            values |= {"strength": space.strength or STRENGTHS[self.form], "strength_start": space.strength_start}
+        if self.form == "decoupled":
+            values["strength_first"] = space.strength_first
+        if self.tracks_sparsity:
+            values |= {"rise_start": space.rise_start, "rise": space.rise}
         return values | self._ranges_of_groups()
 
     def _ranges_of_groups(self) -> dict[str, Range]:
@@ -108,37 +129,61 @@ class Space:
         groups = list(dict.fromkeys(self.groups.values()))
         if len(groups) < 2:
             return {}  # values are relative to other groups
-        is_sharpened = self.spec.search.form == "sharpened"
         widths = {
-            GROUP_STRENGTH: space.group_range * self.uses_regularizer,
-            GROUP_SHARPNESS: space.group_range * is_sharpened,
+            GROUP_STRENGTH: space.group_strength * self.uses_regularizer,
+            GROUP_RISE: space.group_rise * self.tracks_sparsity,
             DENSITY: space.allocation,
         }
         return {prefix + group: (-width, width) for prefix, width in widths.items() if width for group in groups}
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The searched categorical values."""
-        return {"strength_schedule": self.spec.search.space.strength_schedule} if self.uses_regularizer else {}
+        space = self.spec.search.space
+        found: dict[str, tuple[str, ...]] = {}
+        if self.uses_regularizer:
+            found["strength_schedule"] = space.strength_schedule
+        if self.form == "decoupled":
+            found["gradient"] = space.gradient
+        goal = self.spec.goal
+        has_limits = bool(goal.budgets) or goal.prefer != "sparsest"  # met by the allocation that was planned for them
+        if self.tracks_sparsity and not has_limits and len(self.layers) != 1:
+            found["reallocation"] = space.reallocation
+        return found
 
     def first_guess(self) -> dict[str, Any]:
         """Values that worked well before, clipped to the ranges of this study; the same for all layers."""
-        strength, form = METHODS[self.spec.search.method].strength, self.spec.search.form
+        strength = METHODS[self.spec.search.method].strength
         known = {
-            "strength": strength[2] if strength is not None else 100.0 if form == "paper" else 0.001,
-            # Sharp from the start with a wide gradient, and all zeros from the start. At 0.99 on MNIST this had a lower
-            # validation loss than slowly rising β and sparsity with the true gradient; in a few trainings, and not on
-            # the digits.
-            "rise": 0.0,
-            "sharpness": 3000.0,
-            "sharpness_first": 100.0,
-            "gradient_sharpness": 1.0,
+            "strength": strength[2]
+            if strength is not None
+            else {"paper": 100.0, "decoupled": 40.0}.get(str(self.form)),
+            "strength_first": 1.5,
+            "rise": 0.5,
             "spread": START_SPREAD,
             "learning_rate": 0.01,
             "latent_learning_rate": 0.02,
             "frozen_learning_rate": 0.005,
+            "distillation": 0.5,
+            "temperature": 4.0,
         }
-        numbers = {name: min(max(known.get(name, 0.0), low), high) for name, (low, high) in self.ranges().items()}
+        numbers = {name: min(max(known.get(name) or 0.0, low), high) for name, (low, high) in self.ranges().items()}
         return numbers | {name: options[0] for name, options in self.choices().items()}
+
+    def searched(self) -> list[dict[str, Any]]:
+        """Every searched value with the part of a candidate that it determines, its range or options, and its guess."""
+        ranges, choices = self.ranges(), self.choices()
+        rows = [
+            {
+                "parameter": name,
+                "sets": part_of(name),
+                "range": ranges.get(name),
+                "options": choices.get(name),
+                "scale": None if name in choices else "log" if is_logarithmic(name) else "linear",
+                "first_guess": guess,
+            }
+            for name, guess in self.first_guess().items()
+        ]
+        return sorted(rows, key=lambda row: PARTS.index(row["sets"]))
 
     def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
         """Values of the first candidates: the first guess at the target and the first grid point, or at the three
@@ -209,29 +254,26 @@ class Space:
         """Values by name -> the candidate: with that sparsity, or with the least sparsity within the limits."""
         spec = self.spec
         sparsities = self._layer_sparsities(values, sparsity, limits)
-        alpha = spec.search.alpha or default_alpha(spec.search.form)
-        if isinstance(alpha, Tracked) and "rise" in values:
-            alpha = alpha.model_copy(update={"rise": values["rise"]})
         return Candidate(
             sparsity=allocation.total_sparsity(self.layers, sparsities) if limits else sparsity,
             method=spec.search.method,
-            form=spec.search.form,
+            form=self.form or "decoupled",
             allocation=sparsities,
+            adaptive=values.get("reallocation") == ADAPTIVE,
             spread=values.get("spread", START_SPREAD),
-            alpha=alpha,
+            alpha=self._sparsity_schedule(values, 0.0),
+            layer_alpha=self._of_layers(GROUP_RISE, values, self._sparsity_schedule),
             exact=spec.plans_sparsity,
             strength=self._strength(values, 0.0),
-            layer_strength=self._of_layers(GROUP_STRENGTH, values, lambda offset: self._strength(values, offset)),
-            sharpness=_sharpness(values, 0.0),
-            gradient_sharpness=values.get("gradient_sharpness"),
-            layer_sharpness=self._of_layers(GROUP_SHARPNESS, values, lambda offset: _sharpness(values, offset)),
+            layer_strength=self._of_layers(GROUP_STRENGTH, values, self._strength),
+            gradient=values.get("gradient", "straight-through"),
             learning_rate=values["learning_rate"],
             latent_learning_rate=values["latent_learning_rate"],
             frozen_learning_rate=values["frozen_learning_rate"],
             epochs=spec.train.epochs,
             frozen_epochs=spec.train.frozen_epochs,
-            distillation=spec.train.distillation,
-            temperature=spec.train.temperature,
+            distillation=values["distillation"],
+            temperature=values.get("temperature", 1.0),
             seed=seed,
         )
 
@@ -248,23 +290,36 @@ class Space:
             return allocation.allocate_within(self.layers, weighting, limits)
         return allocation.allocate(self.layers, weighting, sparsity)
 
-    def _of_layers(self, prefix: str, values: Values, schedule: Callable[[float], Schedule]) -> dict[str, Schedule]:
+    def _of_layers(self, prefix: str, values: Values, schedule: Callable[[Values, float], Any]) -> dict[str, Any]:
         """The schedules of layers that differ from the common one."""
         offsets = {layer: values.get(prefix + group, 0.0) for layer, group in self.groups.items()}
-        return {layer: schedule(offset) for layer, offset in offsets.items() if offset}
+        return {layer: schedule(values, offset) for layer, offset in offsets.items() if offset}
+
+    def _sparsity_schedule(self, values: Values, offset: float) -> AlphaSchedule:
+        """The schedule of α: by default, when the sparsity starts to rise and for how long."""
+        alpha = self._alpha
+        if not isinstance(alpha, Tracked) or "rise" not in values:
+            return alpha
+        start = values["rise_start"]
+        rise = min(max(values["rise"] + offset, 0.0), 1.0 - start)
+        return alpha.model_copy(update={"start": start, "rise": rise})
 
     def _strength(self, values: Values, offset: float) -> Schedule:
-        """The schedule of λ: linear, exponential, or one step as in the paper's recipes."""
+        """The schedule of the strength: exponential, linear, or one step as in the paper's recipes."""
         if "strength" not in values:
             return Constant(value=0.0)
         if not self.uses_regularizer:
             return Constant(value=values["strength"])
-        last, start = values["strength"] * math.exp(offset), values["strength_start"]
-        if values["strength_schedule"] == "step":
-            return Steps(value=last / STEP, factors=((start * self.spec.train.epochs, STEP),))
-        if values["strength_schedule"] == "exponential":
-            return Ramp(first=last / STEP, last=last, start=start, interpolation="exponential")
-        return Ramp(first=0.0, last=last, start=start)
+        last, start, kind = values["strength"] * math.exp(offset), values["strength_start"], values["strength_schedule"]
+        first = last / STEP
+        if self.form == "decoupled":
+            first = min(values["strength_first"] * math.exp(offset), last)
+        if kind == "step":
+            return Steps(value=first, factors=((start * self.spec.train.epochs, last / first),))
+        if self.form == "paper" and kind == "linear":
+            first = 0.0
+        stop = STRENGTH_STOP if self.form == "decoupled" else 1.0
+        return Ramp(first=first, last=last, start=start, stop=stop, interpolation=kind)
 
 
 @lru_cache(maxsize=8)  # consecutive trials mostly have the same limits, and the solver takes a while
@@ -274,12 +329,11 @@ def _least_loss_allocation(
     return allocation.least_loss_within(costs, layers, limits)
 
 
-def _sharpness(values: Values, offset: float) -> Schedule:
-    if "sharpness" not in values:
-        return Constant(value=1.0)
-    return sharpened(values["sharpness"] * math.exp(offset), values["sharpness_first"], values["sharpness_start"])
-
-
 def is_logarithmic(name: str) -> bool:
     """Whether a value is sampled log-uniformly; values per group are logarithms already."""
-    return name not in _UNIFORM and not name.startswith((DENSITY, GROUP_STRENGTH, GROUP_SHARPNESS))
+    return name not in _UNIFORM and not name.startswith(_GROUPED)
+
+
+def part_of(name: str) -> str:
+    """The part of a candidate that a searched value determines."""
+    return _PARTS.get(name.replace(".", "_").partition("_")[0], PARTS[-1])

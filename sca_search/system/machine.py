@@ -1,8 +1,9 @@
-"""The machine: processor, cores of this process, cache folder; returns freed memory, reports out of memory."""
+"""The machine: versions of the packages that results depend on, processor, cores of this process, cache folder;
+returns freed memory, reports out of memory."""
 
 import contextlib
 import ctypes
-import functools
+import importlib.metadata
 import os
 import platform
 import re
@@ -13,6 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from sca_search.errors import LimitError
+
+__version__ = "0.1.0"  # the wheel's metadata is generated from it
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Version per package. Cached: it parses files, and a live dashboard needs it with every trial."""
+    names = ("torch", "optuna", "pytorch-lightning", "numpy")
+    return {"sca-search": __version__} | {name: importlib.metadata.version(name) for name in names}
 
 
 def cache_folder() -> Path:
@@ -36,7 +46,7 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-@functools.cache
+@cache
 def instruction_set() -> str:
     """What -march=native depends on: several machines may share a cache."""
     found = _cpu_fields("model name|flags|Features|CPU part|isa") or [platform.processor()]

@@ -3,8 +3,8 @@
 A digest over the whole content detects files that are truncated or corrupt.
 
 Tensors: the network's state (Θ, float weights, normalization), the optimizer's state, the random state. As JSON in the
-metadata: the epoch, the unit of λ, α per layer, the history and the histograms so far. No pickle: a run folder may be
-untrusted.
+metadata: the epoch, the numbers of the method (thresholds, planned sparsities), the history and the histograms so far.
+No pickle: a run folder may be untrusted.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from sca_search.errors import CheckpointError
 from sca_search.system.files import save_tensors
 
 FORMAT = "sca-search/checkpoint"
-VERSION = "2"
+VERSION = "3"
 _GROUPS = ("model", "memory", "random")
-_PROGRESS = ("epoch", "unit", "alphas", "history", "snapshots")
+_PROGRESS = ("epoch", "method", "history", "snapshots")
 # The errors that an invalid or damaged file may raise; RuntimeError: of torch, about shapes and types, and recursion.
 _UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
@@ -34,8 +34,7 @@ class Checkpoint:
     """A training between two of its epochs."""
 
     epoch: int  # completed epochs
-    unit: float  # λ for a strength of 1
-    alphas: dict[str, float]
+    method: dict[str, float]  # its state besides the network
     history: list[dict[str, Any]]
     model: dict[str, Tensor]
     memory: dict[str, Tensor]  # the optimizer's state
@@ -77,8 +76,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             groups[group][name] = tensor
         return Checkpoint(
             epoch=int(progress["epoch"]),
-            unit=float(progress["unit"]),
-            alphas={str(name): float(alpha) for name, alpha in progress["alphas"].items()},
+            method={str(name): float(value) for name, value in progress["method"].items()},
             history=[dict(epoch) for epoch in progress["history"]],
             model=groups["model"],
             memory=groups["memory"],

@@ -89,9 +89,13 @@ class TrainingModule(lightning.LightningModule):
 
     def loss_of(self, batch: Batch) -> Tensor:
         inputs, *targets = batch
-        loss = self.task_loss(self.model(inputs), *targets)
+
+        def task_loss() -> Tensor:
+            return self.task_loss(self.model(inputs), *targets)
+
+        loss = task_loss()
         if self.method is not None:
-            loss = loss + self.method.penalty()
+            loss = loss + self.method.penalty() + self.method.second_pass(loss, task_loss)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(f"the loss became {value} in epoch {self.plan.first_epoch + self.current_epoch + 1}")

@@ -196,8 +196,11 @@ class Epoch:
     rounded_metric: float
     sparsity: float = 0.0
     alpha: float = 0.0  # mean over the layers
-    strength: float = 0.0  # λ
-    sharpness: float = 1.0
+    strength: float = 0.0  # λ, mean over the layers
+    # Of the decoupled form, see GradientAgreement.
+    soft_fraction: float | None = None
+    cosine_exact: float | None = None
+    cosine_straight_through: float | None = None
 
     @property
     def gap(self) -> float:
@@ -246,6 +249,7 @@ class TrainedCandidate:
     soft_metric: float
     rounded_metric: float
     dead_layers: tuple[str, ...]
+    has_trits: bool  # or float weights, of which some are 0
     unit: float  # λ for a strength of 1
     alphas: dict[str, float]
     history: tuple[Epoch, ...]
@@ -254,7 +258,12 @@ class TrainedCandidate:
     @property
     def baked_layers(self) -> tuple[str, ...]:
         """The layers of the plain network that hold trits."""
-        return baked_layers(self.model, self.counts)
+        return baked_layers(self.model, self.counts) if self.has_trits else ()
+
+    @property
+    def pruned_layers(self) -> tuple[str, ...]:
+        """The layers that hold float weights with a planned number of zeros."""
+        return () if self.has_trits else tuple(self.counts)
 
     def baked_trits(self) -> dict[str, Tensor]:
         return {name: self.model.get_parameter(f"{name}.weight") for name in self.baked_layers}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sca_search.config.candidate import Candidate
+from sca_search.config.names import METHODS
 from sca_search.config.references import user_code_errors
 from sca_search.data import Batch, Batches, TeacherSplit, TrainingSplit
 from sca_search.errors import CheckpointError, DivergenceError
@@ -113,7 +114,7 @@ def train_dense(  # noqa: PLR0913 - settings are keywords
     def after_epoch(epoch: int, optimizer_state: Callable[[], OptimizerState]) -> None:
         evaluate(epoch)
         if epoch < epochs and checkpoint is not None and interval.is_over():
-            state = Checkpoint(epoch, 1.0, {}, [], model.state_dict(), optimizer_state(), torch.get_rng_state())
+            state = Checkpoint(epoch, {}, [], model.state_dict(), optimizer_state(), torch.get_rng_state())
             save_checkpoint(checkpoint, state)
 
     fit(model, batches, plan, after_epoch, stop, loss=task.loss)
@@ -205,9 +206,9 @@ def _loaded(where: Path, epochs: int) -> Checkpoint:
     saved = load_checkpoint(where)
     if not 0 < saved.epoch <= epochs:
         raise CheckpointError(f"{where}: must be of an epoch from 1 to {epochs}, got {str(saved.epoch)[:20]}")
-    alphas = {f"α of {layer}": alpha for layer, alpha in saved.alphas.items()}
-    for name, value in {"λ's unit": saved.unit, **alphas}.items():
-        if not 0.0 <= value < math.inf:
+    for name, value in saved.method.items():
+        is_possible = value < math.inf or name.startswith("threshold")  # that of a layer of zeros is infinite
+        if not (value >= 0.0 and is_possible):
             raise CheckpointError(f"{where}: {name[:80]} must be a finite number of at least 0, got {value}")
     return saved
 
@@ -260,7 +261,7 @@ class CandidateTraining:
         with _of_this_network(checkpoint):
             steps = saved.epoch * len(self.batches(self.candidate.seed))
             self.model.load_state_dict(saved.model)
-            self.method.resume(saved.unit, saved.alphas, steps)
+            self.method.resume(saved.method, steps)
             self.history = [Epoch(**epoch) for epoch in saved.history]
             self.snapshots = [Snapshot.of(each) for each in saved.snapshots]
             torch.set_rng_state(saved.random)
@@ -272,8 +273,7 @@ class CandidateTraining:
             return
         checkpoint = Checkpoint(
             epoch=epoch,
-            unit=self.method.unit,
-            alphas=self.method.alphas(),
+            method=self.method.state(),
             history=[asdict(each) for each in self.history],
             snapshots=[asdict(each) for each in self.snapshots],
             model=self.model.state_dict(),
@@ -297,8 +297,7 @@ class CandidateTraining:
     def score_as_if_ended(self) -> Score:
         """The validation score of a copy with the planned zeros, rounded, with normalization re-estimated.
 
-        Before the regularizer is strong or the forward pass sharp, the score of the network itself does not predict
-        its final score.
+        Before the regularizer is strong, the score of the network itself does not predict its final score.
         """
         with torch.random.fork_rng(devices=[]):  # the evaluation must not change what dropout draws afterwards
             state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}
@@ -328,6 +327,7 @@ class CandidateTraining:
         with self.method.rounded():
             hard = self.task.validate(self.model).accuracy
         alphas = self.method.alphas().values()
+        agreement = self.method.gradient_agreement()
         return Epoch(
             phase="ternary",
             epoch=epoch,
@@ -337,7 +337,7 @@ class CandidateTraining:
             sparsity=self.method.sparsity(),
             alpha=fmean(alphas) if alphas else 0.0,
             strength=self.method.strength,
-            sharpness=self.method.sharpness,
+            **({} if agreement is None else asdict(agreement)),
         )
 
     def finalize(self) -> TrainedCandidate:
@@ -359,6 +359,7 @@ class CandidateTraining:
             soft_metric=before.soft_metric,
             rounded_metric=before.rounded_metric,
             dead_layers=weights.dead_layers,
+            has_trits=METHODS[self.candidate.method].weights != "float",
             unit=self.method.unit,
             alphas=self.method.alphas(),
             history=tuple(self.history),
@@ -368,7 +369,7 @@ class CandidateTraining:
     def _train_float_parameters(self, before: Epoch, sparsity: float) -> None:
         """Normalization, first and last layer and biases adapt to the frozen trits."""
         candidate = self.candidate
-        frozen = replace(before, phase="frozen", epochs=candidate.frozen_epochs, sparsity=sparsity, strength=0.0)
+        frozen = Epoch("frozen", 0, candidate.frozen_epochs, 0.0, 0.0, sparsity, before.alpha)
 
         def after_epoch(epoch: int, _state: Callable[[], OptimizerState]) -> None:
             accuracy = self.task.validate(self.model).accuracy

@@ -73,6 +73,20 @@ def test_ternarize_chooses_layers_by_name_and_by_running_an_example() -> None:
     assert set(ternary_weights(ternarize(Backwards(), example=torch.zeros(2, 4)))) == {"middle"}
 
 
+def test_control_leads_a_decoupled_network_through_the_strengths_of_a_first_trial() -> None:
+    """u from 1.5 to 40, which is reached after nine tenths of the ternary part; it acts on the weights alone."""
+    model = ternarize(small_network(), 0.5)
+    alphas = {name: weight.alpha for name, weight in ternary_weights(model).items()}
+    control = Control(model, 100, frozen_fraction=0.5)
+    for fraction, u in ((0.0, 1.5), (0.225, math.sqrt(1.5 * 40)), (0.45, 40.0), (0.49, 40.0)):
+        control.move_to(fraction)
+        strengths = {name: weight.wdr_strength for name, weight in ternary_weights(model).items()}
+        assert strengths == pytest.approx({name: u / (4 * alpha) for name, alpha in alphas.items()})
+    model(torch.randn(4, 64)).sum().backward()
+    assert regularizer(model).item() == 0.0
+    assert not regularizer(model).requires_grad
+
+
 def test_regularizer_is_the_papers_sum_over_layers() -> None:
     model = ternarize(small_network(), 0.5, form="paper")
     expected = 0.0
@@ -104,6 +118,17 @@ def test_papers_form_needs_a_strength_and_learns() -> None:
     assert sparsity(model) == pytest.approx(0.5, abs=0.001)
 
 
+def test_control_of_the_decoupled_form_makes_weights_ternary_without_a_term_in_the_loss() -> None:
+    model = ternarize(small_network(), 0.5)
+    control = Control(model, 100, frozen_fraction=0.2)
+    for _ in range(79):  # of the 80 steps before trits are frozen
+        control.step()
+    assert float(regularizer(model)) == 0.0
+    for name, weight in ternary_weights(model).items():
+        soft = weight.soft(latents(model)[name])
+        assert float(((soft - soft.round()).abs() < 1e-3).float().mean()) > 0.99
+
+
 def test_last_part_of_the_training_has_its_trits_frozen() -> None:
     model = ternarize(small_network(), 0.5)
     control = Control(model, 10, frozen_fraction=0.3)
@@ -123,7 +148,7 @@ def test_scale_for_a_small_learning_rate_leaves_the_forward_pass_as_it_was() -> 
     Control(plain, 10).step()
     control = Control(scaled, 10, optimizer=torch.optim.Adam(scaled.parameters(), 1e-3))
     control.step()
-    assert control.scale == pytest.approx(0.05)  # 0.001 for a rate that is 0.02 where Θ has its usual size
+    assert control.state()["gain"] == pytest.approx(20)  # a rate of 0.001, and 0.02 where Θ has its usual size
     torch.testing.assert_close(plain(images.double()), scaled(images.double()), rtol=1e-4, atol=1e-5)
 
 

@@ -1,5 +1,6 @@
 """The command line: help, dry run, and every invalid a user can make: one sentence, exit code 2, nothing written."""
 
+import json
 import resource
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_three_errors_are_shown_at_once(run, tmp_path: Path) -> None:
     assert_rejected(
         run("a.toml"),
         "a.toml: search.trials must be at least 1, got 0",
-        "a.toml: search.form must be 'sharpened', 'paper' or 'straight-through', got 'round'",
+        "a.toml: search.form must be 'decoupled' or 'paper', got 'round'",
         "a.toml: train.epochs must be an integer, got 'many'",
     )
 
@@ -155,6 +156,32 @@ def test_dry_run_shows_layers_alphas_and_epochs_and_writes_nothing(run) -> None:
     others = [sparsity for sparsity in GRID if sparsity != 0.9]  # the target's own place on the grid is left out
     assert f"0.9 {others[0]:g} 0.9 {others[1]:g}" in screen
     assert not Path("runs").exists()
+
+
+def test_dry_run_lists_the_searched_parameters(run) -> None:
+    screen = run("--dry-run").stdout
+    table = screen[screen.index("Searched parameters") :]
+    rows = {cells[1]: cells[2:6] for line in table.splitlines() if len(cells := [*map(str.strip, line.split("│"))]) > 5}
+    assert rows["strength"] == ["λ schedule", "10 to 60", "log", "40"]
+    assert rows["strength.conv2"] == rows["strength.fc1"] == ["λ schedule", "-0.7 to 0.7", "linear", "0"]
+    assert rows["rise.fc1"][:2] == ["α schedule", "-0.2 to 0.2"]
+    assert rows["density.fc1"][:2] == ["allocation", "-1 to 1"]
+    assert rows["reallocation"] == ["allocation", "adaptive, fixed", "", "adaptive"]
+    assert rows["temperature"][0] == "training"
+    document = json.loads(run("--dry-run", "--strength", "20", "--json").stdout)
+    searched = {row.pop("parameter"): row for row in document["searched"]}
+    assert searched.keys() == rows.keys()
+    fixed = {"sets": "λ schedule", "range": [20, 20], "options": None, "scale": "log", "first_guess": 20}
+    assert searched["strength"] == fixed
+    assert searched["reallocation"]["options"] == ["adaptive", "fixed"]
+
+
+def test_dry_run_of_a_recipe_has_no_searched_parameters(run, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("recipe = {epochs = 2, alpha = 0.1, strength_lambda = 1e-3, learning_rate = 0.01}")
+    outcome = run("r.toml", "--dry-run", "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["searched"] == []
+    assert "Searched parameters" not in outcome.stderr
 
 
 NETS = """

@@ -10,6 +10,8 @@ from sca_search.config.load import resolve
 from sca_search.config.names import METHODS
 from sca_search.errors import SpecError
 from sca_search.study.compare import Comparison, chosen_methods
+from sca_search.study.space import Space
+from sca_search.ternary.allocation import LayerCost, LayerShape
 from tests.support.command import Outcome
 
 Run = Callable[..., Outcome]
@@ -29,7 +31,6 @@ def test_all_means_every_method() -> None:
     ("given", "sentence"),
     [
         ("twm", "unknown method 'twm': known are .*; did you mean 'twn'"),
-        ("sca,elq", "elq is not implemented, since"),
         (",", "must be all, or names separated by commas, got none"),
     ],
 )
@@ -51,10 +52,32 @@ def test_study_of_a_method_differs_only_in_its_goal_and_method(tmp_path: Path) -
     assert theirs.search.method == "twn"
 
 
+def test_every_method_has_as_many_trials_and_planned_zeros_are_allocated_by_sensitivity(tmp_path: Path) -> None:
+    made = contest(tmp_path, trials=5)
+    shapes = (LayerShape("a", (10, 20), 1), LayerShape("b", (30, 20), 1))
+    costs = tuple(
+        LayerCost(name, sparsity, slope * sparsity, 0.0)
+        for name, slope in (("a", 1.0), ("b", 9.0))
+        for sparsity in (0.0, 0.5, 0.9)
+    )
+    spaces = {name: Space(made.spec_of(name, 0), shapes, costs) for name in METHODS}
+    assert {space.spec.search.trials for space in spaces.values()} == {5}
+    planned = {name for name, known in METHODS.items() if known.plans_sparsity}
+    assert planned == {"sca", "straight-through", "ttq", "pruning"}
+    first = {name: space.candidate(space.first_guess(), 0.7, 0) for name, space in spaces.items() if name in planned}
+    assert first["sca"].allocation["a"] > 0.75 > first["sca"].allocation["b"]
+    assert all(candidate.allocation == first["sca"].allocation for candidate in first.values())
+    rates = {"learning_rate", "latent_learning_rate", "frozen_learning_rate", "distillation", "temperature"}
+    assert all(rates <= space.ranges().keys() for space in spaces.values())
+    schedule = {"spread", "rise_start", "rise", "rise.a", "density.a"}
+    assert all(schedule <= spaces[name].ranges().keys() for name in ("sca", "straight-through", "pruning"))
+    assert {"density.a", "density.b"} <= spaces["ttq"].ranges().keys()
+
+
 def test_form_of_sca_is_the_studys(tmp_path: Path) -> None:
     made = contest(tmp_path, form="paper")
     assert made.spec_of("sca", 0).search.form == "paper"
-    assert made.spec_of("twn", 0).search.form == "sharpened"
+    assert made.spec_of("twn", 0).search.form == "decoupled"
 
 
 @pytest.mark.e2e

@@ -35,7 +35,7 @@ NUMBERS = ("9" * 5000, "9" * 4000, "1e999", "-1e999", "inf", "nan", str(2**64), 
 BOUNDED = (
     *("seed", "search.trials", "search.workers", "search.threads", "search.refits", "train.batch", "data.image_size"),
     *("data.train_limit", "recipe.epochs", "trainer.accumulate_grad_batches"),
-    *("goal.target_sparsity", "goal.min_accuracy", "search.keep", "train.distillation"),
+    *("goal.target_sparsity", "goal.min_accuracy", "search.keep", "search.space.distillation"),
 )
 # Every number with an integer and a fraction; every other type with a number that overflows and one that is none.
 CASES = [
@@ -86,9 +86,9 @@ def test_every_number_of_a_study_has_an_upper_limit_except_the_known_ones(tmp_pa
 
 # One key per type of a float that a study waits for, multiplies or exponentiates.
 FLOATS = (
-    "train.temperature",
+    "search.space.temperature",
     "search.heartbeat",
-    "search.space.sharpness",
+    "search.space.strength_first",
     "search.space.allocation",
     "recipe.learning_rate",
 )

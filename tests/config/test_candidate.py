@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from pydantic import ValidationError
 
-from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Tracked, default_alpha, sharpened
+from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Tracked, default_alpha
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -13,7 +13,6 @@ def candidate(**changes):
     given_settings = {
         "sparsity": 0.6,
         "strength": 0.5,
-        "sharpness": sharpened(),
         "learning_rate": 0.01,
         "latent_learning_rate": 0.02,
         "epochs": 10,
@@ -33,29 +32,15 @@ def test_a_layer_has_its_own_or_the_candidates():
         alpha=FromPrior(),
         layer_alpha={"fc1": Tracked()},
         layer_strength={"fc1": own},
-        layer_sharpness={"fc1": 7.0},
     )
     assert [chosen.sparsity_of(layer) for layer in ("conv2", "fc1")] == [0.6, 0.9]
     assert [chosen.alpha_of(layer) for layer in ("conv2", "fc1")] == [FromPrior(), Tracked()]
     assert [chosen.strength_of(layer, 5) for layer in ("conv2", "fc1")] == [0.5, 2.0]
-    assert [chosen.sharpness_of(layer, 10) for layer in ("conv2", "fc1")] == [100.0, 7.0]
-
-
-@pytest.mark.parametrize("form", ["paper", "straight-through"])
-def test_only_the_sharpened_form_has_a_sharpness(form):
-    chosen = candidate(form=form, layer_sharpness={"fc1": 7.0})
-    assert [chosen.sharpness_of(layer, 10) for layer in ("conv2", "fc1")] == [1.0, 1.0]
 
 
 def test_alpha_stands_still_in_the_papers_form_and_follows_in_the_others():
     assert default_alpha("paper") == FromPrior()
-    assert default_alpha("sharpened") == default_alpha("straight-through") == Tracked()
-
-
-def test_sharpness_grows_by_equal_factors():
-    # From 2 to 32 in the first half of 8 epochs: doubled in each.
-    ramp = sharpened(last=32.0, first=2.0, stop=0.5)
-    assert [ramp.at(epoch, 8) for epoch in (0, 1, 2, 3, 4, 8)] == pytest.approx([2, 4, 8, 16, 32, 32])
+    assert default_alpha("decoupled") == default_alpha("straight-through") == Tracked()
 
 
 # The record
@@ -64,9 +49,11 @@ def test_sharpness_grows_by_equal_factors():
 def test_a_candidate_reads_back_from_its_record():
     chosen = candidate(
         form="paper",
+        adaptive=True,
+        gradient="flow",
         allocation={"fc1": 0.9},
         layer_strength={"fc1": Ramp(first=0.1, last=4.0, interpolation="exponential")},
-        layer_alpha={"fc1": Tracked(rise=0.5)},
+        layer_alpha={"fc1": Tracked(start=0.25, rise=0.5)},
         seed=2**31 - 1,
     )
     assert Candidate.model_validate(chosen.model_dump(mode="json")) == chosen
@@ -87,7 +74,9 @@ def test_plain_numbers_are_constant_schedules():
         ({"rescaling": 1.1}, "less than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"learning_rate": float("nan")}, "finite number"),
-        ({"form": "rounded"}, "'paper', 'sharpened', 'straight-through' or 'no-tanh'"),
+        ({"form": "sharpened"}, "'decoupled', 'paper', 'straight-through' or 'no-tanh'"),
+        ({"gradient": "exact"}, "'straight-through', 'tanh' or 'flow'"),
+        ({"sharpness": 3.0}, "sharpness"),
         ({"epohcs": 3}, "epohcs"),
     ],
 )
@@ -99,4 +88,3 @@ def test_impossible_candidates_are_rejected(changes, says):
 def test_a_candidate_may_have_no_epochs():
     chosen = candidate(epochs=0, strength=Ramp(first=0.0, last=3.0))
     assert chosen.strength_of("fc1", 0) == 3.0
-    assert chosen.sharpness_of("fc1", 0) == 100.0

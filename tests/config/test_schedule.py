@@ -63,8 +63,8 @@ def test_linear_ramp_may_fall_and_start_at_0():
 def test_exponential_ramp_by_hand():
     ramp = Ramp(first=1, last=100, interpolation="exponential")
     assert [ramp.at(epoch, 4) for epoch in (0, 1, 2, 4)] == pytest.approx([1, math.sqrt(10), 10, 100])
-    sharpness = Ramp(first=2, last=128, start=0, stop=0.9, interpolation="exponential")
-    assert [sharpness.at(epoch, 20) for epoch in (0, 3, 9, 18, 20)] == pytest.approx([2, 4, 16, 128, 128])
+    stopped = Ramp(first=2, last=128, start=0, stop=0.9, interpolation="exponential")
+    assert [stopped.at(epoch, 20) for epoch in (0, 3, 9, 18, 20)] == pytest.approx([2, 4, 16, 128, 128])
 
 
 def test_ramp_keeps_its_shape_when_epochs_change():
@@ -92,6 +92,17 @@ def test_tracked_sparsity_rises_as_a_cubic_by_hand():
     assert fractions == [0, 37 / 64, 7 / 8, 63 / 64, 1, 1, 1]
 
 
+def test_tracked_sparsity_is_0_before_its_start():
+    # Half of eight epochs from the second on: the same cubic, two epochs later.
+    tracked = Tracked(start=0.25, rise=0.5)
+    fractions = [tracked.sparsity_fraction(epoch, 8) for epoch in (0, 1, 2, 3, 4, 5, 6, 8)]
+    assert fractions == [0, 0, 0, 37 / 64, 7 / 8, 63 / 64, 1, 1]
+
+
+def test_tracked_sparsity_without_a_rise_is_whole_from_its_start_on():
+    assert [Tracked(start=0.5).sparsity_fraction(epoch, 8) for epoch in (0, 3.9, 4, 8)] == [0, 0, 1, 1]
+
+
 def test_tracked_sparsity_holds_at_once_without_a_rise():
     assert [Tracked().sparsity_fraction(epoch, 8) for epoch in (0, 0.1, 8)] == [1, 1, 1]
     assert Tracked(rise=0.5).sparsity_fraction(0, 0) == 1
@@ -102,14 +113,18 @@ def test_a_rise_over_the_whole_training_ends_with_it():
 
 
 @quick
-@given(st.floats(0, 1), st.integers(1, 100))
-def test_tracked_sparsity_never_falls_and_slows_down(rise, epochs):
-    fractions = [Tracked(rise=rise).sparsity_fraction(epochs * step / 40, epochs) for step in range(41)]
+@given(st.tuples(st.floats(0, 1), st.floats(0, 1)), st.integers(1, 100))
+def test_tracked_sparsity_never_falls_and_slows_down(ends, epochs):
+    start, stop = sorted(ends)
+    tracked = Tracked(start=start, rise=stop - start)
+    rising = [start + (1 - start) * step / 40 for step in range(41)]
+    fractions = [tracked.sparsity_fraction(epochs * fraction, epochs) for fraction in rising]
     steps = [after - before for before, after in pairwise(fractions)]
-    assert fractions[-1] == 1
+    assert all(tracked.sparsity_fraction(epochs * start * step / 10, epochs) == 0 for step in range(10)) or start == 0
+    assert tracked.sparsity_fraction(epochs, epochs) == pytest.approx(1)
     assert all(0 <= fraction <= 1 for fraction in fractions)
     assert all(step >= 0 for step in steps)
-    assert all(after <= before + 1e-12 for before, after in pairwise(steps)) or rise == 0
+    assert all(after <= before + 1e-9 for before, after in pairwise(steps[1:]))
 
 
 ramps = st.builds(
@@ -156,14 +171,15 @@ def test_tables_name_their_kind():
     assert read("{ kind = 'prior' }", ALPHA) == FromPrior()
     assert read("{ kind = 'tracked' }", ALPHA) == Tracked(every=1)
     assert read("{ kind = 'tracked', every = 5 }", ALPHA) == Tracked(every=5)
-    assert read("{ kind = 'tracked', rise = 0.5 }", ALPHA) == Tracked(every=1, rise=0.5)
+    assert read("{ kind = 'tracked', rise = 0.5 }", ALPHA) == Tracked(every=1, start=0.0, rise=0.5)
+    assert read("{ kind = 'tracked', start = 0.2 }", ALPHA) == Tracked(start=0.2)
 
 
 ALL = [
     Constant(value=0.25),
     Steps(value=1.0, factors=((3.0, 0.1),)),
     Ramp(first=0.0, last=2.0, stop=0.5),
-    Tracked(every=3),
+    Tracked(every=3, start=0.25),
     FromPrior(),
 ]
 
@@ -179,7 +195,7 @@ def test_schedules_print_what_they_are():
     assert repr(ALL[0]) == "Constant(kind='constant', value=0.25)"
     assert repr(ALL[1]) == "Steps(kind='steps', value=1.0, factors=((3.0, 0.1),))"
     assert repr(ALL[2]) == "Ramp(kind='ramp', first=0.0, last=2.0, start=0.0, stop=0.5, interpolation='linear')"
-    assert repr(ALL[3]) == "Tracked(kind='tracked', every=3, rise=0.0)"
+    assert repr(ALL[3]) == "Tracked(kind='tracked', every=3, start=0.25, rise=0.0)"
     assert repr(ALL[4]) == "FromPrior(kind='prior')"
 
 
@@ -243,10 +259,11 @@ def test_tracked_looks_at_whole_steps(every):
         read(f"{{ kind = 'tracked', every = {every} }}", ALPHA)
 
 
-@pytest.mark.parametrize("rise", ["-0.1", "1.1", "nan", "'slow'"])
-def test_a_rise_is_a_fraction_of_training(rise):
-    with pytest.raises(ValidationError, match="rise"):
-        read(f"{{ kind = 'tracked', rise = {rise} }}", ALPHA)
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "'slow'"])
+@pytest.mark.parametrize("name", ["start", "rise"])
+def test_start_and_rise_are_fractions_of_training(name, value):
+    with pytest.raises(ValidationError, match=name):
+        read(f"{{ kind = 'tracked', {name} = {value} }}", ALPHA)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sca_search.config.candidate import FromPrior, Tracked
 from sca_search.config.load import FLAGS, MAY_CHANGE, differences, read_toml, resolve
-from sca_search.config.study import SpaceSpec, StudySpec
+from sca_search.config.study import SpaceSpec, StudySpec, TrainSpec
 from sca_search.errors import SpecError
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -50,7 +50,7 @@ def test_nothing_given_gives_the_defaults():
     spec = resolve(None, {})
     assert spec == StudySpec()
     assert (spec.goal.target_sparsity, spec.data.name, spec.model.name) == (0.5, "digits", "lenet-small")
-    assert (spec.search.form, spec.seed, spec.name, spec.out) == ("sharpened", 0, None, Path("runs"))
+    assert (spec.search.form, spec.seed, spec.name, spec.out) == ("decoupled", 0, None, Path("runs"))
 
 
 def test_an_empty_file_gives_the_defaults(study):
@@ -228,7 +228,7 @@ def test_three_faults_are_three_sentences(study):
     assert errors_of(path) == [
         f"{path}: seed must be at least 0, got -1",
         f"{path}: train.batch must be at least 2, got 1",
-        f"{path}: search.form must be 'sharpened', 'paper' or 'straight-through', got 'papr'; did you mean 'paper'?",
+        f"{path}: search.form must be 'decoupled' or 'paper', got 'papr'; did you mean 'paper'?",
     ]
 
 
@@ -276,7 +276,7 @@ def test_faults_of_file_and_flags_come_together(study):
         ),
         ("search.space.spread = [-1, 2]", "search.space.spread", r"must be above 0(\.0)?, got -1"),
         ("search.space.spread = [1, 4]", "search.space.spread", r"must be at most 3(\.0)?, got 4"),
-        ("search.space.strength_start = [0, 1]", "search.space.strength_start", r"must be below 1(\.0)?, got 1"),
+        ("search.space.strength_start = [0, 1]", "search.space.strength_start", r"must be below 0\.9, got 1"),
         ("search.space.strength = [1, inf]", "search.space.strength", r"must be a finite number, got inf"),
         ("train.learning_rate_steps = [[1, 0]]", "train.learning_rate_steps", r"must be above 0(\.0)?, got 0"),
         ("search.keep = 0", "search.keep", r"must be above 0(\.0)?, got 0"),
@@ -290,8 +290,25 @@ def test_faults_of_file_and_flags_come_together(study):
             r"must be 'linear', .* or 'step', got 'cubic'",
         ),
         ("search.space.rise = [0, 1]", "search.space.rise", r"must be below 1(\.0)?, got 1"),
-        ("search.space.group_range = -1", "search.space.group_range", r"must be at least 0(\.0)?, got -1"),
+        ("search.space.rise_start = [0, 1]", "search.space.rise_start", r"must be below 1(\.0)?, got 1"),
+        ("search.space.strength_first = 0", "search.space.strength_first", r"must be above 0(\.0)?, got 0"),
+        ("search.space.group_strength = -1", "search.space.group_strength", r"must be at least 0(\.0)?, got -1"),
+        ("search.space.group_rise = 2", "search.space.group_rise", r"must be at most 1(\.0)?, got 2"),
+        ("search.space.distillation = [0, 2]", "search.space.distillation", r"must be at most 1(\.0)?, got 2"),
+        ("search.space.temperature = 0", "search.space.temperature", r"must be above 0(\.0)?, got 0"),
+        (
+            "search.space.gradient = 'exact'",
+            "search.space.gradient",
+            r"must be 'straight-through', 'tanh' or 'flow', got 'exact'",
+        ),
+        (
+            "search.space.reallocation = ['fixd']",
+            "search.space.reallocation",
+            r"must be 'adaptive' or 'fixed', got 'fixd'; did you mean 'fixed'\?",
+        ),
         ("search.alpha = { kind = 'tracked', rise = 2 }", "search.alpha.rise", r"must be at most 1(\.0)?, got 2"),
+        ("search.form = 'sharpened'", "search.form", r"must be 'decoupled' or 'paper', got 'sharpened'"),
+        ("search.form = 'straight-through'", "search.form", r"must be 'decoupled' or 'paper', got 'straight-through'"),
     ],
 )
 def test_a_fault_is_one_sentence(study, line, key, rule):
@@ -499,7 +516,7 @@ tables = st.fixed_dictionaries(
         "search": st.fixed_dictionaries(
             {"space": st.fixed_dictionaries({"learning_rate": positive_ranges, "strength": positive_ranges})},
             optional={
-                "form": st.sampled_from(["paper", "sharpened"]),
+                "form": st.sampled_from(["paper", "decoupled"]),
                 "time_budget": st.sampled_from(["10m", 0.25, "90"]),
                 "alpha": st.sampled_from([{"kind": "prior"}, {"kind": "tracked", "every": 3}]),
             },
@@ -588,12 +605,33 @@ def test_no_growth_at_all_is_rejected(study):
 def test_default_ranges_are_in_order():
     for field in SpaceSpec.model_fields:
         ends = getattr(SpaceSpec(), field)
-        assert field == "strength_schedule" or not isinstance(ends, tuple) or ends[0] <= ends[1]
+        is_range = isinstance(ends, tuple) and isinstance(ends[0], float)
+        assert not is_range or ends[0] <= ends[1]
 
 
-def test_sharpness_must_begin_to_rise_before_it_is_at_its_end():
-    with pytest.raises(ValueError, match="sharpness_start"):
-        StudySpec.model_validate({"search": {"space": {"sharpness_start": [0.5, 0.95]}}})
+@pytest.mark.parametrize(
+    "key",
+    [
+        "train.distillation",
+        "train.temperature",
+        *("search.space." + name for name in ("sharpness", "sharpness_first", "sharpness_start")),
+        *("search.space." + name for name in ("gradient_sharpness", "group_range")),
+    ],
+)
+def test_a_key_that_was_removed_is_rejected_with_the_known_ones(study, key):
+    path = study(f"{key} = 0.5")
+    (sentence,) = errors_of(path)
+    table = key.rpartition(".")[0]
+    known = (TrainSpec if table == "train" else SpaceSpec).model_fields
+    named = ", ".join(sorted(f"{table}.{name}" for name in known))
+    assert sentence.startswith(f"{path}: unknown key '{key}': known are {named}")
+
+
+def test_distillation_needs_a_teacher_unless_it_is_switched_off_or_a_recipe(study):
+    assert StudySpec().uses_teacher
+    assert not resolve(study("search.space.distillation = 0"), {}).uses_teacher
+    recipe = "recipe = { epochs = 1, alpha = 0.1, strength_lambda = 1e-3, learning_rate = 0.01 }"
+    assert not resolve(study(recipe), {}).uses_teacher
 
 
 # Networks of the user's own

@@ -176,6 +176,16 @@ def test_course_numbers_frozen_epochs_after_the_ternary_ones() -> None:
     assert epoch_columns([])["epoch"] == []
 
 
+def test_course_has_lambda_alpha_and_the_soft_fraction_where_the_form_has_one() -> None:
+    history = [
+        {"phase": "ternary", "epoch": 1.0, "alpha": 0.25, "strength": 3.0, "soft_fraction": 0.5},
+        {"phase": "frozen", "epoch": 1.0, "alpha": 0.25, "strength": 0.0},
+    ]
+    columns = epoch_columns(history)
+    assert (columns["alpha"], columns["strength"]) == ([0.25, 0.25], [3.0, 0.0])
+    assert columns["soft_fraction"] == [0.5, None]
+
+
 def test_long_histories_are_thinned_to_their_ends() -> None:
     history = [{"epoch": number} for number in range(1000)]
     kept = subsampled(history)
@@ -191,8 +201,8 @@ def test_distribution_is_shares_and_says_where_both_are_the_same() -> None:
         "soft": None,
         "alphas": {"fc1": [0.5]},
     }
-    sharpened = [paper[0] | {"soft": [2, 1, 1]}]
-    assert distribution(sharpened)["soft"] == [[5000, 2500, 2500]]
+    decoupled = [paper[0] | {"soft": [2, 1, 1]}]
+    assert distribution(decoupled)["soft"] == [[5000, 2500, 2500]]
     assert distribution([]) is None
 
 

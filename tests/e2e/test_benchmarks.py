@@ -2,19 +2,27 @@
 
 import importlib
 import json
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import optuna
 import pytest
+import torch
+from torch import nn
 
 from sca_search.config.load import resolve
+from sca_search.config.study import StudySpec
+from sca_search.export.latency.calibrate import graph_of
+from sca_search.export.model_card import sizes
 from sca_search.paper.cells import cells_of
 from sca_search.paper.comparison import Row, rows_of
 from sca_search.paper.figures import figures_of
 from sca_search.paper.result import CellResult
 from sca_search.study.optuna_internals import WaitingTrialCache
+from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.allocation import LayerShape
 
@@ -51,6 +59,32 @@ def rows(table: str, *results: CellResult) -> list[Row]:
 def result(top1: float | tuple[float, ...], sparsity: float = 0.5, epochs: int = 9, **more: object) -> CellResult:
     found = top1 if isinstance(top1, tuple) else (top1,)
     return CellResult(epochs, "lenet", found, (1.0,) * len(found), (sparsity,) * len(found), **more)
+
+
+# A narrower int8 network of the same size -----------------------------------------------------------------------------
+
+
+def test_bytes_of_an_int8_network_are_those_of_its_exported_numbers(modules) -> None:
+    task = make_task(StudySpec())
+    network = modules["iso_size"].narrowed("lenet-small", 0.5)(10, (1, 8, 8), 0.0).eval()
+    weights = 25 * 8 + 25 * 8 * 16 + 16 * 4 * 32 + 32 * 10
+    assert modules["iso_size"].int8_bytes(network) == weights + 8 * (8 + 16 + 32 + 10)
+    in_float = sizes(graph_of(replace(task, make_model=lambda: network), network, ()))
+    assert modules["iso_size"].int8_bytes(network) == in_float.others - 3 * weights
+
+
+def test_width_of_the_int8_network_is_the_closest_to_a_size(modules) -> None:
+    _, task = modules["iso_size"].of_size(make_task(StudySpec()), "lenet-small", 6300)
+    assert modules["iso_size"].int8_bytes(task.make_model()) == 6296
+
+
+def test_int8_weights_are_rounded_per_output_and_their_entropy_is_counted(modules) -> None:
+    layer = nn.Linear(3, 2)
+    layer.weight.data = torch.tensor([[1.27, 0.634, -0.001], [0.0, 0.0, -2.54]])
+    bits = modules["iso_size"].round_to_int8(layer)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), [[1.27, 0.63, 0.0], [0.0, 0.0, -2.54]], rtol=1e-5)
+    # codes 127, 63, 0, 0, 0, -127
+    assert bits == pytest.approx(3 / 6 * math.log2(6) + 3 / 6 * math.log2(2))
 
 
 # Claims ---------------------------------------------------------------------------------------------------------------
@@ -255,6 +289,94 @@ def test_section_is_replaced_and_read_back(modules, tmp_path: Path) -> None:
     assert file.read_text().count("## Speed") == 1
     assert report.read_table(file, "speed") == [{"a": "2", "b c": ""}]
     assert report.read_table(file, "size") == []
+
+
+# The search and its null hypotheses -----------------------------------------------------------------------------------
+
+
+def network(test: float, metric: float = 0.95, loss: float = 0.2) -> dict[str, float]:
+    return {"test": test, "metric": metric, "loss": loss}
+
+
+def cells(*tests: float, images: int = 100) -> dict[int, dict]:
+    """An arm with one network per cell; the better on the test split, the lower its validation loss."""
+    return {number: {"trials": [network(test, loss=1 - test)], "images": images} for number, test in enumerate(tests)}
+
+
+# 24 networks with test accuracies of 90.0 to 92.3 %.
+POOL = [0.900 + 0.001 * place for place in range(24)]
+
+
+def test_chosen_network_has_the_lowest_loss_within_one_standard_error(modules) -> None:
+    """Of 90 % on 100 images it is √(0.9 · 0.1 / 100) = 3 points."""
+    trials = [network(0.5, 0.90, loss=0.3), network(0.6, 0.88, loss=0.2), network(0.7, 0.86, loss=0.1)]
+    assert modules["evidence_report"].selected(trials, images=100)["test"] == 0.6
+    assert modules["evidence_report"].selected(trials, images=10_000)["test"] == 0.5
+
+
+def test_paired_differences_are_tested_by_students_t(modules) -> None:
+    """Differences of 1, 2 and 3 points: t = 2√3 with two degrees of freedom, whose distribution has a closed form."""
+    lines = {"one": cells(0.91, 0.92, 0.93), "other": cells(0.90, 0.90, 0.90, 0.5)}
+    count, mean, low, high, p = modules["evidence_report"].paired(lines, "one", "other")
+    t = 2 * math.sqrt(3)
+    assert count == 3
+    assert mean == pytest.approx(2.0)
+    assert p == pytest.approx(1 - t / math.sqrt(2 + t**2))
+    assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
+
+
+@pytest.mark.parametrize("tests", [(0.9,), (0.9, 0.9)])
+def test_single_pairs_and_equal_differences_are_not_tested(modules, tests) -> None:
+    assert modules["evidence_report"].paired({"one": cells(*tests), "other": cells(0.8, 0.8)}, "one", "other") is None
+
+
+def test_holm_multiplies_by_the_number_of_tests_that_remain(modules) -> None:
+    corrected = modules["evidence_report"].holm([0.01, 0.04, 0.03, 0.5])
+    assert corrected == pytest.approx([0.04, 0.09, 0.09, 0.5])  # 4 · 0.01, max(3 · 0.03, 2 · 0.04) twice, 0.5
+
+
+def test_best_of_a_pool_is_the_expected_maximum(modules) -> None:
+    """The largest of 12 ranks drawn from 1 to 24 without replacement is 12 · 25 / 13 on average."""
+    report = modules["evidence_report"]
+    pool = np.array([[0.95, 1 - test, test] for test in POOL])
+    best = report.best_of_pool(pool, 100, np.random.default_rng(0), 20_000)
+    assert best == pytest.approx(0.899 + 0.001 * 12 * 25 / 13, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("search", "verdict"),
+    [
+        ((0.930, 0.931, 0.932, 0.931, 0.930, 0.932), "better"),
+        ((0.920, 0.922, 0.923, 0.922, 0.923, 0.923), "no difference shown"),
+        ((0.905, 0.906, 0.910, 0.907, 0.908, 0.906), "worse"),
+    ],
+)
+def test_search_is_compared_with_the_best_of_as_many_trainings(modules, search, verdict) -> None:
+    report = modules["evidence_report"]
+    lines = {"search": cells(*search), "first guess": cells(*POOL)}
+    difference, low, high, p = report.search_against_pool(lines, "search", "first guess")
+    expected = 100 * (sum(search) / 6 - (0.899 + 0.001 * 12 * 25 / 13))
+    assert difference == pytest.approx(expected, abs=0.02)
+    assert low < difference < high
+    assert report.verdict(low, high, p) == verdict
+
+
+def test_search_needs_two_cells_and_a_pool_of_its_trials(modules) -> None:
+    compared = modules["evidence_report"].search_against_pool
+    assert compared({"search": cells(0.9), "random": cells(*POOL)}, "search", "random") is None
+    assert compared({"search": cells(0.9, 0.9), "random": cells(*POOL[:11])}, "search", "random") is None
+
+
+def test_effect_of_a_parameter_is_compared_with_the_noise_of_seeds(modules) -> None:
+    """Losses 1, 2 and 3 of the first guess: a standard deviation of 1 with two degrees of freedom."""
+    pool = {number: {"trials": [network(0.9, loss=loss)]} for number, loss in enumerate((1.0, 2.0, 3.0))}
+    changed = {0: {"trials": [network(0.9, loss=4.0) | {"values": {"spread": 0.3}}]}}
+    ((setting, count, difference, p),) = modules["evidence_report"].parameter_effects(
+        {"first guess": pool, "one parameter": changed}
+    )
+    t = 2.0 / math.sqrt(1 + 1 / 3)
+    assert (setting, count, difference) == ("spread = 0.3", 1, 2.0)
+    assert p == pytest.approx(1 - t / math.sqrt(2 + t**2))
 
 
 # Long studies ---------------------------------------------------------------------------------------------------------

@@ -82,6 +82,25 @@ def _last_accuracy(study: Path, trials: pd.DataFrame, trial: int) -> float:
     return 100 * float(pd.read_csv(history)["rounded_metric"].iloc[-1])
 
 
+def test_schedules_are_alpha_lambda_and_the_soft_fraction_where_the_form_has_one(study: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(study, run)
+    home = run / "candidates" / "002"
+    history = pd.read_csv(home / "history.csv").assign(soft_fraction=None)
+    history.to_csv(home / "history.csv", index=False)
+    write_page(tmp_path / "page.html", [run])
+    columns = {"α": "alpha", "λ": "strength", "soft fraction": "soft_fraction"}
+    with opened(tmp_path / "page.html") as page:
+        for trial, names in ((2, ["α", "λ"]), (0, ["α", "λ", "soft fraction"])):
+            page.locator("#trial-picker").select_option(str(trial))
+            shown(page, "schedules")
+            table = pd.read_csv(run / "candidates" / f"{trial:03d}" / "history.csv").query("phase == 'ternary'")
+            until(page, f"Math.abs({drawn('schedules', 'λ')}.y.at(-1) - {table['strength'].iloc[-1]}) < 0.001")
+            found = {name: values(page, "schedules", name, "y") for name in columns}
+            expected = {name: list(table[column]) if name in names else [] for name, column in columns.items()}
+            assert found == {name: pytest.approx(each, rel=1e-5) for name, each in expected.items()}
+
+
 def test_axes_switch_between_sparsity_and_size(study: Path) -> None:
     trials = trials_of(study)
     with opened(study / "dashboard.html") as page:

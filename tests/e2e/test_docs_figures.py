@@ -33,6 +33,16 @@ def test_svg_is_well_formed_and_labeled() -> None:
     assert {"A < B", "x", "y", "one & two"} <= set(texts)
 
 
+def test_flow_curves_separate_the_weights_on_both_sides_of_the_border() -> None:
+    """With α = ½ the border is at Θ = atanh ½ = 0.549. The value at u = 3 is computed by hand."""
+    curves = figures_module().flow_curves()
+    below, above = ([curve.points[place][1] for curve in curves] for place in (250, 260))  # Θ = 0.5 and 0.6
+    assert below == sorted(below, reverse=True)
+    assert above[:2] == sorted(above[:2])
+    assert below[2] == pytest.approx((4.6828 + 19.0855 / 0.25 * (0.25 / 0.21355 - 1)) ** -0.5, rel=1e-3)
+    assert above[-1] == pytest.approx(1.0, abs=1e-6)
+
+
 @pytest.fixture(scope="module")
 def charts() -> dict[str, Any]:
     """The data of the figures, from half a minute of training."""
@@ -41,10 +51,10 @@ def charts() -> dict[str, Any]:
 
 @pytest.mark.nightly
 def test_figures_are_those_of_the_program(charts: dict[str, Any]) -> None:
-    assert {path.name for path in DOCS.glob("prior-*.svg")} == charts.keys()
+    drawn = {path.name for pattern in ("prior-*.svg", "decoupled-*.svg") for path in DOCS.glob(pattern)}
+    assert drawn == charts.keys()
     for name, chart in charts.items():
-        drawn = ElementTree.parse(DOCS / name).getroot()
-        texts = {element.text for element in drawn.iter() if element.text}
+        texts = {element.text for element in ElementTree.parse(DOCS / name).getroot().iter() if element.text}
         assert {chart.title, chart.x, chart.y, *(curve.name for curve in chart.curves)} <= texts, name
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from sca_search.config.candidate import Candidate
 from sca_search.config.load import FLAGS
 from sca_search.config.names import METHODS
 from sca_search.config.study import StudySpec
@@ -97,6 +98,11 @@ def test_tables_name_every_file_and_key_of_a_run(tiny_run: tuple[Path, str]) -> 
     with (run / "candidates" / "000" / "history.csv").open(newline="") as file:
         columns = next(csv.reader(file))
     assert [plain(row[0]) for row in rows_below("### `history.csv`")] == columns
+
+
+def test_table_of_a_candidate_has_every_key() -> None:
+    documented = [key for row in rows_below("### `candidate`") for key in plain(row[0]).split(", ")]
+    assert sorted(documented) == sorted(Candidate.model_fields)
 
 
 def test_table_of_methods_matches_the_code() -> None:

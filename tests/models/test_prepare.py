@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
+from sca_search.config.candidate import Candidate, Ramp, Tracked
 from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.errors import ExportError, ModelError
 from sca_search.export.folder import ExportOptions, export_network
@@ -45,8 +45,7 @@ def candidate(sparsity, **settings):
     return Candidate(
         sparsity=sparsity,
         alpha=Tracked(),
-        strength=Ramp(first=0.0, last=0.001),
-        sharpness=sharpened(),
+        strength=Ramp(first=1.0, last=20.0),
         learning_rate=0.01,
         latent_learning_rate=0.02,
         frozen_learning_rate=0.005,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sca_search
-from sca_search.system.versions import versions
+from sca_search.system.machine import versions
 
 ROOT = Path(__file__).parents[2]
 STUDY = ("--trials", "1", "--refits", "0", "--epochs", "1", "--dense-epochs", "2", "--threads", "1", "--name", "a")

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count, islice
+from itertools import combinations, count, islice
 
 import numpy as np
 import optuna
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from sca_search.config.candidate import Candidate
 from sca_search.config.study import GoalSpec, StudySpec
 from sca_search.errors import CodeError, StorageError
+from sca_search.runs.candidates import read_history
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID, planned_ahead
 from sca_search.runs.trials import trial_frame
@@ -307,8 +308,12 @@ def test_a_candidate_is_put_back_with_its_values_rungs_and_split(study):
 TRAIN = {"epochs": 2, "frozen_epochs": 1, "dense_epochs": 1}
 
 
-def digits_spec(form="sharpened", **search):
-    tables = {"rungs": [0.5], "form": form, "space": {"allocation": 0.0, "group_range": 0.0}} | search
+def digits_spec(form="decoupled", **search):
+    tables = {
+        "rungs": [0.5],
+        "form": form,
+        "space": {"allocation": 0.0, "group_strength": 0.0, "group_rise": 0.0},
+    } | search
     goal = {"target_sparsity": 0.9, "grid": False}
     return StudySpec.model_validate({"goal": goal, "data": {"train_limit": 100}, "train": TRAIN, "search": tables})
 
@@ -419,7 +424,7 @@ def assert_trained_in_one_go(studio, number, task, start):
     assert all(torch.equal(kept[name].to(value.dtype), value) for name, value in whole.model.state_dict().items())
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_a_candidate_pauses_is_promoted_and_goes_on_from_its_checkpoint(tmp_path, task, start, form):
     studio = Studio(tmp_path, task, start, digits_spec(form, keep=0.5, trials=1))
     for other in (10, 11, 12):  # better than any network can be
@@ -479,6 +484,24 @@ def test_a_study_that_keeps_all_pauses_nobody_and_tells_its_rungs(tmp_path, task
     assert not list(tmp_path.rglob("checkpoint*"))
     for number in range(2):
         assert_trained_in_one_go(studio, number, task, start)
+
+
+def test_trials_of_a_study_train_with_schedules_of_their_own(tmp_path, task, start):
+    """λ and α differ between trials, and after the first guess between layers, in the plan and in the training."""
+    studio = Studio(tmp_path, task, start, digits_spec(trials=3, space={"allocation": 0.0}))
+    studio.work()
+    candidates = [Candidate.model_validate(studio.record(number)["candidate"]) for number in range(3)]
+    histories = [read_history(studio.run.candidate(number)) for number in range(3)]
+    for one, other in combinations(range(3), 2):
+        assert candidates[one].strength != candidates[other].strength
+        assert candidates[one].alpha != candidates[other].alpha
+        assert histories[one][0]["strength"] != histories[other][0]["strength"]
+        assert histories[one][0]["alpha"] != histories[other][0]["alpha"]
+    assert all(each.layer_strength and each.layer_alpha for each in candidates[1:])
+    frame = trial_frame(rows(studio.study))
+    searched = {f"param.{row['parameter']}" for row in studio.space.searched()}
+    assert searched == {name for name in frame.columns if name.startswith("param.")}
+    assert frame["param.strength"].tolist() == pytest.approx([each.strength_of("", 2) for each in candidates])
 
 
 @pytest.mark.parametrize(

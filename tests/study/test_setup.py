@@ -16,6 +16,7 @@ from sca_search.study.setup import (
     StudyContext,
     build_context,
     make_task,
+    needs_sensitivity,
     read_context,
     warm_start,
 )
@@ -99,6 +100,12 @@ def test_sensitivity_is_only_measured_where_splits_are_searched(run, task):
     with_allocation = build_context(run, spec_of(search={"space": {"allocation": 1.0}}), task).space
     assert {cost.layer for cost in with_allocation.costs} == {"conv2", "fc1"}
     assert with_allocation.layers == without.layers == task.layer_shapes
+
+
+@pytest.mark.parametrize(("method", "needs"), [("sca", True), ("straight-through", True), ("twn", False)])
+def test_sensitivity_guides_every_method_that_plans_its_sparsity(task, method, needs):
+    """The baseline at the quantile starts from the same allocation as SCA."""
+    assert needs_sensitivity(spec_of(search={"method": method}), task) == needs
 
 
 # The context

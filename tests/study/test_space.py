@@ -1,6 +1,7 @@
 """What a study searches: ranges by form and group, guesses, and the way from values to a candidate and back."""
 
 import math
+from itertools import combinations
 
 import optuna
 import pytest
@@ -9,13 +10,16 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from sca_search.config.candidate import Candidate, Constant, FromPrior, Ramp, Steps, Tracked
+from sca_search.config.names import METHODS
 from sca_search.config.study import SpaceSpec, StudySpec
 from sca_search.study.sampler import PlannedSampler
-from sca_search.study.space import STRENGTH, Space, is_logarithmic
+from sca_search.study.space import PARTS, Space, is_logarithmic
 from sca_search.ternary.allocation import LayerCost, LayerShape, weighting_of
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-FORMS = ("paper", "sharpened", "straight-through")
+# Two forms of SCA, and methods without a form.
+KINDS = ("decoupled", "paper", "straight-through", "twn", "tang")
+PLANNED = KINDS[:3]
 # The small LeNet on 8×8 digits.
 LENET = (LayerShape("conv2", (32, 16, 5, 5)), LayerShape("fc1", (64, 128)))
 WEIGHTS = {"conv2": 12_800, "fc1": 8_192}
@@ -27,105 +31,169 @@ COSTS = tuple(
     for sparsity, loss in ((0.0, 0.0), (0.5, 0.01), (0.8, 0.03), (0.9, 0.06), (0.95, 0.1), (0.98, 0.15), (0.99, 0.24))
 )
 
-SHARPNESS = {"sharpness", "sharpness_first", "sharpness_start", "gradient_sharpness"}
-ALWAYS = {"spread", "learning_rate", "latent_learning_rate", "frozen_learning_rate"}
-STRENGTH_VALUES = {"strength", "strength_start"}
+RATES = {"learning_rate", "latent_learning_rate", "frozen_learning_rate"}
+ALWAYS = RATES | {"distillation", "temperature"}
+RISE = {"rise_start", "rise"}
+OPTIONS = {
+    "strength_schedule": ("exponential", "linear", "step"),
+    "gradient": ("straight-through", "tanh", "flow"),
+    "reallocation": ("adaptive", "fixed"),
+}
 
 
-def space_of(form="sharpened", layers=(), costs=(), goal=None, groups=None, **space):
-    search = {"form": form, "space": space} | ({"groups": groups} if groups else {})
-    goals = goal or {"target_sparsity": 0.5}
-    return Space(StudySpec.model_validate({"goal": goals, "search": search}), layers, costs)
+def space_of(kind="decoupled", layers=(), costs=(), goal=None, search=None, **space):
+    """`kind`: a form of SCA or another method."""
+    chosen = {"form": kind} if kind in {"decoupled", "paper"} else {"method": kind}
+    tables = {"search": chosen | {"space": space} | (search or {})}
+    if goal or kind in PLANNED:
+        tables["goal"] = goal or {"target_sparsity": 0.5}
+    return Space(StudySpec.model_validate(tables), layers, costs)
+
+
+def candidate_of(chosen, sparsity=0.5, **values):
+    return chosen.candidate(chosen.first_guess() | values, sparsity, seed=0)
 
 
 # Ranges
 
 
-def test_ranges_depend_on_the_form():
-    assert space_of("paper").ranges().keys() == ALWAYS | STRENGTH_VALUES
-    assert space_of("sharpened").ranges().keys() == ALWAYS | SHARPNESS | {"rise"}
-    assert space_of("straight-through").ranges().keys() == ALWAYS | {"rise"}
+def test_ranges_depend_on_the_form_and_the_method():
+    strength = {"strength", "strength_start"}
+    assert space_of("decoupled").ranges().keys() == ALWAYS | RISE | strength | {"spread", "strength_first"}
+    assert space_of("paper").ranges().keys() == ALWAYS | strength | {"spread"}
+    assert space_of("straight-through").ranges().keys() == ALWAYS | RISE | {"spread"}
+    assert space_of("twn").ranges().keys() == ALWAYS
+    assert space_of("tang").ranges().keys() == ALWAYS | {"strength"}
 
 
-def test_ranges_are_those_of_the_spec():
-    given_ranges = space_of("sharpened", spread=[0.4, 0.5], sharpness=[7, 9], rise=0.25).ranges()
-    assert given_ranges["spread"] == (0.4, 0.5)
-    assert given_ranges["sharpness"] == (7, 9)
-    assert given_ranges["rise"] == (0.25, 0.25)
-    assert given_ranges["learning_rate"] == SpaceSpec().learning_rate
+def test_choices_depend_on_the_form_and_the_method():
+    assert space_of("decoupled").choices() == OPTIONS
+    assert space_of("paper").choices() == {"strength_schedule": OPTIONS["strength_schedule"]}
+    assert space_of("straight-through").choices() == {"reallocation": OPTIONS["reallocation"]}
+    assert space_of("twn").choices() == space_of("tang").choices() == {}
 
 
-def test_the_papers_form_always_pulls_and_the_others_only_if_told_to():
-    assert space_of("paper").ranges()["strength"] == STRENGTH
-    assert space_of("paper", strength=[5, 6]).ranges()["strength"] == (5, 6)
-    assert space_of("sharpened", strength=0.1).ranges().keys() >= STRENGTH_VALUES
-    assert not STRENGTH_VALUES & space_of("straight-through", strength=0.1).ranges().keys()
+def test_ranges_and_choices_are_those_of_the_spec():
+    chosen = space_of(spread=[0.4, 0.5], strength_first=[1, 2], rise=0.25, gradient="tanh", reallocation=["fixed"])
+    ranges = chosen.ranges()
+    assert (ranges["spread"], ranges["strength_first"], ranges["rise"]) == ((0.4, 0.5), (1, 2), (0.25, 0.25))
+    assert ranges["learning_rate"] == SpaceSpec().learning_rate
+    assert chosen.choices() == OPTIONS | {"gradient": ("tanh",), "reallocation": ("fixed",)}
 
 
-def test_growth_is_a_choice_where_there_is_a_pull():
-    assert space_of("paper").choices() == {"strength_schedule": ("linear", "exponential", "step")}
-    assert space_of("paper", strength_schedule="step").choices() == {"strength_schedule": ("step",)}
-    assert space_of("sharpened", strength=0.1, strength_schedule="linear").choices() == {
-        "strength_schedule": ("linear",)
+def test_the_range_of_the_strength_depends_on_its_unit():
+    assert space_of("decoupled").ranges()["strength"] == (10, 60)
+    assert space_of("paper").ranges()["strength"] == (3, 1000)
+    assert space_of("tang").ranges()["strength"] == METHODS["tang"].strength[:2]
+    assert {space_of(form, strength=[5, 6]).ranges()["strength"] for form in ("decoupled", "paper")} == {(5, 6)}
+
+
+def test_distillation_that_is_switched_off_has_no_temperature():
+    assert space_of(distillation=0).ranges().keys() & {"distillation", "temperature"} == {"distillation"}
+    assert space_of(distillation=0).ranges()["distillation"] == (0, 0)
+    assert "temperature" in space_of(distillation=[0, 0.1]).ranges()
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        {"max_kb": 10.0},
+        {"max_latency_ms": 1.0, "target_sparsity": 0.5},
+        {"min_accuracy": 0.9, "prefer": "smallest"},
+    ],
+    ids=["size", "latency", "smallest"],
+)
+def test_zeros_do_not_move_between_layers_where_costs_are_planned(goal):
+    assert "reallocation" not in space_of(layers=LENET, goal=goal).choices()
+
+
+def test_zeros_of_a_layer_alone_cannot_move():
+    assert "reallocation" in space_of(layers=LENET).choices()
+    assert "reallocation" not in space_of(layers=LENET[:1]).choices()
+
+
+def test_a_constant_alpha_has_no_rise():
+    fixed = space_of(layers=LENET, search={"alpha": {"kind": "prior"}})
+    assert not any(name.startswith("rise") for name in fixed.ranges())
+    assert "reallocation" not in fixed.choices()
+    tracked = space_of("paper", LENET, search={"alpha": {"kind": "tracked"}})
+    assert tracked.ranges().keys() >= RISE | {"rise.conv2", "rise.fc1"}
+    assert "reallocation" in tracked.choices()
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefixes"),
+    [
+        ("decoupled", {"strength": 0.3, "rise": 0.1, "density": 1.5}),
+        ("paper", {"strength": 0.3, "density": 1.5}),
+        ("straight-through", {"rise": 0.1, "density": 1.5}),
+        ("twn", {}),
+    ],
+)
+def test_layers_have_values_of_their_own_as_wide_as_told(kind, prefixes):
+    ranges = space_of(kind, LENET, allocation=1.5, group_strength=0.3, group_rise=0.1).ranges()
+    assert {name: ends for name, ends in ranges.items() if "." in name} == {
+        f"{prefix}.{layer}": (-width, width) for prefix, width in prefixes.items() for layer in WEIGHTS
     }
-    assert space_of("sharpened").choices() == space_of("straight-through").choices() == {}
-
-
-def test_layers_have_values_of_their_own_as_wide_as_told():
-    paper = space_of("paper", LENET, allocation=1.5, group_range=0.3).ranges()
-    assert {name: ends for name, ends in paper.items() if "." in name} == {
-        "strength.conv2": (-0.3, 0.3),
-        "strength.fc1": (-0.3, 0.3),
-        "density.conv2": (-1.5, 1.5),
-        "density.fc1": (-1.5, 1.5),
-    }
-    sharp = space_of("sharpened", LENET, allocation=1.5, group_range=0.3).ranges()
-    assert {name for name in sharp if "." in name} == {
-        "sharpness.conv2",
-        "sharpness.fc1",
-        "density.conv2",
-        "density.fc1",
-    }
-    straight = space_of("straight-through", LENET, allocation=1.5, group_range=0.3).ranges()
-    assert {name for name in straight if "." in name} == {"density.conv2", "density.fc1"}
 
 
 def test_a_width_of_0_makes_all_layers_alike():
-    assert not any("." in name for name in space_of("paper", LENET, allocation=0, group_range=0).ranges())
+    assert not any(
+        "." in name for name in space_of(layers=LENET, allocation=0, group_strength=0, group_rise=0).ranges()
+    )
 
 
 def test_a_group_alone_has_nothing_of_its_own():
-    assert not any("." in name for name in space_of("paper", LENET[:1], allocation=1).ranges())
-    assert not any("." in name for name in space_of("paper", LENET, groups="all", allocation=1).ranges())
+    assert not any("." in name for name in space_of(layers=LENET[:1]).ranges())
+    assert not any("." in name for name in space_of(layers=LENET, search={"groups": "all"}).ranges())
 
 
 def test_many_layers_share_values_by_stage():
     assert set(space_of(layers=RESIDUAL[:6]).groups.values()) == {layer.name for layer in RESIDUAL[:6]}
     assert set(space_of(layers=RESIDUAL).groups.values()) == {"stage1", "stage2"}
-    assert set(space_of(layers=RESIDUAL, groups="layer").groups.values()) == {layer.name for layer in RESIDUAL}
-    assert set(space_of(layers=RESIDUAL[:6], groups="stage").groups.values()) == {"stage1", "stage2"}
+    assert set(space_of(layers=RESIDUAL, search={"groups": "layer"}).groups.values()) == {
+        layer.name for layer in RESIDUAL
+    }
+    assert set(space_of(layers=RESIDUAL[:6], search={"groups": "stage"}).groups.values()) == {"stage1", "stage2"}
 
 
-def test_shares_and_logarithms_are_sampled_evenly_and_the_rest_by_its_logarithm():
-    even = {"strength_start", "rise", "sharpness_start", "density.fc1", "strength.stage1", "sharpness.conv2"}
-    every = set()
-    for form in FORMS:
-        every |= space_of(form, LENET, allocation=1).ranges().keys()
-    assert {name for name in every | even if not is_logarithmic(name)} >= even
-    assert {name for name in every if is_logarithmic(name)} == ALWAYS | {"strength"} | SHARPNESS - even
+def test_fractions_and_logarithms_are_sampled_uniformly_and_the_rest_log_uniformly():
+    every = {name for kind in KINDS for name in space_of(kind, LENET).ranges()}
+    of_layers = {f"{prefix}.{layer}" for prefix in ("strength", "rise", "density") for layer in WEIGHTS}
+    uniform = RISE | {"strength_start", "distillation"} | of_layers
+    assert {name for name in every if not is_logarithmic(name)} == uniform
+    assert every - uniform == RATES | {"temperature", "spread", "strength", "strength_first"}
+
+
+def test_searched_values_are_listed_by_what_they_set():
+    parts = {
+        "λ schedule": ("strength_start", "strength_first", "strength_schedule", "strength", "strength.conv2"),
+        "α schedule": ("rise_start", "rise", "rise.conv2"),
+        "allocation": ("density.conv2", "reallocation"),
+        "training": (*ALWAYS, "spread", "gradient"),
+    }
+    rows = [row for row in space_of(layers=LENET, rise=0.25).searched() if not row["parameter"].endswith(".fc1")]
+    assert {row["parameter"]: row["sets"] for row in rows} == {
+        name: part for part, names in parts.items() for name in names
+    }
+    assert [row["sets"] for row in rows] == sorted((row["sets"] for row in rows), key=PARTS.index)
+    listed = {row["parameter"]: tuple(row.values())[2:] for row in rows}
+    assert listed["strength"] == ((10, 60), None, "log", 40.0)
+    assert listed["rise"] == ((0.25, 0.25), None, "linear", 0.25)
+    assert listed["gradient"] == (None, OPTIONS["gradient"], None, "straight-through")
 
 
 # Guesses
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "space",
     [{}, {"spread": [0.7, 0.9], "strength": [20, 30]}, {"learning_rate": 1e-5, "strength_start": [0.2, 0.3]}],
     ids=["default", "above", "below"],
 )
-def test_first_guess_lies_in_the_ranges(form, space):
-    chosen = space_of(form, LENET, **space)
+def test_first_guess_lies_in_the_ranges(kind, space):
+    chosen = space_of(kind, LENET, **space)
     guess = chosen.first_guess()
     assert guess.keys() == chosen.ranges().keys() | chosen.choices().keys()
     assert all(low <= guess[name] <= high for name, (low, high) in chosen.ranges().items())
@@ -133,19 +201,22 @@ def test_first_guess_lies_in_the_ranges(form, space):
 
 
 def test_first_guess_moves_to_the_nearest_end():
-    guess = space_of(
-        "paper", spread=[0.7, 0.9], learning_rate=[0.001, 0.004], strength_start=[0.2, 0.3], strength=[1, 2]
-    ).first_guess()
+    fixed = {"spread": [0.7, 0.9], "learning_rate": [0.001, 0.004], "strength_start": [0.2, 0.3], "strength": [1, 2]}
+    guess = space_of("decoupled", **fixed, rise_start=0.1, gradient=["flow", "tanh"]).first_guess()
     assert (guess["spread"], guess["learning_rate"], guess["strength_start"]) == (0.7, 0.004, 0.2)
-    assert guess["strength"] == 2
-    assert guess["strength_schedule"] == "linear"
+    assert (guess["strength"], guess["rise_start"], guess["gradient"]) == (2, 0.1, "flow")
 
 
 def test_first_guess_has_all_layers_alike():
-    guess = space_of("paper", LENET, allocation=1).first_guess()
-    assert {name: value for name, value in guess.items() if "." in name} == dict.fromkeys(
-        ("strength.conv2", "strength.fc1", "density.conv2", "density.fc1"), 0.0
-    )
+    guess = space_of(layers=LENET).first_guess()
+    assert {value for name, value in guess.items() if "." in name} == {0.0}
+    candidate = candidate_of(space_of(layers=LENET), 0.9)
+    assert (candidate.layer_strength, candidate.layer_alpha) == ({}, {})
+
+
+def test_first_guess_of_a_method_is_its_own_strength():
+    assert space_of("tang").first_guess()["strength"] == METHODS["tang"].strength[2]
+    assert [space_of(form).first_guess()["strength"] for form in ("decoupled", "paper")] == [40, 100]
 
 
 def even_plan(_candidate):
@@ -210,9 +281,9 @@ def finished(chosen, number):
     return trial, chosen.sample(trial, 0.7, seed=number)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_samples_lie_in_the_ranges_and_make_the_candidate(form):
-    chosen = space_of(form, LENET, allocation=1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_lie_in_the_ranges_and_make_the_candidate(kind):
+    chosen = space_of(kind, LENET)
     seen = set()
     for number in range(6):
         trial, candidate = finished(chosen, number)
@@ -227,11 +298,11 @@ def test_samples_lie_in_the_ranges_and_make_the_candidate(form):
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_fixed_values_are_fixed(form):
-    fixed = {"spread": 0.5, "latent_learning_rate": 0.04, "learning_rate": 0.02}
+@pytest.mark.parametrize("kind", PLANNED)
+def test_fixed_values_are_fixed(kind):
+    fixed = {"spread": 0.5, "latent_learning_rate": 0.04, "learning_rate": 0.02, "distillation": 0.3}
     for number in range(3):
-        trial, candidate = finished(space_of(form, LENET, **fixed), number)
+        trial, candidate = finished(space_of(kind, LENET, **fixed), number)
         assert {name: trial.params[name] for name in fixed} == fixed
         assert {name: getattr(candidate, name) for name in fixed} == fixed
 
@@ -240,71 +311,126 @@ def test_fixed_values_are_fixed(form):
 
 
 @pytest.mark.parametrize(
-    ("form", "alpha"), [("paper", FromPrior()), *((form, Tracked(rise=0.0)) for form in FORMS[1:])]
+    ("kind", "form", "alpha"),
+    [
+        ("decoupled", "decoupled", Tracked(rise=0.5)),
+        ("paper", "paper", FromPrior()),
+        ("straight-through", "straight-through", Tracked(rise=0.5)),
+        ("twn", "decoupled", FromPrior()),
+    ],
 )
-def test_candidate_takes_what_the_spec_fixes(form, alpha):
-    train = {"epochs": 7, "frozen_epochs": 3, "distillation": 0.4, "temperature": 2.5}
-    chosen = Space(StudySpec.model_validate({"train": train, "search": {"form": form}}))
+def test_candidate_takes_what_the_spec_fixes(kind, form, alpha):
+    train = {"epochs": 7, "frozen_epochs": 3}
+    search = {"form": kind} if kind in {"decoupled", "paper"} else {"method": kind}
+    chosen = Space(StudySpec.model_validate({"train": train, "search": search}))
     candidate = chosen.candidate(chosen.first_guess(), 0.37, seed=11)
     assert {name: getattr(candidate, name) for name in train} == train
-    assert candidate.alpha == alpha
-    assert (candidate.form, candidate.sparsity, candidate.seed, candidate.allocation) == (form, 0.37, 11, {})
+    assert (candidate.form, candidate.alpha, candidate.method) == (form, alpha, search.get("method", "sca"))
+    assert (candidate.sparsity, candidate.seed, candidate.allocation) == (0.37, 11, {})
+    assert candidate.exact == (kind in PLANNED)
     assert Candidate.model_validate(candidate.model_dump(mode="json")) == candidate
 
 
+def changed(chosen, name):
+    """The candidates of the first guess, and of it with another value."""
+    guess = chosen.first_guess()
+    low, high = chosen.ranges().get(name, (0, 0))
+    other = next(each for each in chosen.choices().get(name, (low, (low + high) / 2)) if each != guess[name])
+    return candidate_of(chosen, 0.9), candidate_of(chosen, 0.9, **{name: other})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("costs", [(), COSTS], ids=["even", "spared"])
+def test_every_searched_value_changes_the_candidate(kind, costs):
+    chosen = space_of(kind, LENET, costs)
+    for name in chosen.first_guess():
+        guessed, other = changed(chosen, name)
+        assert guessed != other, name
+
+
+@pytest.mark.parametrize("name", [*RATES, "distillation", "temperature", "spread", "gradient"])
+def test_values_of_the_training_are_the_candidates(name):
+    guessed, other = changed(space_of(layers=LENET), name)
+    assert {key for key, value in guessed if value != getattr(other, key)} == {name}
+
+
+def test_zeros_move_only_where_the_trial_chose_so():
+    chosen = space_of(layers=LENET)
+    assert [candidate_of(chosen, reallocation=kind).adaptive for kind in OPTIONS["reallocation"]] == [True, False]
+    assert not candidate_of(space_of("paper", LENET)).adaptive
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trials_have_schedules_of_their_own(seed):
+    candidates = [finished(space_of(layers=LENET), 10 * seed + number)[1] for number in range(4)]
+    strengths, alphas = [each.strength for each in candidates], [each.alpha for each in candidates]
+    assert all(one != other for one, other in combinations(strengths, 2))
+    assert all(one != other for one, other in combinations(alphas, 2))
+    assert all(each.strength_of("conv2", 20) != each.strength_of("fc1", 20) for each in candidates)
+    assert all(each.alpha_of("conv2") != each.alpha_of("fc1") for each in candidates)
+
+
+def test_sparsity_rises_when_the_trial_chose_so_and_of_each_layer_for_its_own_time():
+    values = {"rise_start": 0.25, "rise": 0.5, "rise.fc1": -0.125}
+    candidate = candidate_of(space_of(layers=LENET), **values)
+    assert candidate.alpha == candidate.alpha_of("conv2") == Tracked(start=0.25, rise=0.5)
+    assert candidate.alpha_of("fc1") == Tracked(start=0.25, rise=0.375)
+
+
+@pytest.mark.parametrize(("rise", "offset", "expected"), [(0.1, -0.2, 0.0), (0.7, 0.2, 0.75), (0.7, -0.2, 0.5)])
+def test_a_rise_ends_within_training(rise, offset, expected):
+    values = {"rise_start": 0.25, "rise": rise, "rise.fc1": offset}
+    assert candidate_of(space_of(layers=LENET), **values).alpha_of("fc1").rise == pytest.approx(expected)
+
+
 def test_an_alpha_of_the_spec_overrules_the_forms_own():
-    spec = StudySpec.model_validate({"search": {"alpha": {"kind": "prior"}}})
-    assert Space(spec).candidate(Space(spec).first_guess(), 0.5, seed=0).alpha == FromPrior()
-    spec = StudySpec.model_validate({"search": {"alpha": {"kind": "tracked", "every": 4}}})
-    values = Space(spec).first_guess() | {"rise": 0.125}
-    assert Space(spec).candidate(values, 0.5, seed=0).alpha == Tracked(every=4, rise=0.125)
+    assert candidate_of(space_of(search={"alpha": {"kind": "prior"}})).alpha == FromPrior()
+    tracked = space_of(search={"alpha": {"kind": "tracked", "every": 4}})
+    assert candidate_of(tracked, rise=0.125).alpha == Tracked(every=4, rise=0.125)
 
 
-def with_schedule(strength_schedule, **values):
-    chosen = Space(StudySpec.model_validate({"train": {"epochs": 20}, "search": {"form": "paper"}}), LENET)
-    guess = chosen.first_guess() | {"strength": 100.0, "strength_start": 0.25, "strength_schedule": strength_schedule}
-    return chosen.candidate(guess | values, 0.5, seed=0)
+def with_schedule(form, strength_schedule, **values):
+    chosen = Space(StudySpec.model_validate({"train": {"epochs": 20}, "search": {"form": form}}), LENET)
+    fixed = {"strength": 100.0, "strength_start": 0.25, "strength_schedule": strength_schedule}
+    return candidate_of(chosen, **fixed | values)
 
 
-def test_strength_grows_straight_by_factors_or_in_a_step():
-    assert with_schedule("linear").strength == Ramp(first=0.0, last=100.0, start=0.25)
-    assert with_schedule("exponential").strength == Ramp(first=2.0, last=100.0, start=0.25, interpolation="exponential")
+def test_strength_of_the_paper_grows_linearly_exponentially_or_in_a_step():
+    assert with_schedule("paper", "linear").strength == Ramp(first=0.0, last=100.0, start=0.25)
+    exponential = Ramp(first=2.0, last=100.0, start=0.25, interpolation="exponential")
+    assert with_schedule("paper", "exponential").strength == exponential
     # The paper's: a fiftieth until a quarter of the 20 epochs are over.
-    assert with_schedule("step").strength == Steps(value=2.0, factors=((5.0, 50.0),))
+    assert with_schedule("paper", "step").strength == Steps(value=2.0, factors=((5.0, 50.0),))
 
 
-@pytest.mark.parametrize("strength_schedule", ["linear", "exponential", "step"])
-def test_every_growth_ends_at_its_strength(strength_schedule):
-    candidate = with_schedule(strength_schedule, **{"strength.fc1": math.log(3)})
-    assert candidate.strength_of("conv2", 20) == pytest.approx(100.0)
-    assert candidate.strength_of("fc1", 20) == pytest.approx(300.0)
+def test_strength_of_the_decoupled_form_grows_from_its_first_value_and_stops_before_the_end():
+    ramp = {"first": 4.0, "last": 100.0, "start": 0.25, "stop": 0.9}
+    for kind in ("linear", "exponential"):
+        assert with_schedule("decoupled", kind, strength_first=4.0).strength == Ramp(**ramp, interpolation=kind)
+    assert with_schedule("decoupled", "step", strength_first=4.0).strength == Steps(value=4.0, factors=((5.0, 25.0),))
+
+
+@pytest.mark.parametrize("strength_schedule", OPTIONS["strength_schedule"])
+def test_strength_does_not_fall_where_the_first_value_is_above_the_last(strength_schedule):
+    candidate = with_schedule("decoupled", strength_schedule, strength=2.0, strength_first=8.0)
+    assert [candidate.strength_of("fc1", epoch) for epoch in (0, 10, 20)] == pytest.approx([2, 2, 2])
+
+
+@pytest.mark.parametrize("strength_schedule", OPTIONS["strength_schedule"])
+@pytest.mark.parametrize(("form", "end"), [("paper", 20), ("decoupled", 18)])
+def test_every_schedule_ends_at_its_strength_and_a_layer_at_its_own(form, end, strength_schedule):
+    candidate = with_schedule(form, strength_schedule, **{"strength.fc1": math.log(3)})
+    assert [candidate.strength_of("conv2", epoch) for epoch in (end, 20)] == pytest.approx([100, 100])
+    ratios = [candidate.strength_of("fc1", epoch) / candidate.strength_of("conv2", epoch) for epoch in (6, 12, 20)]
+    assert ratios == pytest.approx([3, 3, 3])
     assert candidate.layer_strength.keys() == {"fc1"}
 
 
-def test_without_a_pull_there_is_no_strength():
-    for form in FORMS[1:]:
-        candidate = space_of(form).candidate(space_of(form).first_guess(), 0.5, seed=0)
-        assert candidate.strength == Constant(value=0.0)
-        assert candidate.layer_strength == {}
-
-
-def test_sharpness_goes_from_its_first_to_its_last_and_a_layer_has_its_own():
-    chosen = space_of("sharpened", LENET)
-    values = chosen.first_guess() | {"sharpness": 400.0, "sharpness_first": 4.0, "sharpness.conv2": math.log(2)}
-    candidate = chosen.candidate(values | {"sharpness_start": 0.25}, 0.5, seed=0)
-    epochs = candidate.epochs
-    assert [candidate.sharpness_of("fc1", epoch) for epoch in (0, epochs / 4, epochs)] == pytest.approx([4, 4, 400])
-    assert candidate.sharpness_of("fc1", 0.3 * epochs) > 4
-    assert [candidate.sharpness_of("conv2", epoch) for epoch in (0, epochs)] == pytest.approx([4, 800])
-    assert candidate.layer_sharpness.keys() == {"conv2"}
-
-
-def test_the_gradients_sharpness_is_the_candidates():
-    chosen = space_of("sharpened", LENET)
-    values = chosen.first_guess() | {"gradient_sharpness": 7.0}
-    assert chosen.candidate(values, 0.5, seed=0).gradient_sharpness == 7.0
-    for form in ("paper", "straight-through"):
-        assert space_of(form).candidate(space_of(form).first_guess(), 0.5, seed=0).gradient_sharpness is None
+def test_other_methods_have_a_constant_strength_or_none():
+    assert candidate_of(space_of("tang"), strength=0.7).strength == Constant(value=0.7)
+    for kind in ("straight-through", "twn"):
+        candidate = candidate_of(space_of(kind, LENET))
+        assert (candidate.strength, candidate.layer_strength) == (Constant(value=0.0), {})
 
 
 # Values -> allocation -> values
@@ -313,7 +439,7 @@ densities = st.fixed_dictionaries({"density.conv2": st.floats(-2, 2), "density.f
 
 
 def allocation_of(chosen, sparsity, **values):
-    return chosen.candidate(chosen.first_guess() | values, sparsity, seed=0).allocation
+    return candidate_of(chosen, sparsity, **values).allocation
 
 
 @pytest.mark.parametrize("costs", [(), COSTS], ids=["even", "spared"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ def test_study_leaves_its_tables_summary_page_and_model(tiny_run: tuple[Path, st
     trials, front = pd.read_csv(run / "trials.csv"), pd.read_csv(run / "front.csv")
     summary = json.loads((run / "summary.json").read_text())
     assert list(trials["trial"]) == [0, 1, 2]
+    searched = {f"param.{prefix}.{layer}" for prefix in ("strength", "rise", "density") for layer in ("conv2", "fc1")}
+    assert searched | {"param.strength", "param.rise", "param.gradient"} <= set(trials.columns)
     assert set(front["trial"]) <= set(trials["trial"])
     assert summary["chosen"]["trial"] in set(trials["trial"])
     assert {"sparsity", "metric", "test_metric", "layers"} <= summary["chosen"].keys()
@@ -142,7 +145,7 @@ def test_study_is_an_ordinary_optuna_study(tiny_run: tuple[Path, str]) -> None:
     study = optuna.load_study(study_name="sca-search", storage=f"sqlite:///{run / 'study.db'}")
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MAXIMIZE"]
     assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
-    assert {"spread", "rise", "sharpness", "latent_learning_rate", "density.fc1"} <= study.trials[0].params.keys()
+    assert {"spread", "rise", "strength", "rise.fc1", "density.fc1"} <= study.trials[0].params.keys()
 
 
 def test_trials_tell_of_their_rungs(tiny_run: tuple[Path, str]) -> None:
@@ -306,6 +309,12 @@ def test_searched_split_keeps_the_overall_sparsity_and_tries_known_splits_first(
     assert even == pytest.approx({"conv2": 0.9, "fc1": 0.9})
     assert by_size == pytest.approx({"conv2": 1 - 2099.2 / 250 * 58 / 12_800, "fc1": 1 - 2099.2 / 250 * 192 / 8_192})
     assert {cost.layer for cost in costs} == set(weights)
+    # The others are sampled: λ and α have schedules of their own in each.
+    guessed, *sampled = (records[number]["candidate"] for number in (0, 3, 5))
+    for one, other in combinations([guessed, *sampled], 2):
+        assert one["strength"] != other["strength"]
+        assert one["alpha"] != other["alpha"]
+    assert all(each["layer_strength"].keys() == each["layer_alpha"].keys() == set(weights) for each in sampled)
 
 
 SHORT = ("--refits", "0", "--epochs", "1", "--dense-epochs", "3", "--name", "goal")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sca_search.cli.run import show_command
-from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
+from sca_search.config.candidate import Candidate, Ramp, Tracked
 from sca_search.config.study import StudySpec
 from sca_search.dashboard.live import LiveStudies, requested_export
 from sca_search.dashboard.page import document_of, embedded
@@ -219,8 +219,7 @@ def _going_on(folder: Path) -> Reader:
     candidate = Candidate(
         sparsity=0.5,
         alpha=Tracked(),
-        strength=Ramp(first=0.0, last=0.001),
-        sharpness=sharpened(),
+        strength=Ramp(first=1.0, last=40.0),
         learning_rate=0.01,
         latent_learning_rate=0.02,
         epochs=3,

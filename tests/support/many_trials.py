@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sca_search.runs.trials import PARAM
+
 
 def lengthened(source: Path, target: Path, trials: int) -> Path:
     """A run folder of this number of trials, a tenth of them paused or failed."""
@@ -22,8 +24,8 @@ def lengthened(source: Path, target: Path, trials: int) -> Path:
         row["metric"] = float(0.99 - 0.02 * sparsity**8 - random.exponential(0.01))
         row["loss"] = float(0.03 + random.exponential(0.05))
         row["ternary_bytes"] = float(5000 * (1.02 - sparsity))
-        for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "sharpness"):
-            row[name] = float(row[name] * random.uniform(0.5, 1.5))
+        for name in ("spread", "learning_rate", "latent_learning_rate", "rise", "strength"):
+            row[PARAM + name] = float(row[PARAM + name] * random.uniform(0.5, 1.5))
         row["started"] = pd.Timestamp(1_800_000_000 + 3 * number, unit="s", tz="UTC").isoformat(timespec="milliseconds")
         rows.append(row)
         if number % 10 == 9:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sca_search.cli.app import app
 from sca_search.system.console import SafeConsole, configure_output, jsonable, print_json, printable
-from sca_search.system.versions import __version__
+from sca_search.system.machine import __version__
 
 
 @pytest.fixture(autouse=True)

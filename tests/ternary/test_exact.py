@@ -16,7 +16,7 @@ from torch import nn
 from sca_search.models.scales import ScaledTrits
 from sca_search.ternary.exact import ExactTrits, Floor, exact_trits
 from sca_search.ternary.methods import FinalWeights
-from sca_search.ternary.parametrize import soft_weight, threshold_of_alpha
+from sca_search.ternary.parametrize import TernaryWeight, threshold_of_alpha
 
 quick = settings(max_examples=150, deadline=None, derandomize=True)
 NO_FLOOR = Floor(per_layer=0, per_channel=0)
@@ -25,6 +25,14 @@ HALF = math.log(3) / 2  # tanh reaches ½ here
 
 def tensor(rows):
     return torch.tensor(rows, dtype=torch.float32)
+
+
+def soft_weight(latent, form, threshold):
+    """W in the paper's form, or after a strong flow."""
+    weight = TernaryWeight(form)
+    weight.set_threshold(threshold)
+    weight.wdr_strength = 1e4
+    return weight(latent)
 
 
 def papers_step(latents, zeros, floor=NO_FLOOR):
@@ -54,16 +62,16 @@ def networks(draw, most_weights=12, layers=3):
     magnitudes = draw(st.lists(st.integers(1, 200), min_size=sum(sizes), max_size=sum(sizes), unique=True))
     signs = draw(st.lists(st.sampled_from([-1, 1]), min_size=sum(sizes), max_size=sum(sizes)))
     values = iter(np.array(magnitudes) * signs / 64)
-    form = draw(st.sampled_from(["paper", "sharpened"]))
+    form = draw(st.sampled_from(["paper", "decoupled"]))
     latents, softs, thresholds = {}, {}, {}
     for index, (rows, columns) in enumerate(shapes):
         name = f"layer{index}"
         latents[name] = tensor([[next(values) for _ in range(columns)] for _ in range(rows)])
         # Half a step off the grid of weights, so that none lies on a border.
         thresholds[name] = 0.0
-        if form == "sharpened":
+        if form == "decoupled":
             thresholds[name] = draw(st.integers(0, 210).map(lambda k: (k + 0.5) / 64) | st.just(0.0))
-        softs[name] = soft_weight(latents[name], 1.0 if form == "paper" else 1000.0, thresholds[name])
+        softs[name] = soft_weight(latents[name], form, thresholds[name])
     return latents, softs, thresholds
 
 
@@ -90,7 +98,7 @@ def test_the_count_is_exact_whatever_the_floors(task, floor):
     assert set(flat(result.trits).tolist()) <= {-1, 0, 1}
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_every_count_can_be_met(form):
     generator = torch.Generator().manual_seed(0)
     latents = {
@@ -98,7 +106,7 @@ def test_every_count_can_be_met(form):
         "fc": torch.randn(3, 5, generator=generator) * 0.6,
     }
     border = 0.0 if form == "paper" else 0.5
-    softs = {name: soft_weight(latent, 1.0 if form == "paper" else 50.0, border) for name, latent in latents.items()}
+    softs = {name: soft_weight(latent, form, border) for name, latent in latents.items()}
     for zeros in range(48 + 15 + 1):
         result = exact_trits(latents, softs, dict.fromkeys(latents, border), zeros, Floor(per_layer=2, per_channel=1))
         assert zeros_in(result) == zeros
@@ -210,7 +218,7 @@ def test_moves_go_where_they_cost_least_not_where_zeros_are_missing():
 def test_distance_is_measured_from_each_layers_own_border():
     latents = {"low": tensor([[0.30, 0.50]]), "high": tensor([[1.05, 1.40]])}
     thresholds = {"low": 0.2, "high": 1.0}
-    softs = {name: soft_weight(latent, 100.0, thresholds[name]) for name, latent in latents.items()}
+    softs = {name: soft_weight(latent, "decoupled", thresholds[name]) for name, latent in latents.items()}
     result = exact_trits(latents, softs, thresholds, 1, NO_FLOOR)
     assert result.trits["low"].tolist() == [[1, 1]]
     assert result.trits["high"].tolist() == [[0, 1]]
@@ -307,7 +315,7 @@ def test_an_infinite_border_picks_the_largest_of_many():
 
 def test_an_infinite_border_in_one_layer_does_not_disturb_the_others():
     latents = {"all": tensor([[5.0, 6.0]]), "some": tensor([[0.1, 0.9, 2.0]])}
-    softs = {"all": torch.zeros(1, 2), "some": soft_weight(latents["some"], 100.0, 1.0)}
+    softs = {"all": torch.zeros(1, 2), "some": soft_weight(latents["some"], "decoupled", 1.0)}
     result = exact_trits(latents, softs, {"all": math.inf, "some": 1.0}, 3, NO_FLOOR)
     assert result.trits["all"].tolist() == [[0, 0]]  # infinitely far from their border
     assert result.trits["some"].tolist() == [[0, 1, 1]]

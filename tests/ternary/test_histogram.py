@@ -20,8 +20,8 @@ def network(form: Form) -> nn.Module:
     model = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 50))
     parametrize_layers(model, {"0": 0.6, "1": 0.6}, form)
     for weight in ternary_weights(model).values():
-        weight.alpha = 0.5
-        weight.sharpness = 50.0 if form == "sharpened" else 1.0
+        weight.set_alpha(0.5)
+        weight.wdr_strength = 10.0
     return model
 
 
@@ -30,7 +30,7 @@ def counted(values: list[np.ndarray]) -> tuple[int, ...]:
     return tuple(int(count) for count in np.histogram(np.concatenate(values), edges)[0])
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened", "straight-through"])
+@pytest.mark.parametrize("form", ["paper", "decoupled", "straight-through"])
 def test_snapshot_counts_all_weights_of_all_layers(form: Form) -> None:
     model = network(form)
     taken = snapshot(3, *weights_of(model), {"0": 0.5, "1": 0.5})
@@ -46,7 +46,7 @@ def test_snapshot_counts_all_weights_of_all_layers(form: Form) -> None:
         middle = BINS // 2
         assert {index for index, count in enumerate(taken.soft) if count} == {0, middle, BINS - 1}
         assert taken.soft[middle] == zeros
-    if form == "sharpened":
+    if form == "decoupled":
         assert taken.soft[0] + taken.soft[BINS // 2] + taken.soft[-1] > 0.9 * 3200
 
 

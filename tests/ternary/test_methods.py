@@ -6,19 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from sca_search.config.candidate import Candidate, Constant
+from sca_search.config.candidate import Candidate, Constant, Tracked
 from sca_search.config.load import resolve
-from sca_search.config.names import METHODS, NOT_IMPLEMENTED, SCA
+from sca_search.config.names import METHODS, SCA
 from sca_search.config.study import StudySpec
 from sca_search.errors import ModelError, SpecError
 from sca_search.export.folder import ExportOptions
 from sca_search.export.run import export_run
-from sca_search.export.state_dict import count_zeros, counted_sparsity
+from sca_search.export.state_dict import count_zeros, counted_sparsity, save_plain
 from sca_search.runs.folder import RunFolder
 from sca_search.study.setup import make_task
 from sca_search.study.space import Space
 from sca_search.ternary.methods import method_class
 from sca_search.ternary.methods.binary import BinaryConnect, Bwn, Dorefa
+from sca_search.ternary.methods.incremental import Inq
+from sca_search.ternary.methods.proximal import Parq
+from sca_search.ternary.methods.pruning import MaskedWeight
 from sca_search.ternary.methods.quantized import Quantizer, as_weights
 from sca_search.ternary.methods.random_weights import BayesBinn, RandomSigns, RandomTrits, mean, variance
 from sca_search.ternary.methods.regularized import (
@@ -28,7 +31,7 @@ from sca_search.ternary.methods.regularized import (
     Tang,
     nearest_scaled,
 )
-from sca_search.ternary.methods.thresholds import Inq, Ttq, Twn
+from sca_search.ternary.methods.thresholds import EntropyConstrained, Ttq, Twn
 from sca_search.ternary.parametrize import total
 from sca_search.training.task import PausedError, Rungs
 from sca_search.training.train import train_candidate, train_dense
@@ -113,6 +116,65 @@ def test_ttq_begins_at_mean_magnitudes():
     assert (quantizer.positive.item(), quantizer.negative.item()) == (3.0, 2.0)
 
 
+def entropy_constrained(values, positive, negative, strength):
+    """The clusters of EC2T, weight by weight."""
+    centers = np.array([-negative, 0.0, positive])
+    nearest = [int(np.argmin([(w - c) ** 2 for c in centers])) for w in values.ravel()]
+    below, zero, above = (nearest.count(cluster) / values.size for cluster in range(3))
+    if zero < 0.5:
+        below, zero, above = below / (below + above) / 2, 0.5, above / (below + above) / 2
+    bits = -np.log2([below, zero, above])
+    most = min(
+        (values.max() ** 2 - (values.max() - positive) ** 2) / (bits[2] - bits[1]),
+        (values.min() ** 2 - (values.min() + negative) ** 2) / (bits[0] - bits[1]),
+    )
+    clusters = [np.argmin((w - centers) ** 2 + strength * most * bits) for w in values.ravel()]
+    return np.array(clusters).reshape(values.shape) - 1
+
+
+@pytest.mark.parametrize(("positive", "negative"), [(0.9, 0.7), (0.2, 0.3), (1.3, 1.2)])
+def test_ec2t_assigns_at_the_least_distance_and_information_with_ttqs_gradients(positive, negative):
+    values, outer = random_weights(12, 15), random_weights(12, 15, seed=1)
+    quantizer = EntropyConstrained(None, 0)
+    quantizer.positive.data.fill_(positive)
+    quantizer.negative.data.fill_(negative)
+    zeros = []
+    for strength in (0.0, 0.1, 0.4, 0.9):
+        quantizer.strength = strength
+        trits = entropy_constrained(values, positive, negative, strength)
+        weight, gradient = soft_and_gradient(quantizer, values, outer)
+        np.testing.assert_allclose(weight, np.choose(trits + 1, [-negative, 0.0, positive]), atol=1e-6)
+        np.testing.assert_allclose(gradient, outer * np.choose(trits + 1, [negative, 1.0, positive]), rtol=1e-5)
+        zeros.append((trits == 0).sum())
+    assert zeros == sorted(set(zeros))  # more zeros with more strength
+    assert quantizer.positive.grad.item() != 0.0
+
+
+def test_ec2t_with_the_largest_strength_has_a_single_sign_at_most():
+    values = random_weights(12, 15)
+    quantizer = EntropyConstrained(None, 0)
+    quantizer.begin(torch.tensor(values))
+    quantizer.strength = 1.001
+    trits = quantizer.trits(torch.tensor(values)).numpy()
+    assert (trits > 0).sum() == 0 or (trits < 0).sum() == 0
+    quantizer.strength = 0.999
+    trits = quantizer.trits(torch.tensor(values)).numpy()
+    assert (trits > 0).sum() >= 1
+    assert (trits < 0).sum() >= 1
+
+
+def test_ec2t_keeps_its_scales_above_a_part_of_the_deviation():
+    values = random_weights(12, 15)
+    quantizer = EntropyConstrained(None, 0)
+    quantizer.begin(torch.tensor(values))
+    least = 0.675 * values.std(ddof=1)
+    assert quantizer.positive.item() == pytest.approx(max(0.3 * values.max(), least), rel=1e-5)
+    assert quantizer.negative.item() == pytest.approx(max(-0.3 * values.min(), least), rel=1e-5)
+    quantizer.negative.data.fill_(-1.0)
+    quantizer.update(torch.tensor(values), elapsed=0.5)
+    assert quantizer.negative.item() == pytest.approx(least, rel=1e-5)
+
+
 def test_tangs_regularizer_rounds_and_pulls():
     values, outer = np.array([[-1.4, -0.6, -0.3, 0.0, 0.4, 0.7]], np.float32), random_weights(1, 6)
     weight, gradient = soft_and_gradient(Tang(None, 0), values, outer)
@@ -188,6 +250,38 @@ def test_elb_pulls_to_its_target_and_remembers_the_error():
     np.testing.assert_allclose(quantizer.error.numpy(), after + values - again, atol=1e-6)
 
 
+@pytest.mark.parametrize("elapsed", [0.0, 0.3, 0.5, 0.8, 1.0])
+def test_parq_is_affine_between_the_levels_and_steeper_with_time(elapsed):
+    values, outer = random_weights(9, 10), random_weights(9, 10, seed=1)
+    quantizer = Parq(None, 0)
+    quantizer.update(torch.tensor(values), elapsed)
+    weight, gradient = soft_and_gradient(quantizer, values, outer)
+    first, at, last = (1 / (1 + math.exp(10 * (each - 0.5))) for each in (0.0, elapsed, 1.0))
+    slope = (at - last) / (first - last)
+    scale = nearest_scaled(torch.tensor(values)).positive.item()
+    levels = np.array([-scale, 0.0, scale])
+    upper = np.clip(np.searchsorted(levels, values), 1, 2)  # the interval of each latent
+    low, high = levels[upper - 1], levels[upper]
+    with np.errstate(divide="ignore"):
+        expected = np.clip((low + high) / 2 + (values - (low + high) / 2) / np.float64(slope), low, high)
+    np.testing.assert_allclose(weight, expected, atol=1e-5)
+    np.testing.assert_allclose(gradient, outer, rtol=1e-6)
+    if elapsed == 0.0:
+        np.testing.assert_allclose(weight, np.clip(values, -scale, scale), atol=1e-5)
+    if elapsed == 1.0:
+        np.testing.assert_allclose(weight, as_weights(quantizer.levels(torch.tensor(values))), atol=1e-5)
+
+
+def test_pruning_masks_small_weights_and_their_gradients():
+    values, outer = random_weights(6, 7), random_weights(6, 7, seed=1)
+    masked = MaskedWeight("straight-through", None)
+    masked.set_threshold(0.4)
+    weight, gradient = soft_and_gradient(masked, values, outer)
+    kept = np.abs(values) > 0.4
+    np.testing.assert_array_equal(weight, np.where(kept, values, 0.0))
+    np.testing.assert_array_equal(gradient, np.where(kept, outer, 0.0))
+
+
 def test_lr_net_starts_from_the_dense_weights():
     weight = random_weights(40, 5)
     scaled = weight / weight.std(ddof=1)
@@ -248,6 +342,101 @@ def test_lr_nets_outputs_have_mean_and_variance_of_their_sums(task, start):
     assert method.latents().keys() == {"conv2", "conv2/1", "fc1", "fc1/1"}
 
 
+def test_elq_adds_the_change_of_the_loss_and_the_distance_to_the_levels(task, start):
+    model = task.model_with(start.state)
+    method = method_class("elq")(model, candidate_of("elq", task), task)
+    method.update(2.0)  # half of the training: 75 % of the weights are fixed
+    images, labels = next(iter(task.data.train.batches(64, seed=0)))
+    again = lambda: task.loss(model.train()(images), labels)  # noqa: E731
+    first = again()
+    loss = first + method.penalty() + method.second_pass(first, again)
+    loss.backward()
+
+    own = {name: start.state[f"{name}.weight"].numpy().astype(np.float64) for name in task.ternary_layers}
+    networks, distance, free = {True: task.model_with(start.state), False: task.model_with(start.state)}, 0.0, {}
+    for name, weight in own.items():
+        theta = 0.6 * weight / np.sqrt((weight**2).mean())
+        threshold = 0.7 * np.abs(theta).mean()
+        levels = np.where(
+            np.abs(theta) > threshold, np.sign(theta) * np.abs(theta)[np.abs(theta) > threshold].mean(), 0
+        )
+        order = np.argsort(np.argsort(np.abs(theta).ravel())).reshape(theta.shape)
+        free[name] = order < theta.size - round(0.75 * theta.size)
+        mixed = np.where(free[name], theta, levels)
+        distance += ((mixed - levels) ** 2).sum()
+        own[name] = mixed - levels
+        for is_quantized, values in ((True, levels), (False, mixed)):
+            networks[is_quantized].get_parameter(f"{name}.weight").data.copy_(torch.tensor(values))
+    losses = {key: task.loss(network.train()(images), labels) for key, network in networks.items()}
+    for each in losses.values():
+        each.backward()
+    plain, quantized = losses[False].item(), losses[True].item()
+    assert loss.item() == pytest.approx(plain + 0.5 * abs(plain - quantized) + method.strength * distance, rel=1e-4)
+    factor = 0.5 * np.sign(plain - quantized)
+    for name, latent in method.latents().items():
+        of_plain, of_quantized = (networks[key].get_parameter(f"{name}.weight").grad.numpy() for key in (False, True))
+        expected = (1 + factor) * of_plain - factor * of_quantized + 2 * method.strength * own[name]
+        np.testing.assert_allclose(latent.grad.numpy(), np.where(free[name], expected, 0.0), rtol=1e-3, atol=1e-5)
+
+
+def test_elq_keeps_the_trits_of_fixed_weights(task, start):
+    method = method_class("elq")(task.model_with(start.state), candidate_of("elq", task), task)
+    method.update(0.0)
+    fixed = {name: quantizer.fixed.clone() for name, quantizer in method.quantizers.items()}
+    before = {name: levels.trits[fixed[name]] for name, levels in method.final_weights().levels.items()}
+    for latent in method.latents().values():
+        latent.data.add_(0.01)  # as by the momentum of an optimizer
+    method.update(1.0)
+    assert all(0.49 < float(mask.float().mean()) < 0.51 for mask in fixed.values())
+    for name, levels in method.final_weights().levels.items():
+        assert torch.equal(levels.trits[fixed[name]], before[name])
+
+
+def test_ec2t_has_less_strength_in_smaller_layers(task, start):
+    candidate = candidate_of("ec2t", task)
+    method = method_class("ec2t")(task.model_with(start.state), candidate, task)
+    # conv2 has 12,800 weights, fc1 8,192
+    assert method.quantizers["conv2"].strength == pytest.approx(0.15)
+    assert method.quantizers["fc1"].strength == pytest.approx(0.15 * (8192 / 12800 + 0.05) / 1.05)
+    assert method.strength == 0.15
+
+
+def test_pruning_ends_at_its_planned_zeros_and_trains_the_other_weights_on(task, start, tmp_path):
+    candidate = candidate_of("pruning", task)
+    trained = train_candidate(candidate.model_copy(update={"frozen_epochs": 0}), task, start)
+    longer = train_candidate(candidate, task, start)
+    for name in task.ternary_layers:
+        before, after = (each.model.get_parameter(f"{name}.weight") for each in (trained, longer))
+        assert torch.equal(before == 0, after == 0)
+        assert bool((before != after).any())
+        assert len(after.unique()) > 1000
+    assert longer.baked_layers == ()
+    save_plain(tmp_path / "a", longer.model, longer.baked_layers, task.data.input, longer.pruned_layers)
+    zeros = sum(int((longer.model.get_parameter(f"{name}.weight") == 0).sum()) for name in task.ternary_layers)
+    assert zeros == math.floor(0.7 * 20992 + 0.5)
+    assert counted_sparsity(tmp_path / "a") == zeros / 20992
+
+
+def test_pruning_raises_its_sparsity_along_a_cubic(task, start):
+    candidate = candidate_of("pruning", task).model_copy(update={"adaptive": False})
+    assert isinstance(candidate.alpha, Tracked)
+    assert (candidate.alpha.start, candidate.alpha.rise) == (0.0, 0.5)
+    model = task.model_with(start.state)
+    method = method_class("pruning")(model, candidate, task)
+    for epoch, fraction in ((0.0, 0.0), (1.0, 1 - 0.5**3), (2.0, 1.0), (4.0, 1.0)):  # of four
+        method.update(epoch)
+        for name in task.ternary_layers:
+            planned = fraction * candidate.sparsity_of(name)
+            found = float((model.get_submodule(name).weight == 0).float().mean())
+            assert found == pytest.approx(planned, abs=1e-4)
+    method.finish()
+    images = next(iter(task.data.val.batches(64)))[0]
+    with torch.no_grad():
+        before = model.eval()(images)
+        method.detach(method.final_weights())
+        np.testing.assert_allclose(model(images).numpy(), before.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def test_bayes_binn_moves_by_the_learning_rule(task, start):
     model = task.model_with(start.state)
     method = method_class("bayes-binn")(model, candidate_of("bayes-binn", task), task)
@@ -281,14 +470,16 @@ def test_short_training_is_far_above_chance(method, task, start):
     counted = total(trained.counts)
     if METHODS[method].plans_sparsity:
         assert counted.zeros == pytest.approx(0.7 * counted.weights, abs=2)
-    if "0" not in METHODS[method].weights:
+    elif "0" not in METHODS[method].weights:
         assert counted.zeros == 0
     for name, own in trained.baked_trits().items():
         assert set(torch.unique(own).tolist()) <= {-1.0, 0.0, 1.0}, name
         assert not own.requires_grad
 
 
-@pytest.mark.parametrize("method", ["twn", "ttq", "inq", "elb", "lr-net", "bayes-binn"])
+@pytest.mark.parametrize(
+    "method", ["twn", "ttq", "inq", "elq", "elb", "parq", "ec2t", "pruning", "lr-net", "bayes-binn"]
+)
 def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_path):
     candidate = candidate_of(method, task)
     whole = train_candidate(candidate, task, start, rungs=Rungs((2,), lambda _epoch, _score: True, tmp_path / "a"))
@@ -300,7 +491,7 @@ def test_training_that_paused_goes_on_as_if_it_had_not(method, task, start, tmp_
         assert torch.equal(value, again.model.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("method", ["bwn", "twn", "ttq", "bnn-plus-l2"])
+@pytest.mark.parametrize("method", ["bwn", "twn", "ttq", "bnn-plus-l2", "elq", "parq", "ec2t"])
 def test_baked_network_computes_what_the_rounded_one_did(method, task, start):
     model = task.model_with(start.state)
     attached = method_class(method)(model, candidate_of(method, task), task)
@@ -341,17 +532,16 @@ def test_methods_have_a_class_and_a_reference():
         module = __import__(found.__module__, fromlist=["__doc__"])
         assert len(module.__doc__.splitlines()) >= 1
         assert known.weights == "float" or "W" in module.__doc__ or "w" in module.__doc__
-    assert not METHODS.keys() & NOT_IMPLEMENTED.keys()
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ({"method": "twm"}, "must be one of .* got 'twm'; did you mean 'twn'"),
-        ({"method": "elq"}, "must be an implemented method; elq is not, since"),
         ({"method": "twn", "target_sparsity": 0.5}, "must not be given with the method 'twn', which cannot choose its"),
         ({"method": "bwn", "min_accuracy": 0.5}, "must not be given with the method 'bwn'"),
         ({"method": "dorefa", "max_kb": 10.0}, "must not be given with the method 'dorefa'"),
+        ({"method": "pruning", "max_kb": 10.0}, "must not be given with the method 'pruning', whose weights are float"),
         ({"method": "ttq", "form": "paper"}, "must not be given with the method 'ttq', got 'paper'"),
     ],
 )
@@ -394,4 +584,6 @@ def test_candidate_of_another_method_keeps_its_strength():
     assert isinstance(candidate, Candidate)
     assert candidate.strength == Constant(value=METHODS["tang"].strength[2])
     assert not candidate.exact
-    assert set(guess) == {"learning_rate", "latent_learning_rate", "frozen_learning_rate", "strength"}
+    assert {"learning_rate", "latent_learning_rate", "frozen_learning_rate", "distillation", "temperature"} == (
+        guess.keys() - {"strength"}
+    )

@@ -1,4 +1,4 @@
-"""The method itself: the paper's equations and propositions, the sharpened form, rounding and counting.
+"""The method itself: the paper's equations and propositions, the decoupled form, rounding and counting.
 
 Expected values come from the formulas restated in numpy, in double precision.
 """
@@ -12,22 +12,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
 from torch import nn
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sca_search.ternary.parametrize import (
+    GRADIENT_FLOW,
     TernaryWeight,
-    Widened,
     ZeroCount,
     alpha_of_threshold,
     bake_trits,
+    gradient_agreement,
     latent_of_dense,
     latents,
     nearest_trits_of,
     parametrize_layers,
     rounding,
-    soft_weight,
     soft_weights,
     straight_through,
     ternary_weights,
@@ -42,7 +42,7 @@ quick = settings(max_examples=50, deadline=None, derandomize=True)
 thetas = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=12)
 alphas = st.floats(0, 1.98)
 basin_alphas = st.floats(0.05, 1.9)
-sharpnesses = st.floats(0.5, 50)
+strengths = st.floats(0, 30)
 
 
 def sparsity(model: nn.Module) -> ZeroCount:
@@ -50,7 +50,7 @@ def sparsity(model: nn.Module) -> ZeroCount:
     return total(zero_counts(nearest_trits_of(model)))
 
 
-def ternary_linear(theta, form="paper", alpha=0.0, sharpness=1.0, dtype=torch.float64):
+def ternary_linear(theta, form="paper", alpha=0.0, strength=0.0, dtype=torch.float64):
     """A network of one ternary layer with one output, its latent weights as given."""
     theta = torch.as_tensor(np.asarray(theta), dtype=dtype).reshape(1, -1)
     model = nn.Sequential(nn.Linear(theta.numel(), 1, bias=False, dtype=dtype))
@@ -58,7 +58,8 @@ def ternary_linear(theta, form="paper", alpha=0.0, sharpness=1.0, dtype=torch.fl
     with torch.no_grad():
         latents(model)["0"].copy_(theta)
     weight = ternary_weights(model)["0"]
-    weight.alpha, weight.sharpness = alpha, sharpness
+    weight.set_alpha(alpha)
+    weight.wdr_strength = strength
     return model
 
 
@@ -83,17 +84,39 @@ def descend(theta, alpha, steps=1000, rate=0.25):
     return np.tanh(latent.detach().numpy().ravel())
 
 
-def numpy_sharpened(theta, beta, t):
-    return 0.5 * (np.tanh(beta * (theta - t)) + np.tanh(beta * (theta + t)))
+def decoupled(alpha, strength, **attributes):
+    """The parametrization of the decoupled form."""
+    weight = TernaryWeight("decoupled")
+    weight.set_alpha(alpha)
+    weight.wdr_strength = strength
+    for name, value in attributes.items():
+        setattr(weight, name, value)
+    return weight
 
 
-class CountCurves(TorchFunctionMode):
-    """Counts the calls of tanh and of its logistic twin made within."""
+def numpy_decoupled(theta, alpha, strength):
+    """W = sign θ √(n/d) with n = y₀ e^(−u) and d = 1 − 8λ y₀ (1 − e^(−u))/u; ±1 where d ≤ n."""
+    y, u = np.tanh(theta) ** 2, 4 * alpha * strength
+    n, d = y * np.exp(-u), 1 - 8 * strength * y * (-np.expm1(-u) / u if u else 1.0)
+    return np.sign(theta) * np.where(d <= n, 1.0, np.sqrt(n / np.where(d <= n, 1.0, d)))
+
+
+def solved_flow(theta, alpha, time):
+    """dw/dτ = −2w (α − 2w²) from w = tanh θ, by an ODE solver; it stops at ±1."""
+    stopped = lambda _, w: abs(w[0]) - 1.0  # noqa: E731
+    stopped.terminal = True
+    slope = lambda _, w: -2 * w * (alpha - 2 * w * w)  # noqa: E731
+    solved = solve_ivp(slope, (0, time), [np.tanh(theta)], "DOP853", events=stopped, rtol=1e-12, atol=1e-14)
+    return solved.y[0, -1]
+
+
+class CountTanh(TorchFunctionMode):
+    """Counts the calls of tanh made within."""
 
     calls = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.calls += func in {torch.tanh, torch.Tensor.tanh, torch.Tensor.tanh_, torch.sigmoid, torch.Tensor.sigmoid}
+        self.calls += func in {torch.tanh, torch.Tensor.tanh, torch.Tensor.tanh_}
         return func(*args, **(kwargs or {}))
 
 
@@ -218,116 +241,222 @@ def test_threshold_and_alpha_are_inverse(alpha):
     assert alpha_of_threshold(threshold_of_alpha(alpha)) == pytest.approx(alpha, rel=1e-12, abs=1e-300)
 
 
-# The two forms
+# The decoupled form
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.4, 1.0, 1.9, 2.0, 2.5])
+@pytest.mark.parametrize("strength", [0.0, 0.02, 0.3, 1.5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_forward_pass_follows_the_gradient_flow_of_wdr(alpha, strength, dtype):
+    theta = np.array([-2.5, -1.1, -0.7, -0.2, -1e-3, 0.0, 0.03, 0.25, 0.4, 0.8, 1.3, 5.0])
+    border = threshold_of_alpha(alpha)
+    assert np.abs(np.abs(theta) - border).min() > 0.02 or alpha == 0  # the flow amplifies errors at the border
+    soft = decoupled(alpha, strength)(torch.tensor(theta, dtype=dtype)).double().numpy()
+    expected = [solved_flow(each, alpha, strength) for each in theta]
+    np.testing.assert_allclose(soft, expected, rtol=1e-8 if dtype == torch.float64 else 1e-4, atol=1e-10)
 
 
 @quick
-@given(thetas)
-def test_sharpness_1_and_threshold_0_are_the_papers_form_bit_for_bit(theta):
-    upstream = torch.linspace(-1, 1, len(theta))
-    papers = torch.tensor(theta, requires_grad=True)
-    ours = torch.tensor(theta, requires_grad=True)
-    expected, got = torch.tanh(papers), soft_weight(ours, 1.0, 0.0)
-    assert torch.equal(got, expected)
-    (expected * upstream).sum().backward()
-    (got * upstream).sum().backward()
-    assert torch.equal(ours.grad, papers.grad)
+@given(thetas, alphas, st.floats(0, 8))
+def test_decoupled_weight_against_numpy(theta, alpha, strength):
+    theta = np.array(theta)
+    soft = decoupled(alpha, strength)(torch.tensor(theta)).numpy()
+    growth = np.exp(4 * alpha * strength)  # of rounding errors at the border
+    np.testing.assert_allclose(soft, numpy_decoupled(theta, alpha, strength), rtol=1e-6, atol=1e-15 * (1 + growth))
+    layer = ternary_linear(theta, "decoupled", alpha, strength)
+    np.testing.assert_array_equal(layer[0].weight.detach().numpy().ravel(), soft)
 
 
 @quick
-@given(thetas)
-def test_sharpened_form_with_alpha_0_is_the_papers_network_bit_for_bit(theta):
-    x = torch.linspace(-1, 1, 3 * len(theta)).reshape(3, -1)
-    plain = torch.tensor([theta], requires_grad=True)
-    soft = torch.tanh(plain)
-    expected = F.linear(x, soft)
-    (expected.square().sum() + 0.01 * ((0.0 - soft * soft) * (soft * soft)).sum()).backward()
-    for form in ("paper", "sharpened"):
-        model = ternary_linear(theta, form=form, dtype=torch.float32)
-        got = model(x)
-        (got.square().sum() + 0.01 * ternary_weights(model)["0"].wdr()).backward()
-        assert torch.equal(got, expected)
-        assert torch.equal(latents(model)["0"].grad, plain.grad)
+@given(thetas, st.floats(0, 2.5), strengths, st.sampled_from([torch.float32, torch.float64]))
+def test_decoupled_weight_is_odd_and_rises(theta, alpha, strength, dtype):
+    theta = torch.tensor(sorted(theta), dtype=dtype)
+    weight, rounding_error = decoupled(alpha, strength), 4 * torch.finfo(dtype).eps
+    soft = weight(theta)
+    assert torch.equal(weight(-theta), -soft)
+    assert (soft.diff() >= -rounding_error).all()
+    assert (soft.abs() <= 1 + rounding_error).all()
 
 
 @quick
-@given(thetas, sharpnesses, alphas)
-def test_sharpened_weight_against_numpy(theta, beta, alpha):
-    theta, t = np.array(theta), np.arctanh(np.sqrt(alpha / 2))
-    latent = torch.tensor(theta, requires_grad=True)
-    soft = soft_weight(latent, beta, threshold_of_alpha(alpha))
-    np.testing.assert_allclose(soft.detach().numpy(), numpy_sharpened(theta, beta, t), rtol=1e-9, atol=1e-12)
-    soft.sum().backward()
-    slope = (1 - np.tanh(beta * (theta - t)) ** 2) + (1 - np.tanh(beta * (theta + t)) ** 2)
-    np.testing.assert_allclose(latent.grad.numpy(), beta / 2 * slope, rtol=1e-6, atol=1e-9)
+@given(thetas, st.floats(0, 2.5))
+def test_without_strength_the_decoupled_weight_is_tanh(theta, alpha):
+    theta = torch.tensor(theta, dtype=torch.float64)
+    torch.testing.assert_close(decoupled(alpha, 0.0)(theta), theta.tanh(), rtol=1e-14, atol=0)
 
 
 @quick
-@given(thetas, sharpnesses, alphas)
-def test_sharpened_layer_computes_with_the_threshold_of_alpha(theta, beta, alpha):
-    weight = ternary_linear(theta, form="sharpened", alpha=alpha, sharpness=beta)[0].weight
-    expected = numpy_sharpened(np.array(theta), beta, np.arctanh(np.sqrt(alpha / 2)))
-    np.testing.assert_allclose(weight.detach().numpy().ravel(), expected, rtol=1e-9, atol=1e-12)
-
-
-@quick
-@given(thetas, sharpnesses, alphas)
-def test_soft_weight_is_odd_and_rises(theta, beta, alpha):
-    theta = torch.tensor(sorted(theta), dtype=torch.float64)
-    t = threshold_of_alpha(alpha)
-    soft = soft_weight(theta, beta, t)
-    assert torch.equal(soft_weight(-theta, beta, t), -soft)
-    assert (soft.diff() >= -1e-15).all()
-    assert (soft.abs() <= 1).all()
-
-
-@quick
-@given(thetas, st.floats(0.1, 1.9))
-def test_large_sharpness_is_rounding_at_the_border(theta, alpha):
-    border = np.arctanh(np.sqrt(alpha / 2))
-    theta = np.array([each for each in theta if abs(abs(each) - border) > 1e-3] or [0.0])
+@given(thetas, st.floats(0.02, 1.9))
+def test_a_large_strength_splits_trits_at_the_border(theta, alpha):
+    border = threshold_of_alpha(alpha)
+    theta = np.array([each for each in theta if abs(abs(each) - border) > 1e-4] or [0.0])
     trits = np.where(np.abs(theta) < border, 0.0, np.sign(theta))
-    soft = soft_weight(torch.tensor(theta), 1e4, border)
-    np.testing.assert_allclose(soft.numpy(), trits, atol=1e-6)
-    assert soft.round().tolist() == trits.tolist()
+    np.testing.assert_allclose(decoupled(alpha, 1e4)(torch.tensor(theta)).numpy(), trits, atol=1e-6)
 
 
-def test_large_sharpness_without_threshold_is_the_sign():
-    soft = soft_weight(torch.tensor([-1.0, -0.01, 0.0, 0.01, 1.0]), 1e4, 0.0)
-    assert soft.tolist() == [-1, -1, 0, 1, 1]
+@pytest.mark.parametrize("threshold", [0.01, 1.0, 3.9, 8.0, 15.0, 19.0, 40.0, 90.0])
+def test_single_precision_has_its_border_at_any_threshold(threshold):
+    """The threshold itself is stored: from 19 on, α = 2 tanh²t is 2, whose border is infinite."""
+    weight = TernaryWeight("decoupled")
+    weight.set_threshold(threshold)
+    weight.wdr_strength = 1e6
+    theta = torch.tensor([0.0, 0.5, 0.999, 1.001, 1.5]) * threshold
+    signed = torch.cat([theta, -theta])
+    expected = [0, 0, 0, 1, 1, 0, 0, 0, -1, -1]
+    np.testing.assert_allclose(weight(signed).numpy(), expected, atol=1e-5)
+    assert trits_at(signed, weight.forward_threshold).tolist() == expected
 
 
-def test_alpha_2_gives_zeros_and_no_nan_in_the_sharpened_form():
-    model = ternary_linear([-30.0, -1.0, 0.0, 2.0], form="sharpened", alpha=2.0, sharpness=5.0)
-    model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
-    assert soft_weights(model)["0"].tolist() == [[0, 0, 0, 0]]
-    assert latents(model)["0"].grad.tolist() == [[0, 0, 0, 0]]
+@pytest.mark.parametrize("threshold", [4.0, 8.0, 15.0, 19.0])
+@pytest.mark.parametrize("strength", [0.3, 2.0, 5.0])
+def test_large_thresholds_have_the_flow_of_small_ones(threshold, strength):
+    """1/W² − 1 = e^u / sinh²θ − (e^u − 1) / sinh²t: the same flow, without tanh² of large numbers."""
+    weight = TernaryWeight("decoupled")
+    weight.set_threshold(threshold)
+    weight.wdr_strength = strength
+    theta = np.linspace(0.04, 1.3, 24) * threshold
+    u = 8 * np.tanh(threshold) ** 2 * strength
+    rest = np.exp(u) / np.sinh(theta) ** 2 - np.expm1(u) / np.sinh(threshold) ** 2
+    expected = 1 / np.sqrt(1 + np.maximum(rest, 0))
+    np.testing.assert_allclose(weight(torch.tensor(theta)).numpy(), expected, rtol=1e-9)
+    single = weight(torch.tensor(theta, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(single, expected, rtol=2e-4)
+
+
+def test_an_infinite_threshold_leaves_a_decoupled_layer_nothing():
+    model = ternary_linear([-30.0, -1.0, 0.0, 2.0], "decoupled", math.inf, strength=1e3)
+    for alpha in (2.0, 2.5):
+        ternary_weights(model)["0"].set_alpha(alpha)
+        model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+        np.testing.assert_allclose(soft_weights(model)["0"], [[0, 0, 0, 0]], atol=1e-12)
+        assert latents(model)["0"].grad.isfinite().all()
+
+
+# Its gradient
+
+
+def gradient_of(weight, theta):
+    """∂W/∂θ as backpropagation has it."""
+    latent = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
+    weight(latent).sum().backward()
+    return latent.grad.numpy()
 
 
 @quick
-@given(thetas, st.floats(0.5, 5), st.floats(1, 200), alphas)
-def test_a_widened_weight_is_sharp_forwards_and_has_the_wide_ones_gradient(theta, wide, factor, alpha):
-    t = threshold_of_alpha(alpha)
-    latent = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-    soft = Widened.apply(latent, wide * factor, wide, t)
-    exact = np.array(theta)
-    value = (np.tanh(wide * factor * (exact - t)) + np.tanh(wide * factor * (exact + t))) / 2
-    np.testing.assert_allclose(soft.detach().numpy(), value, atol=1e-12)
-    soft.sum().backward()
-    slope = wide / 2 * (2 - np.tanh(wide * (exact - t)) ** 2 - np.tanh(wide * (exact + t)) ** 2)
-    np.testing.assert_allclose(latent.grad.numpy(), slope, atol=1e-12)
+@given(thetas, st.floats(0, 2.5), st.floats(0, 3))
+def test_straight_through_and_tanh_gradients_ignore_the_flow(theta, alpha, strength):
+    theta = np.array(theta)
+    of = lambda kind: gradient_of(decoupled(alpha, strength, gradient=kind), theta)  # noqa: E731
+    np.testing.assert_array_equal(of("straight-through"), 1.0)
+    np.testing.assert_allclose(of("tanh"), 1 - np.tanh(theta) ** 2, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("gradient_sharpness", [2.0, 8.0, 100.0])
-def test_a_layers_gradient_is_its_own_until_it_is_sharper_than_told(gradient_sharpness):
-    model = ternary_linear([0.3, -0.6, 0.9], form="sharpened", alpha=0.5)
-    weight = ternary_weights(model)["0"]
-    weight.sharpness, weight.gradient_sharpness = 8.0, gradient_sharpness
-    model[0].weight.sum().backward()
-    theta = latents(model)["0"].detach().clone().requires_grad_()
-    soft_weight(theta, min(8.0, gradient_sharpness), weight.threshold).sum().backward()
-    torch.testing.assert_close(latents(model)["0"].grad, theta.grad)
-    torch.testing.assert_close(soft_weights(model)["0"], soft_weight(theta, 8.0, weight.threshold).detach())
+@pytest.mark.parametrize("alpha", [0.05, 0.4, 1.2, 1.9, 2.5])
+@pytest.mark.parametrize("strength", [0.0, 0.1, 0.7, 5.0])
+def test_flow_gradient_is_that_of_a_short_flow_over_its_growth(alpha, strength):
+    """Of at most u = GRADIENT_FLOW; divided by e^u, and at most 1."""
+    theta, step = np.concatenate([np.linspace(-2.0, 2.0, 50), np.linspace(-0.14, 0.14, 30)]), 1e-6
+    short = min(strength, GRADIENT_FLOW / (4 * alpha))
+    values = [numpy_decoupled(theta + side * step, alpha, short) for side in (-1, 1)]
+    is_smooth = np.abs(values).max(axis=0) < 1 - 1e-4  # not next to where W stops at ±1
+    stopped = np.abs(values).min(axis=0) == 1
+    expected = np.minimum((values[1] - values[0]) / (2 * step) / np.exp(4 * alpha * short), 1.0)
+    found = gradient_of(decoupled(alpha, strength, gradient="flow"), theta)
+    np.testing.assert_allclose(found[is_smooth], expected[is_smooth], rtol=1e-6, atol=1e-8)
+    assert (found[stopped] == 0).all()
+    assert ((found >= 0) & (found <= 1)).all()
+    assert is_smooth.sum() > 20
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0, 1.9, 2.5])
+@pytest.mark.parametrize("strength", [0.0, 0.05, 1.0])
+def test_slope_times_growth_is_the_derivative_of_the_weight(alpha, strength):
+    theta, step = np.linspace(-1.5, 1.5, 61), 1e-6
+    weight = decoupled(alpha, strength)
+    before, after = (weight.flow(torch.tensor(theta + side * step)).weight().numpy() for side in (-1, 1))
+    flow = weight.flow(torch.tensor(theta))
+    is_smooth = np.maximum(np.abs(before), np.abs(after)) < 1 - 1e-4
+    exact = flow.slope().numpy() * math.exp(flow.time)
+    np.testing.assert_allclose(exact[is_smooth], ((after - before) / (2 * step))[is_smooth], rtol=1e-5, atol=1e-8)
+    assert flow.time == pytest.approx(4 * alpha * strength)
+
+
+@pytest.mark.parametrize("form", ["decoupled", "straight-through"])
+@pytest.mark.parametrize("gradient", ["straight-through", "tanh", "flow"])
+def test_a_gain_divides_the_latents_and_leaves_weight_and_gradient(form, gradient):
+    theta, upstream = np.array([-1.1, -0.4, 0.02, 0.7]), torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
+    results = []
+    for gain in (1.0, 25.0):
+        weight = TernaryWeight(form)
+        weight.set_alpha(0.4)
+        weight.wdr_strength, weight.gradient, weight.gain = 0.6, gradient, gain
+        latent = torch.tensor(theta / gain, requires_grad=True)
+        soft = weight(latent)
+        (soft * upstream).sum().backward()
+        results.append((soft.detach(), latent.grad))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=0)
+
+
+# How far the network is from a ternary one
+
+
+def agreement_of(gradient, strengths=(0.4, 1.0)):
+    """A network of two layers after one step of training: its agreement, and ∂loss/∂W per layer, by hand."""
+    rng = np.random.default_rng(0)
+    thetas = {"0": rng.normal(size=(3, 4)) * 0.6, "1": rng.normal(size=(2, 3)) * 0.6}
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False)).double()
+    parametrize_layers(model, {"0": 1.0, "1": 1.0}, "decoupled")
+    for (name, weight), strength in zip(ternary_weights(model).items(), strengths, strict=True):
+        weight.set_alpha(0.5)
+        weight.wdr_strength, weight.gradient = strength, gradient
+        latents(model)[name].data = torch.from_numpy(thetas[name])
+    x = rng.normal(size=(7, 4))
+    assert gradient_agreement(model) is None  # before the first step
+    model(torch.from_numpy(x)).square().sum().backward()
+    first, second = (numpy_decoupled(thetas[name], 0.5, own) for name, own in zip("01", strengths, strict=True))
+    outer = 2 * x @ first.T @ second.T
+    return gradient_agreement(model), thetas, {"0": (outer @ second).T @ x, "1": outer.T @ (x @ first.T)}
+
+
+@pytest.mark.parametrize("gradient", ["straight-through", "tanh", "flow"])
+def test_gradient_agreement_by_hand(gradient):
+    strengths, step = {"0": 0.4, "1": 1.0}, 1e-6
+    found, thetas, given = agreement_of(gradient, tuple(strengths.values()))
+    used, exact, soft = {}, {}, []
+    for name, theta in thetas.items():
+        weight = numpy_decoupled(theta, 0.5, strengths[name])
+        soft.append(np.abs(weight - np.round(weight)).ravel() > 0.01)
+        after, before = (numpy_decoupled(theta + side * step, 0.5, strengths[name]) for side in (1, -1))
+        exact[name] = given[name] * (after - before) / (2 * step)
+        # The flow of the estimate ends at 4αλ = 1, earlier than this layer's.
+        short = [numpy_decoupled(theta + side * step, 0.5, min(strengths[name], 0.5)) for side in (1, -1)]
+        growth = np.exp(min(2 * strengths[name], 1.0))
+        flow = np.minimum((short[0] - short[1]) / (2 * step) / growth, 1.0)
+        used[name] = given[name] * {"straight-through": 1.0, "tanh": 1 - np.tanh(theta) ** 2, "flow": flow}[gradient]
+
+    def cosine(ones, others):
+        one, other = (np.concatenate([part.ravel() for part in parts.values()]) for parts in (ones, others))
+        return one @ other / np.sqrt(one @ one * (other @ other))
+
+    assert found.soft_fraction == pytest.approx(np.mean(np.concatenate(soft)))
+    assert 0 < found.soft_fraction < 1
+    assert found.cosine_exact == pytest.approx(cosine(used, exact), rel=1e-4)
+    assert found.cosine_straight_through == pytest.approx(cosine(used, given), rel=1e-5)
+    if gradient == "straight-through":
+        assert found.cosine_straight_through == pytest.approx(1.0)
+
+
+def test_a_strong_flow_leaves_no_weight_soft():
+    found, _, _ = agreement_of("tanh", (1e3, 1e3))
+    assert found.soft_fraction == 0.0
+    assert -1 <= found.cosine_exact <= 1
+
+
+@pytest.mark.parametrize("form", ["paper", "straight-through"])
+def test_only_the_decoupled_form_has_an_agreement(form):
+    model = ternary_linear([0.3, -0.6], form)
+    model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    assert gradient_agreement(model) is None
 
 
 # The straight-through form
@@ -404,18 +533,17 @@ def test_latent_of_dense_leaves_all_zero_weights_at_zero():
 # The regularizer and the pass before it
 
 
-@pytest.mark.parametrize(("form", "curves"), [("paper", 1), ("sharpened", 2)])
-def test_wdr_takes_the_very_weight_of_the_forward_pass(form, curves):
-    model = ternary_linear([0.2, -1.0, 0.4], form=form, alpha=0.5, sharpness=3.0 if form == "sharpened" else 1.0)
+def test_wdr_takes_the_very_weight_of_the_forward_pass():
+    model = ternary_linear([0.2, -1.0, 0.4], alpha=0.5)
     weight = ternary_weights(model)["0"]
     used = []
     model[0].parametrizations.weight.register_forward_hook(lambda _module, _inputs, output: used.append(output))
-    with CountCurves() as count:
+    with CountTanh() as count:
         model(torch.ones(1, 3, dtype=torch.float64))
         r = weight.wdr()
-    assert count.calls == curves  # of the forward pass: the regularizer adds none
+    assert count.calls == 1  # of the forward pass: the regularizer adds none
     assert len(used) == 1
-    expected = (used[0] ** 2 * (weight.alpha_of_soft() - used[0] ** 2)).sum()
+    expected = (used[0] ** 2 * (weight.alpha - used[0] ** 2)).sum()
     assert r.item() == pytest.approx(expected.item(), rel=1e-12)
     (over_used,) = torch.autograd.grad(r, used[0])  # raises if R were not computed from it
     assert over_used.abs().sum() > 0
@@ -432,13 +560,6 @@ def test_take_soft_gives_the_weight_itself_once():
         weight.wdr()
 
 
-def test_wdr_rejects_before_any_forward_pass():
-    model = nn.Sequential(nn.Linear(3, 2))
-    parametrize_layers(model, {"0": 0.6})
-    with pytest.raises(RuntimeError, match="forward pass"):
-        ternary_weights(model)["0"].wdr()
-
-
 def test_a_new_pass_replaces_the_weight_of_the_last():
     model = ternary_linear([0.5, 0.5], alpha=1.0)
     x = torch.ones(1, 2, dtype=torch.float64)
@@ -449,49 +570,18 @@ def test_a_new_pass_replaces_the_weight_of_the_last():
     assert ternary_weights(model)["0"].wdr().item() == 0.0
 
 
-@pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])
-def test_a_pass_without_gradients_keeps_nothing(quiet):
-    model = ternary_linear([0.5, -0.5])
-    weight = ternary_weights(model)["0"]
-    model(torch.ones(1, 2, dtype=torch.float64))
-    weight.pop_soft_weight()
-    with quiet():
-        model(torch.ones(1, 2, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="forward pass"):
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
+def test_only_a_training_pass_of_the_papers_form_keeps_its_weight(form):
+    model = ternary_linear([0.5, -0.5], form)
+    weight, x = ternary_weights(model)["0"], torch.ones(1, 2, dtype=torch.float64)
+    model(x)
+    if form == "paper":
         weight.pop_soft_weight()
-
-
-def test_a_rounded_pass_is_not_mistaken_for_a_training_pass():
-    model = ternary_linear([0.5, -0.5])
-    weight = ternary_weights(model)["0"]
-    model(torch.ones(1, 2, dtype=torch.float64))
-    weight.pop_soft_weight()
-    with rounding(ternary_weights(model).values()):
-        model(torch.ones(1, 2, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="forward pass"):
-        weight.pop_soft_weight()
-
-
-@quick
-@given(basin_alphas, sharpnesses)
-def test_alpha_of_soft_puts_the_maximum_at_the_sharpened_border(alpha, beta):
-    border = np.arctanh(np.sqrt(alpha / 2))
-    weight = TernaryWeight("sharpened")
-    weight.alpha, weight.sharpness = alpha, beta
-    at_border = numpy_sharpened(border, beta, border)
-    assert math.sqrt(weight.alpha_of_soft() / 2) == pytest.approx(at_border, rel=1e-9)
-    grid = np.linspace(0, 2 * border, 2001)  # its middle is the border
-    soft = numpy_sharpened(grid, beta, border)
-    r = (weight.alpha_of_soft() - soft**2) * soft**2
-    assert r[1000] == pytest.approx(r.max(), rel=1e-12)
-    below, above = gradient_of_wdr([border * 0.98, border * 1.02], form="sharpened", alpha=alpha, sharpness=beta)
-    assert below >= 0 >= above
-
-
-def test_alpha_of_soft_is_alpha_in_the_papers_form():
-    weight = TernaryWeight("paper")
-    weight.alpha = 0.7
-    assert weight.alpha_of_soft() == 0.7
+    for quiet in (torch.no_grad(), torch.inference_mode(), rounding([weight])):
+        with quiet:
+            model(x)
+        with pytest.raises(RuntimeError, match="forward pass"):
+            weight.pop_soft_weight()
 
 
 # Networks
@@ -542,11 +632,11 @@ def test_ternarize_takes_every_kind_of_weight_layer():
 def test_ternarize_takes_only_the_layers_named_each_with_its_spread():
     model = nn.Sequential(nn.Linear(50, 40), nn.Linear(40, 30), nn.Linear(30, 2))
     untouched = model[2].weight
-    parametrize_layers(model, {"0": 0.5, "1": 1.5}, "sharpened")
+    parametrize_layers(model, {"0": 0.5, "1": 1.5}, "decoupled")
     assert model[2].weight is untouched
     for name, spread in {"0": 0.5, "1": 1.5}.items():
         assert np.sqrt(np.mean(latents(model)[name].detach().numpy() ** 2)) == pytest.approx(spread, rel=1e-5)
-        assert ternary_weights(model)[name].form == "sharpened"
+        assert ternary_weights(model)[name].form == "decoupled"
 
 
 def test_every_latent_of_a_network_gets_a_gradient():
@@ -581,11 +671,12 @@ def test_rounded_may_be_nested():
         assert model[0].weight.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_bake_leaves_a_plain_network_with_the_rounded_outputs(form):
     model, dense = mixed_network(seed=3, form=form)
     for weight in ternary_weights(model).values():
-        weight.alpha, weight.sharpness = 0.4, 1.0 if form == "paper" else 30.0
+        weight.set_alpha(0.4)
+        weight.wdr_strength = 5.0
     model.eval()
     x = torch.randn(5, 16)
     with torch.no_grad(), rounding(ternary_weights(model).values()):
@@ -658,8 +749,8 @@ def test_sparsity_is_counted_by_layer_and_overall():
     assert sparsity(model).sparsity == 0.5
 
 
-def test_sparsity_of_the_sharpened_form_follows_its_border():
-    model = ternary_linear([0.1, 0.29, -0.31, 0.6], form="sharpened", alpha=2 * np.tanh(0.3) ** 2, sharpness=500.0)
+def test_sparsity_of_the_decoupled_form_follows_its_border():
+    model = ternary_linear([0.1, 0.29, -0.31, 0.6], "decoupled", alpha_of_threshold(0.3), strength=100.0)
     assert sparsity(model) == ZeroCount(2, 4)
 
 

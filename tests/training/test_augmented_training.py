@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
+from sca_search.config.candidate import Candidate, Ramp, Tracked
 from sca_search.config.study import StudySpec
 from sca_search.data import TeacherSplit
 from sca_search.runs.folder import RunFolder
@@ -35,8 +35,7 @@ def candidate(**changes: object) -> Candidate:
     settings: dict[str, object] = {
         "sparsity": 0.9,
         "alpha": Tracked(),
-        "strength": Ramp(first=0.0, last=0.001),
-        "sharpness": sharpened(),
+        "strength": Ramp(first=1.0, last=20.0),
         "learning_rate": 0.01,
         "latent_learning_rate": 0.02,
         "epochs": 2,

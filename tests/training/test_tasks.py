@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sca_search
-from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
+from sca_search.config.candidate import Candidate, Ramp, Tracked
 from sca_search.data import DataSet, LazySplit, TeacherSplit, from_objects
 from sca_search.models.layers import choose_layers, weight_layers
 from sca_search.ternary.methods.base import strength_unit
@@ -65,8 +65,7 @@ def task_of(data: DataSet) -> Task:
 CANDIDATE = Candidate(
     sparsity=0.5,
     alpha=Tracked(),
-    strength=Ramp(first=0.0, last=0.001),
-    sharpness=sharpened(),
+    strength=Ramp(first=1.0, last=20.0),
     learning_rate=0.01,
     latent_learning_rate=0.05,
     frozen_learning_rate=0.005,

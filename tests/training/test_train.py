@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sca_search.config.candidate import Candidate, Ramp, Tracked, sharpened
+from sca_search.config.candidate import Candidate, Ramp, Tracked
 from sca_search.config.study import ModelSpec, StudySpec
 from sca_search.data import DataSet, Split
 from sca_search.errors import DivergenceError, RunError
@@ -22,7 +22,7 @@ from sca_search.study.space import Space
 from sca_search.system.signals import NEVER, StopWhen
 from sca_search.ternary.exact import Floor
 from sca_search.ternary.methods import Method
-from sca_search.ternary.parametrize import bake_trits, latents, parametrize_layers
+from sca_search.ternary.parametrize import bake_trits, latents, parametrize_layers, soft_weights, ternary_weights
 from sca_search.training import train as training_module
 from sca_search.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sca_search.training.fit import (
@@ -59,12 +59,11 @@ def start(task):
 
 
 def candidate(**changes):
-    """A short sharpened candidate."""
+    """A short candidate in the decoupled form."""
     settings = {
         "sparsity": 0.9,
         "alpha": Tracked(),
-        "strength": Ramp(first=0.0, last=0.001),
-        "sharpness": sharpened(),
+        "strength": Ramp(first=1.5, last=40.0, interpolation="exponential"),
         "learning_rate": 0.01,
         "latent_learning_rate": 0.02,
         "epochs": 1,
@@ -148,7 +147,7 @@ def test_gap_is_what_rounding_costs():
 # The optimizer
 
 
-def ternarized(task, start, form="sharpened"):
+def ternarized(task, start, form="decoupled"):
     model = task.model_with(start.state)
     parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), form)
     return model
@@ -197,7 +196,7 @@ def test_a_ternary_last_layer_is_not_grouped_twice():
     """With `keep_last = false` the last layer's Θ is both a latent weight and the last layer's."""
     task = digits_task(model={"keep_last": False}, train={"last_layer_weight_decay": 1e-4})
     model = task.make_model()
-    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "sharpened")
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "decoupled")
     plan = FitPlan(1, 0.01, 0.02, last_layer_weight_decay=task.last_layer_weight_decay, last_layer=task.last_layer)
     groups = parameter_groups(model, plan, latents(model).values())
     grouped = [parameter for group in groups for parameter in group["params"]]
@@ -463,7 +462,7 @@ def test_candidates_do_not_change_the_start(task, start):
 # Settling
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 @pytest.mark.parametrize("sparsity", [0.0, 0.37, 0.9, 0.9995])
 def test_zeros_are_exact_after_settling(task, start, form, sparsity):
     trained = train(task, start, (papers if form == "paper" else candidate)(sparsity=sparsity))
@@ -484,7 +483,7 @@ def test_floor_of_a_task_keeps_channels_alive(task, start):
     assert sum(count.zeros for count in trained.counts.values()) == math.floor(0.985 * ALL_TERNARY + 0.5)
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_frozen_phase_trains_the_float_parts_and_leaves_the_trits(task, start, form):
     chosen = (papers if form == "paper" else candidate)(epochs=2)
     without = train(task, start, chosen).model
@@ -532,14 +531,17 @@ def plain_copy(model, task, change):
     return task.model_with(state)
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, start, form, training):
     """Each recorded figure against a plain network, its weights computed and rounded in numpy."""
     chosen = (papers if form == "paper" else candidate)(epochs=3, frozen_epochs=2)
-    told, expected = [], []
+    told, expected, soft_fractions = [], [], []
 
     def look(epoch):
         told.append(epoch)
+        soft = [weight.numpy().ravel() for weight in soft_weights(training.now.model).values()]
+        if soft and form == "decoupled":
+            soft_fractions.append(np.mean([abs(each - round(each)) > 0.01 for each in np.concatenate(soft)]))
         networks = (plain_copy(training.now.model, task, change) for change in (np.asarray, np.round))
         expected.append([accuracy_by_hand(network, task.data.val) for network in networks])
 
@@ -552,6 +554,12 @@ def test_soft_and_rounded_accuracy_are_recorded_each_epoch_of_both_phases(task, 
     recorded = [(epoch.soft_metric, epoch.rounded_metric) for epoch in told]
     np.testing.assert_allclose(recorded, expected, atol=1e-9)
     assert all(epoch.gap == 0 for epoch in told[3:])
+    found = [epoch.soft_fraction for epoch in told if epoch.soft_fraction is not None]
+    assert found == pytest.approx(soft_fractions)
+    assert [epoch.cosine_straight_through for epoch in told[:3]] == [
+        None if form == "paper" else pytest.approx(1.0)
+    ] * 3
+    assert all(epoch.cosine_exact is None for epoch in told[3:])
     zeros = math.floor(0.9 * ALL_TERNARY + 0.5)
     assert [epoch.sparsity for epoch in told[3:]] == [zeros / ALL_TERNARY] * 2
 
@@ -567,9 +575,9 @@ def test_looking_does_not_disturb_the_training(task, start):
 @pytest.mark.parametrize(
     ("form", "sparsity"),
     [
-        ("sharpened", 0.9),
+        ("decoupled", 0.9),
         ("paper", 0.9),
-        *(pytest.param(form, s, marks=pytest.mark.e2e) for form in ("sharpened", "paper") for s in (0.3, 0.5, 0.97)),
+        *(pytest.param(form, s, marks=pytest.mark.e2e) for form in ("decoupled", "paper") for s in (0.3, 0.5, 0.97)),
     ],
 )
 def test_first_guess_lands_on_the_plan_by_rounding_alone(form, sparsity):
@@ -593,7 +601,7 @@ def test_moved_fraction_is_the_distance_to_the_plan(task, start):
     assert trained.adjusted_fraction * ALL_TERNARY == pytest.approx(missing, abs=1e-6)
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened", "straight-through"])
+@pytest.mark.parametrize("form", ["paper", "decoupled", "straight-through"])
 def test_a_candidate_without_epochs_ends_where_it_starts(task, start, form):
     """The largest weights of the dense network stay: a tracked or prior α divides them at the plan."""
     chosen = papers(epochs=0) if form == "paper" else candidate(epochs=0, form=form)
@@ -607,12 +615,30 @@ def test_a_candidate_without_epochs_ends_where_it_starts(task, start, form):
 
 
 def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
-    """Tracked and sharp, each layer has its planned zeros before any weight is moved."""
-    trained = train(task, start, candidate(allocation={"conv2": 0.95}, sharpness=2000.0, exact=False))
+    """Tracked and strong, each layer has its planned zeros before any weight is moved."""
+    trained = train(task, start, candidate(allocation={"conv2": 0.95}, exact=False))
     zeros = {name: float((trits == 0).double().mean()) for name, trits in trits_of(trained.model).items()}
     assert trained.achieved == pytest.approx(zeros, abs=1e-6)
     assert trained.achieved == pytest.approx({"conv2": 0.95, "fc1": 0.9}, abs=1e-3)
     assert trained.adjusted_fraction == 0
+
+
+@pytest.mark.parametrize("form", ["decoupled", "straight-through"])
+def test_a_layer_survives_thresholds_at_which_alpha_is_2(task, start, form, training):
+    """From t = 19 on, 2 tanh²t is 2 to the last bit, and the threshold of α = 2 is infinite."""
+    chosen = candidate(form=form, latent_learning_rate=8.0, epochs=2, allocation={"conv2": 0.88, "fc1": 0.93})
+    trained = train(task, start, chosen)
+    assert set(trained.alphas.values()) == {2.0}
+    assert all(19 < weight.threshold < math.inf for weight in ternary_weights(training.now.method.model).values())
+    assert trained.achieved == pytest.approx({"conv2": 0.88, "fc1": 0.93}, abs=1e-3)
+    assert trained.dead_layers == ()
+
+
+def test_strength_has_a_unit_in_the_papers_form_only(task, start):
+    assert CandidateTraining(candidate(), task, start).method.unit == 1.0
+    assert CandidateTraining(candidate(form="straight-through"), task, start).method.unit == 1.0
+    assert CandidateTraining(papers(strength_is_lambda=True), task, start).method.unit == 1.0
+    assert 0 < CandidateTraining(papers(), task, start).method.unit != 1.0
 
 
 # Rungs: a training that is looked at on its way, paused, and gone on with
@@ -621,8 +647,10 @@ def test_reached_is_what_rounding_alone_gave_each_layer(task, start):
 FORMS = {
     "paper": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10)},
     "late": {"form": "paper", "alpha": {"kind": "prior"}, "strength": Ramp(first=0, last=10, start=0.6)},
-    "sharpened": {"alpha": Tracked(rise=0.5, every=3)},
+    "decoupled": {"alpha": Tracked(rise=0.5, every=3), "gradient": "flow"},
+    "adaptive": {"adaptive": True, "sparsity": 0.55, "allocation": {"conv2": 0.3, "fc1": 0.94}, "gradient": "tanh"},
     "straight-through": {"form": "straight-through", "distillation": 0.5},
+    "a layer of zeros": {"allocation": {"fc1": 0.99999}},  # its threshold is infinite
 }
 
 
@@ -644,9 +672,9 @@ class PausesOnce:
         self.scores = {}
 
     def __call__(self, epoch, score):
-        is_new = epoch not in self.scores
-        self.scores[epoch] = score
-        return not is_new
+        seen = self.scores.setdefault(epoch, [])
+        seen.append(score)
+        return len(seen) > 1
 
 
 def train_with_pauses(task, start, chosen, rungs, checkpoint):
@@ -663,15 +691,13 @@ def train_with_pauses(task, start, chosen, rungs, checkpoint):
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "form",
-    ["paper", "sharpened", *(pytest.param(form, marks=pytest.mark.e2e) for form in ("late", "straight-through"))],
-)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_paused_training_ends_as_one_that_never_paused(few, few_start, form, tmp_path):
     chosen = candidate(**FORMS[form], epochs=3, frozen_epochs=1, seed=3)
     whole = train(few, few_start, chosen)
     paused, scores, told = train_with_pauses(few, few_start, chosen, (1, 2), tmp_path / "a" / "checkpoint.safetensors")
     assert list(scores) == [1, 2]
+    assert all(score == again for score, again in scores.values())
     assert states_equal(paused.model.state_dict(), whole.model.state_dict())
     assert (paused.score, paused.adjusted_fraction, paused.achieved) == (
         whole.score,
@@ -700,7 +726,7 @@ def test_dropout_goes_on_with_its_own_random_numbers_after_a_pause(tmp_path):
     assert states_equal(paused.model.state_dict(), train(task, start, chosen).model.state_dict())
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_rungs_that_are_passed_do_not_disturb_the_training(few, few_start, form):
     chosen = candidate(**FORMS[form], epochs=2)
     passed = train_candidate(chosen, few, few_start, rungs=Rungs((1,)))
@@ -715,7 +741,7 @@ def test_a_pause_leaves_a_checkpoint_of_its_epoch(few, few_start, tmp_path):
     kept = load_checkpoint(path)
     assert kept.epoch == 2
     assert [epoch.epoch for epoch in told] == [1, 2]
-    assert kept.alphas.keys() == TERNARY_WEIGHTS.keys()
+    assert {f"threshold of {layer}" for layer in TERNARY_WEIGHTS} <= kept.method.keys()
     thetas = {name: kept.model[f"{name}.parametrizations.weight.original"] for name in TERNARY_WEIGHTS}
     assert {name: theta.numel() for name, theta in thetas.items()} == TERNARY_WEIGHTS
     assert list(tmp_path.iterdir()) == [path]
@@ -730,7 +756,7 @@ def test_a_pause_without_a_place_for_its_checkpoint_writes_nothing(few, few_star
 
 def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, Checkpoint(1, 1.0, {}, [], {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
+    save_checkpoint(path, Checkpoint(1, {"unit": 1.0}, [], {"conv9.weight": torch.zeros(2)}, {}, torch.get_rng_state()))
     with pytest.raises(RunError, match=f"^{path}: must be of this study's network") as refused:
         train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs((1,), checkpoint=path))
     assert "\n" not in str(refused.value)
@@ -739,7 +765,7 @@ def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        {"alphas": {}},
+        {"method": {}},
         {"history": [{"epoch": 1}]},
         {"memory": {"99.step": torch.tensor(1.0)}},
         {"random": torch.zeros(3)},
@@ -747,9 +773,9 @@ def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
         {"epoch": 3},
         {"epoch": -1},
         {"epoch": 10**30},
-        {"unit": -1.0},
-        {"unit": math.inf},
-        {"alphas": dict.fromkeys(TERNARY_WEIGHTS, math.nan)},
+        {"method": {"unit": -1.0}},
+        {"method": {"unit": math.inf}},
+        {"method": {"threshold of fc1": math.nan}},
         {"memory": {"0.step": torch.tensor(1.0)}},
         {"memory": {"0.exp_avg": torch.zeros(3)}},
         {"memory": {"0.step": torch.zeros(3)}},
@@ -757,7 +783,7 @@ def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
     ],
     ids=[
         *(
-            "α",
+            "method",
             "history",
             "memory",
             "random state",
@@ -766,7 +792,7 @@ def test_a_checkpoint_of_another_network_is_rejected(few, few_start, tmp_path):
             "epoch below 0",
             "epoch too large",
         ),
-        *("unit below 0", "unit without end", "α not a number", "half of a memory", "memory too small"),
+        *("unit below 0", "unit without end", "threshold not a number", "half of a memory", "memory too small"),
         *("memory too large", "memory of something else"),
     ],
 )
@@ -774,7 +800,9 @@ def test_a_checkpoint_that_no_training_of_this_study_left_is_rejected(few, few_s
     path, rungs = tmp_path / "checkpoint.safetensors", (1,)
     with pytest.raises(PausedError):
         train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs(rungs, lambda *_: False, path))
-    save_checkpoint(path, replace(load_checkpoint(path), **damage))
+    saved = load_checkpoint(path)
+    whole = {"method": saved.method | damage["method"]} if damage.get("method") else {}
+    save_checkpoint(path, replace(saved, **damage | whole))
     with pytest.raises(RunError, match="checkpoint"):
         train_candidate(candidate(epochs=2), few, few_start, rungs=Rungs(rungs, checkpoint=path))
 
@@ -826,7 +854,7 @@ def score_with_new_statistics(weights, data):
     return (logits.argmax(1) == labels).mean(), loss.mean()
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_a_rungs_score_is_that_of_the_network_if_it_ended_there(task, start, form, training):
     """Zeros counted out to the plan over all layers, rounded, statistics estimated anew: by hand, from Θ."""
     chosen = candidate(**FORMS[form], epochs=2)
@@ -875,7 +903,7 @@ def plain_task(dropout=0.0):
     return Task(data, network.make_model, network.choices)
 
 
-@pytest.mark.parametrize("form", ["paper", "sharpened"])
+@pytest.mark.parametrize("form", ["paper", "decoupled"])
 def test_a_network_without_normalization_trains_and_becomes_ternary(form):
     task = plain_task()
     start = train_dense(task, epochs=4, learning_rate=0.01, seed=0)
@@ -903,7 +931,7 @@ def test_a_scale_learns_in_its_own_measure():
     """Adam's steps are as long as the rate: a scale of 0.1 would be lost within ten of them."""
     task = plain_task()
     model = task.make_model()
-    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "sharpened")
+    parametrize_layers(model, dict.fromkeys(task.ternary_layers, 0.6), "decoupled")
     scale = model[3].output_scale.item()
     plan = FitPlan(1, learning_rate=0.01, latent_learning_rate=0.02)
     groups = parameter_groups(model, plan, latents(model).values())

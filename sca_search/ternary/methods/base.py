@@ -5,7 +5,7 @@ forward pass, `penalty` after it, and `after_backward`; after the last step `fin
 start, optimizer, distillation and frozen phase are the same for all methods.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 from sca_search.config.candidate import Candidate
 from sca_search.models.scales import ScaledTrits, set_trits
 from sca_search.ternary.exact import Floor
-from sca_search.ternary.parametrize import ZeroCount, total, zero_counts
+from sca_search.ternary.parametrize import GradientAgreement, ZeroCount, total, zero_counts
 
 if TYPE_CHECKING:
     from sca_search.data import DataSet
@@ -65,7 +65,6 @@ class Method:
 
     unit = 1.0  # λ for a strength of 1
     strength = 0.0  # the current λ, if the method adds a term to the loss
-    sharpness = 1.0
 
     def __init__(self, model: nn.Module, candidate: Candidate, task: MethodTask) -> None:
         self.model = model
@@ -90,6 +89,10 @@ class Method:
 
     def penalty(self) -> Tensor | float:
         """The method's term of the loss, after the forward pass."""
+        return 0.0
+
+    def second_pass(self, loss: Tensor, again: Callable[[], Tensor]) -> Tensor | float:  # noqa: ARG002
+        """A term of the loss that takes another forward pass; `loss` is the task's, `again` computes it once more."""
         return 0.0
 
     def after_backward(self) -> None:
@@ -126,9 +129,17 @@ class Method:
         """The sparsity if training ended now."""
         return total(self.final_weights().counts).sparsity
 
-    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:  # noqa: ARG002
+    def gradient_agreement(self) -> GradientAgreement | None:
+        """How the gradient of the last step was estimated, for methods that report it."""
+        return None
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint has to hold besides the network."""
+        return {"unit": self.unit}
+
+    def resume(self, state: Mapping[str, float], steps: int) -> None:  # noqa: ARG002
         """Restore the state of a checkpoint, after that of the network."""
-        self.unit = unit
+        self.unit = state["unit"]
 
 
 class FullPrecision(Method):

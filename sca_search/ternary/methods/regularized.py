@@ -18,6 +18,8 @@ the extragradient method. Leng, Dou, Li, Zhu & Jin, Extremely Low Bit Neural Net
 with ADMM, 2018.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -117,8 +119,8 @@ class Attracted(Quantizer):
 class Elb(Quantized):
     quantizer = Attracted
 
-    def resume(self, unit: float, alphas: dict[str, float], steps: int) -> None:
-        super().resume(unit, alphas, steps)
+    def resume(self, state: Mapping[str, float], steps: int) -> None:
+        super().resume(state, steps)
         per_epoch = len(self.task.data.train.batches(self.task.batch))
         elapsed = elapsed_fraction((steps - 1) / per_epoch, self.candidate.epochs)
         for quantizer in self.quantizers.values():
