@@ -46,7 +46,7 @@ def exact_trits(
     """Trits of which exactly `zeros` are 0. `transposed`: the transposed convolutions, with their groups.
 
     `softs` determine what rounding would give; `latents` minus their layer's threshold determine how far each weight
-    is from the border, since a sharpened W is saturated nearly everywhere and cannot rank them.
+    is from the border, since in the decoupled form W is a trit nearly everywhere at the end and cannot rank them.
     """
     names = list(latents)
     rounds_to_zero = torch.cat([(softs[name].round() == 0).flatten() for name in names])

@@ -295,8 +295,7 @@ class CandidateTraining:
     def score_as_if_ended(self) -> Score:
         """The validation score of a copy with the planned zeros, rounded, with normalization re-estimated.
 
-        Before the regularizer is strong or the forward pass sharp, the score of the network itself does not predict
-        its final score.
+        Before the regularizer is strong, the score of the network itself does not predict its final score.
         """
         with torch.random.fork_rng(devices=[]):  # the evaluation must not change what dropout draws afterwards
             state = {name: value for name, value in self.model.state_dict().items() if ".parametrizations." not in name}

@@ -130,8 +130,7 @@ def _checkpoint(folder: Path) -> bytes:
     path = folder / "checkpoint.safetensors"
     kept = Checkpoint(
         epoch=5,
-        unit=0.25,
-        alphas={"conv2": 0.1},
+        method={"unit": 0.25, "threshold of conv2": 0.2},
         history=[{"phase": "ternary", "epoch": 1, "soft_metric": 0.1}],
         model={"conv2.weight": torch.ones(3, 2)},
         memory={"0.step": torch.tensor(35.0)},
