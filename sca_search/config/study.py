@@ -168,10 +168,10 @@ class SpaceSpec(Table):
     strength: t.PositiveRange | None = _flag(
         None, "Fix the regularization strength (dimensionless λ) instead of searching it.", kind="float"
     )
-    strength_first: t.PositiveRange = _key((0.3, 8.0), "Form decoupled: the strength at the start of training.")
+    strength_first: t.PositiveRange = _key((0.3, 30.0), "Form decoupled: the strength at the start of training.")
     strength_start: t.Range[t.EarlyFraction] = _key((0.0, 0.6), "Fraction of training before λ increases.")
     strength_schedule: t.StrengthSchedules = _key(
-        ("exponential", "linear", "step"), "How λ increases to its final strength."
+        ("linear", "exponential", "step"), "How λ increases to its final strength."
     )
     gradient: t.Gradients = _key(
         ("straight-through", "tanh", "flow"), "Form decoupled: how the gradient of a soft weight is estimated."
@@ -186,7 +186,7 @@ class SpaceSpec(Table):
         ("adaptive", "fixed"), "Whether zeros move between layers during training; never where the goal has a budget."
     )
     spread: t.Range[t.Spread] = _key((0.3, 0.9), "Root mean square of the latents at the start.")
-    learning_rate: t.PositiveRange = _key((0.003, 0.02), "Learning rate of the float parameters.")
+    learning_rate: t.PositiveRange = _key((0.003, 0.05), "Learning rate of the float parameters.")
     latent_learning_rate: t.PositiveRange = _key((0.01, 0.1), "Learning rate of the latents.")
     frozen_learning_rate: t.PositiveRange = _key((0.001, 0.01), "Learning rate of the frozen phase.")
     allocation: t.HalfWidth = _flag(

@@ -82,12 +82,16 @@ def check_trials(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the table unchanged; ValueError for an invalid value that folder names or plans are derived from."""
     if not frame["trial"].between(0, _MAX_CANDIDATE).all():
         raise ValueError("the number of a trial must be at least 0")
+    if frame["trial"].duplicated().any():
+        raise ValueError("a trial must have one row")
     if not frame["planned_sparsity"].dropna().between(0, 1).all():
         raise ValueError("a planned sparsity must be from 0 to 1")
     for name in _NUMERIC:
         values = frame[name].dropna().infer_objects() if name in frame else pd.Series(dtype=float)
         if len(values) and not pd.api.types.is_numeric_dtype(values):
             raise ValueError(f"the column {name!r} must hold numbers")
+    if "images" in frame and (frame["images"] < 1).any():
+        raise ValueError("the number of images must be at least 1")
     if "candidate" in frame:
         numbers = frame["candidate"].dropna()
         if not (numbers.between(0, _MAX_CANDIDATE) & (numbers % 1 == 0)).all():

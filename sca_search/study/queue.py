@@ -138,7 +138,7 @@ def fill_queue(study: optuna.Study, space: Space, *, is_alone: bool = True) -> i
         requeue_lost(study, trial, is_crash=False)
     with queue_locked(study):
         known = {trial.user_attrs["candidate"] for trial in study.get_trials(deepcopy=False)}
-        first = space.first_guesses(lambda candidate: planned_ahead(space.spec.goal, candidate))
+        first = space.first_guesses()
         for candidate in range(space.spec.search.trials):
             if candidate not in known:
                 planned = planned_ahead(space.spec.goal, candidate) if space.spec.plans_sparsity else None

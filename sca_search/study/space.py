@@ -157,7 +157,7 @@ class Space:
             "strength": strength[2]
             if strength is not None
             else {"paper": 100.0, "decoupled": 40.0}.get(str(self.form)),
-            "strength_first": 1.5,
+            "strength_first": 8.0,
             "rise": 0.5,
             "spread": START_SPREAD,
             "learning_rate": 0.01,
@@ -185,32 +185,16 @@ class Space:
         ]
         return sorted(rows, key=lambda row: PARTS.index(row["sets"]))
 
-    def first_guesses(self, planned: Callable[[int], float | None]) -> dict[int, dict[str, Any]]:
+    def first_guesses(self) -> dict[int, dict[str, Any]]:
         """Values of the first candidates: the first guess at the target and the first grid point, or at the three
-        sparsest points of a front.
-
-        If allocations are searched, the first guess is the least-loss allocation; the next two trials at the target use
-        the uniform allocation and the one by layer size. Without a target, these are used at the next grid points,
-        where few zeros make the allocation less important. `planned` is the sparsity of a candidate.
-        """
+        sparsest points of a front."""
         if self.spec.recipe is not None:
             return {}
-        guess, goal = self.first_guess(), self.spec.goal
-        if not self.spec.plans_sparsity:
-            return {0: guess}
-        if goal.front or goal.min_accuracy is not None:
-            repeats, second, third = 3, 3, 5
-        else:
-            repeats, second, third = (2, 2, 4) if goal.grid else (1, 1, 2)
-        guesses = dict.fromkeys(range(repeats), guess)
-        if self._searches_allocation:
-            known = (
-                (second, allocation.uniform_weighting(self.layers)),
-                (third, allocation.erdos_renyi_weighting(self.layers)),
-            )
-            for number, weighting in known:
-                guesses[number] = guess | self.densities_of(weighting, planned(number))
-        return guesses
+        goal = self.spec.goal
+        repeats = 1
+        if self.spec.plans_sparsity:
+            repeats = 3 if goal.front or goal.min_accuracy is not None else 2 if goal.grid else 1
+        return dict.fromkeys(range(repeats), self.first_guess())
 
     @property
     def _searches_allocation(self) -> bool:
@@ -231,15 +215,6 @@ class Space:
             return allocation.weighting_of(self.layers, _least_loss_allocation(self.costs, self.layers, limits))
         by_group = allocation.grouped(allocation.least_loss_weighting(self.costs, self.layers, sparsity), self.groups)
         return {layer: by_group[group] for layer, group in self.groups.items()}
-
-    def densities_of(self, weighting: Mapping[str, float], sparsity: float | None) -> dict[str, float]:
-        """A weighting as searched values: the mean per group relative to the center of the search, clipped to the
-        range."""
-        center = self._search_center(0.5, self.limits()) if sparsity is None else self._search_center(sparsity)
-        offsets = allocation.grouped({layer: weighting[layer] - center[layer] for layer in self.groups}, self.groups)
-        mean = sum(offsets.values()) / len(offsets)
-        width = self.spec.search.space.allocation
-        return {DENSITY + group: min(max(value - mean, -width), width) for group, value in offsets.items()}
 
     def sample(self, trial: optuna.Trial, sparsity: float, seed: int, limits: tuple[Limit, ...] = ()) -> Candidate:
         """The candidate of one trial."""

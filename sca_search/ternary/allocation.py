@@ -162,14 +162,6 @@ def uniform_weighting(layers: Sequence[LayerShape]) -> dict[str, float]:
     return {layer.name: 0.0 for layer in layers}
 
 
-def erdos_renyi_weighting(layers: Sequence[LayerShape]) -> dict[str, float]:
-    """Densities proportional to (Σ of the weight's dimensions) / (their product): small layers stay denser.
-
-    The Erdős–Rényi kernel rule of Evci et al., Rigging the Lottery (2020).
-    """
-    return {layer.name: math.log(sum(layer.shape) / layer.weights) for layer in layers}
-
-
 def highest_sparsity(layers: Sequence[LayerShape]) -> float:
     """The sparsity with every layer at its floor."""
     return 1.0 - _floors(layers) / sum(layer.weights for layer in layers)

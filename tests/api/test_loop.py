@@ -74,11 +74,11 @@ def test_ternarize_chooses_layers_by_name_and_by_running_an_example() -> None:
 
 
 def test_control_leads_a_decoupled_network_through_the_strengths_of_a_first_trial() -> None:
-    """u from 1.5 to 40, which is reached after nine tenths of the ternary part; it acts on the weights alone."""
+    """u from 8 to 40, linearly, until nine tenths of the ternary part; it acts on the weights alone."""
     model = ternarize(small_network(), 0.5)
     alphas = {name: weight.alpha for name, weight in ternary_weights(model).items()}
     control = Control(model, 100, frozen_fraction=0.5)
-    for fraction, u in ((0.0, 1.5), (0.225, math.sqrt(1.5 * 40)), (0.45, 40.0), (0.49, 40.0)):
+    for fraction, u in ((0.0, 8.0), (0.225, 24.0), (0.45, 40.0), (0.49, 40.0)):
         control.move_to(fraction)
         strengths = {name: weight.wdr_strength for name, weight in ternary_weights(model).items()}
         assert strengths == pytest.approx({name: u / (4 * alpha) for name, alpha in alphas.items()})

@@ -73,7 +73,7 @@ def test_wheel_has_the_package_with_kernels_template_and_types_and_nothing_else(
     wanted = {name for name in package if "__pycache__" not in name} | template | recipes
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert "sca_search/py.typed" in names
-    assert any(name.startswith("sca_search/export/kernels/") and name.endswith(".c") for name in names)
+    assert any(name.startswith("sca_search/export/c/kernels/") and name.endswith(".c") for name in names)
 
 
 def test_sdist_has_what_builds_and_tests_and_nothing_else(built: tuple[Path, Path]) -> None:

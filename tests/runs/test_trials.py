@@ -231,6 +231,8 @@ HEAD = ",".join(COLUMNS)
         HEAD.encode() + b",latency_ms\n0,complete,,,,,,,,False,,,fast\n",
         HEAD.encode() + b",candidate\n0,complete,,,,,,,,False,,,1.7976931348623157e308\n",
         HEAD.encode() + b",candidate\n0,complete,,,,,,,,False,,,-1\n",
+        HEAD.encode() + b",images\n0,complete,,,,,,,,False,,,0\n",
+        HEAD.encode() + 2 * b"\n0,complete,,,,,,,,False,,",
     ],
 )
 def test_read_csv_refuses_another_table(tmp_path, content):

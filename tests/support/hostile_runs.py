@@ -170,7 +170,12 @@ def _gone_on(folder: Path, place: Path) -> list[Reader]:
         ),
         _of_run("whole study: study.db", place, "study.db", lambda: _study(run), (*BYTES, rewritten), is_slow=True),
         _going_on(folder),
-        _of_run("rerun: about.json", place, "about.json", lambda: changed_since(training_environment(run, {}))),
+        _of_run(
+            "rerun: about.json",
+            place,
+            "about.json",
+            lambda: changed_since(training_environment(run, {"folder": place})),
+        ),
         Reader("store: artifacts.json", notes, through(folder / "artifacts.json", _records), JSON),
         _of_run("features: dense.safetensors", place, "dense.safetensors", lambda: read_warm_start(run), TENSORS),
         Reader("comparison: a method's result", entry, through(folder / "entry.json", read_method_result), JSON),

@@ -13,7 +13,6 @@ from sca_search.ternary.allocation import (
     LayerCost,
     LayerShape,
     allocate,
-    erdos_renyi_weighting,
     group_of,
     grouped,
     highest_sparsity,
@@ -79,15 +78,6 @@ def test_a_denser_weighting_gives_a_layer_no_more_zeros(problem) -> None:
 def test_uniform_weighting_gives_every_layer_the_same(sparsity: float) -> None:
     allocation = allocate(LENET, uniform_weighting(LENET), sparsity)
     assert all(value == pytest.approx(sparsity, abs=1e-9) for value in allocation.values())
-
-
-def test_erdos_renyi_by_hand() -> None:
-    # conv2: 106 / 51,200 = 0.0020703; fc1: 3,648 / 1,605,632 = 0.0022720. Densities in that proportion;
-    # 0.1 * 1,656,832 = 165,683.2 non-zeros = c (51,200 * 0.0020703 + 1,605,632 * 0.0022720) = c (106 + 3648).
-    factor = 165_683.2 / 3754
-    allocation = allocate(LENET, erdos_renyi_weighting(LENET), 0.9)
-    assert allocation["conv2"] == pytest.approx(1 - factor * 106 / 51_200)
-    assert allocation["fc1"] == pytest.approx(1 - factor * 3648 / 1_605_632)
 
 
 def test_a_layer_that_is_full_leaves_its_fraction_to_the_others() -> None:
