@@ -140,11 +140,11 @@ def test_decoupled_strength_is_u_over_4_alpha_at_the_start():
 
 
 def test_strength_of_a_layer_without_zeros_is_finite():
-    """Its α is 0, and that of a border of 0.005 is 2 · 0.005² = 5e-5: both have the λ of 4α = 0.001."""
+    """Its α is 0, and that of a border of 0.0002 is 2 · 0.0002² = 8e-8: both have the λ of 4α = 1e-6."""
     model = network()
-    latents(model)["4"].data.clamp_(min=0.005)
+    latents(model)["4"].data.clamp_(min=0.0002)
     LayerSchedules(model, candidate(allocation={"1": 0.0, "4": 1 / 120}, strength=3.0))
-    assert [weight.wdr_strength for weight in ternary_weights(model).values()] == [3e3, 3e3]
+    assert [weight.wdr_strength for weight in ternary_weights(model).values()] == pytest.approx([3e6, 3e6])
 
 
 @pytest.mark.parametrize("gradient", ["straight-through", "tanh", "flow"])

@@ -47,8 +47,9 @@ from sca_search.ternary.prior import border, zeros_for_sparsity
 
 # Steps between two computations of an adaptive allocation, which takes as long as all layers' thresholds together.
 _ALLOCATION_STEPS = 10
-# Layers with a smaller 4α at the start, which have next to no zeros, get the λ of this one.
-_LEAST_RATE = 1e-3
+# Layers with a smaller 4α at the start, which have next to no zeros, get the λ of this one. At 1e-3, weights near 0
+# were still soft at the end, and 1.3 % of a network's weights were adjusted at sparsity 0.
+_LEAST_RATE = 1e-6
 
 
 class LayerSchedules:
