@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.significance import HEADINGS, cells_of, paired_test, spread
 from sca_search.config.names import METHODS, SCA
 from sca_search.config.study import StudySpec
 from sca_search.study.compare import Comparison, MethodResult, run_comparison, times_ms
@@ -86,10 +87,7 @@ def _values(entries: Iterable[MethodResult], method: str, name: str) -> list[flo
 
 
 def _mean(values: list[float], factor: float, digits: int) -> str:
-    if not values:
-        return ""
-    spread = f" ± {factor * statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{factor * statistics.fmean(values):.{digits}f}{spread}"
+    return spread([factor * value for value in values], digits) if values else ""
 
 
 def _report(
@@ -121,7 +119,8 @@ def _report(
 
 {_differences(entries, again)}
 
-Mean ± standard deviation over seeds. Per seed, every method has the same warm start and {arguments.trials} trials of
+Mean ± sample standard deviation over seeds; differences of test accuracy in points, tested by paired t-tests, p-values
+corrected by Holm's method. Per seed, every method has the same warm start and {arguments.trials} trials of
 {spec.train.epochs} + {spec.train.frozen_epochs} (frozen weights) epochs that search its learning rates, its
 distillation and, if it has a regularizer, its strength; SCA also searches its schedules and allocations. The best
 trial on validation counts.
@@ -135,27 +134,21 @@ Sizes are those of the packed export; µs are those of its C on one thread, for 
 
 def _differences(entries: list[MethodResult], again: dict[str, list[MethodResult]]) -> str:
     """SCA against every other method with weights {-1,0,+1}, per seed, at that method's sparsity."""
-    rows = []
-    for method, known in METHODS.items():
-        if known.weights != TRITS or method == SCA:
-            continue
-        ours = {entry.seed: entry.test_metric for entry in again.get(method, entries) if entry.method == SCA}
-        theirs = {entry.seed: entry.test_metric for entry in entries if entry.method == method}
-        pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-        differences = [100 * (mine - other) for mine, other in pairs if mine is not None and other is not None]
-        sparsity = _mean(_values(entries, method, "sparsity"), 100, 1)
-        rows.append([method, sparsity, _mean(differences, 1, 2), verdict(differences)])
-    return table(["SCA compared with", "zeros, %", "test accuracy, points", "verdict"], rows)
+    others = [name for name, method in METHODS.items() if method.weights == TRITS and name != SCA]
+    tests = [paired_test(_pairs(again.get(method, entries), entries, method)) for method in others]
+    rows = [
+        [method, _mean(_values(entries, method, "sparsity"), 100, 1), *cells]
+        for method, cells in zip(others, cells_of(tests), strict=True)
+    ]
+    return table(["SCA compared with", "zeros, %", *HEADINGS], rows)
 
 
-def verdict(differences: list[float]) -> str:
-    """Significant if the mean difference over seeds is larger than its standard deviation."""
-    if len(differences) < 2:
-        return "too few seeds"
-    mean, spread = statistics.fmean(differences), statistics.stdev(differences)
-    if abs(mean) <= spread:
-        return "no difference beyond seed variation"
-    return "SCA is better, beyond seed variation" if mean > 0 else "SCA is worse, beyond seed variation"
+def _pairs(ours: list[MethodResult], theirs: list[MethodResult], method: str) -> list[float]:
+    """Differences of the test metric in points, per seed."""
+    mine = {entry.seed: entry.test_metric for entry in ours if entry.method == SCA}
+    other = {entry.seed: entry.test_metric for entry in theirs if entry.method == method}
+    pairs = [(mine[seed], other[seed]) for seed in sorted(mine.keys() & other.keys())]
+    return [100 * (one - two) for one, two in pairs if one is not None and two is not None]
 
 
 if __name__ == "__main__":

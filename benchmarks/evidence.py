@@ -9,7 +9,7 @@ trials. The report compares the network that a search selects on the validation 
 drawn many times, and the forms seed by seed. "one parameter" varies each searched parameter alone to the ends of its
 range, from the first guess: a parameter without an effect above the noise of seeds does not belong in the search space.
 
-Results are lines of `benchmarks/evidence/DATA-SPARSITY.jsonl`; a line that exists is not measured again.
+Results are lines of `benchmarks/measured/evidence/DATA-SPARSITY.jsonl`; a line that exists is not measured again.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from sca_search.training.evaluate import EVALUATION_BATCH
 from sca_search.training.task import CachedSource
 from sca_search.training.train import train_candidate
 
-RESULTS = Path(__file__).parent / "evidence"
+RESULTS = Path(__file__).parent / "measured" / "evidence"
 TRIALS = 12
 # Seeds below this number were used to choose defaults.
 FIRST_SEED = 1000
@@ -211,7 +211,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def run(bench: Bench, arms: list[str], cells: int | None, deadline: float) -> None:
     """Measure the missing cells, arm by arm in turn; several processes share them."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     most = {name: min(ARMS[name].cells, cells or ARMS[name].cells) for name in arms}
     wanted = [(name, number) for number in range(max(most.values())) for name in arms if number < most[name]]
     for name, number in wanted:

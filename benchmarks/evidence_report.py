@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.report import RESULTS, provenance, table, write_section
+from benchmarks.significance import HEADINGS, Difference, cells_of, holm, paired_test, spread
 
 TRIALS = 12
 # Draws from a pool for the estimate and for each repeat of the bootstrap, whose number limits the smallest p-value: it
@@ -54,8 +55,8 @@ def best_of_pool(pool: NDArray[np.float64], images: int, random: np.random.Gener
     return float(np.take_along_axis(test, loss.argmin(axis=1, keepdims=True), axis=1).mean())
 
 
-def search_against_pool(lines: Lines, search: str, pool: str) -> tuple[float, float, float, float] | None:
-    """Mean difference in points with its 95 % interval and a two-sided p, by bootstrap over searches and the pool."""
+def search_against_pool(lines: Lines, search: str, pool: str) -> Difference | None:
+    """In points, by bootstrap over searches and the pool."""
     if len(lines.get(search, {})) < 2 or len(lines.get(pool, {})) < TRIALS:
         return None
     random, images = np.random.default_rng(0), next(iter(lines[pool].values()))["images"]
@@ -73,22 +74,13 @@ def search_against_pool(lines: Lines, search: str, pool: str) -> tuple[float, fl
     low, high = np.quantile(repeats, [0.025, 0.975])
     crossings = min((repeats <= 0).sum(), (repeats >= 0).sum())
     p = min(1.0, 2.0 * (crossings + 1) / (REPEATS + 1))
-    return 100 * float(difference), 100 * float(low), 100 * float(high), float(p)
+    return Difference(100 * float(difference), 100 * float(low), 100 * float(high), float(p))
 
 
-def paired(lines: Lines, one: str, other: str) -> tuple[int, float, float, float, float] | None:
-    """Pairs, mean difference of the test metric in points, its 95 % interval, and the p of a paired t-test.
-
-    None for fewer than two pairs, and if all differences are equal: then the test is not defined.
-    """
+def differences(lines: Lines, one: str, other: str) -> list[float]:
+    """Of the test metric of the chosen networks in points, cell by cell."""
     ours, theirs = chosen(lines, one), chosen(lines, other)
-    common = sorted(ours.keys() & theirs.keys())
-    differences = np.array([100 * (ours[number]["test"] - theirs[number]["test"]) for number in common])
-    if len(common) < 2 or np.ptp(differences) < 1e-9:
-        return None
-    test = stats.ttest_1samp(differences, 0.0)
-    interval = test.confidence_interval(0.95)
-    return len(common), float(differences.mean()), float(interval.low), float(interval.high), float(test.pvalue)
+    return [100 * (ours[number]["test"] - theirs[number]["test"]) for number in sorted(ours.keys() & theirs.keys())]
 
 
 def parameter_effects(lines: Lines) -> list[tuple[str, int, float, float]]:
@@ -118,24 +110,10 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def holm(values: list[float]) -> list[float]:
-    """Holm's corrected p-values."""
-    order = np.argsort(values)
-    scaled = [values[index] * (len(values) - rank) for rank, index in enumerate(order)]
-    corrected = np.minimum(1.0, np.maximum.accumulate(scaled))
-    return [float(corrected[list(order).index(index)]) for index in range(len(values))]
-
-
-def verdict(low: float, high: float, p: float) -> str:
-    if low <= 0.0 <= high or p > 0.05:
-        return "no difference shown"
-    return "better" if low > 0.0 else "worse"
-
-
 def report(folder: Path) -> None:
     """Write the section of RESULTS.md."""
     arms: list[list[str]] = []
-    tests: list[tuple[str, str, str, tuple[float, ...]]] = []
+    tests: list[tuple[str, str, str, Difference]] = []
     effects: list[list[str]] = []
     for path in sorted(folder.glob("*.jsonl")):
         lines: Lines = {}
@@ -149,16 +127,14 @@ def report(folder: Path) -> None:
         ):
             effects.append([path.stem, setting, str(count), f"{difference:+.4f}", f"{p:.3f}"])
         for one, other in FORMS:
-            if found := paired(lines, one, other):
-                tests.append((path.stem, f"{one} − {other}", f"{found[0]} pairs, t-test", found[1:]))
+            pairs = differences(lines, one, other)
+            if result := paired_test(pairs):
+                tests.append((path.stem, f"{one} − {other}", f"{len(pairs)} pairs, t-test", result))
         for search, pool in NULLS:
             if result := search_against_pool(lines, search, pool):
                 tests.append((path.stem, f"{search} − best of {TRIALS} of {pool}", "bootstrap", result))
-    corrected = holm([values[-1] for *_, values in tests])
-    rows = [
-        [data, text, f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{p:.3f}", how, verdict(low, high, p)]
-        for (data, text, how, (mean, low, high, _)), p in zip(tests, corrected, strict=True)
-    ]
+    tested = cells_of([each[-1] for each in tests])
+    rows = [[data, text, how, *cells] for (data, text, how, _), cells in zip(tests, tested, strict=True)]
     headings = [
         "data",
         "arm",
@@ -176,7 +152,7 @@ def report(folder: Path) -> None:
             "Seeds that were used to choose defaults are not among them.",
             table(headings, arms),
             "Differences of test accuracy in points, 95 % intervals, p-values corrected by Holm's method:",
-            table(["data", "difference", "points", "95 %", "p", "test", "verdict"], rows),
+            table(["data", "difference", "test", *HEADINGS], rows),
             "One parameter alone at an end of its range, all others as in the first guess: difference of the "
             "validation loss, p-values corrected by Holm's method per data set. The noise is that of the first guess "
             "with other seeds.",
@@ -197,13 +173,8 @@ def _row(name: str, arm: str, cells: dict[int, dict[str, Any]]) -> list[str]:
         name,
         arm,
         f"{len(trials)}",
-        _spread([100 * trial["test"] for trial in trials], 2),
-        _spread([trial["loss"] for trial in trials], 4),
-        _spread(picked, 2) if of_search else "",
+        spread([100 * trial["test"] for trial in trials], 2),
+        spread([trial["loss"] for trial in trials], 4),
+        spread(picked, 2) if of_search else "",
         f"{hours:.2f}",
     ]
-
-
-def _spread(values: list[float], digits: int) -> str:
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"

@@ -317,21 +317,23 @@ def test_chosen_network_has_the_lowest_loss_within_one_standard_error(modules) -
 def test_paired_differences_are_tested_by_students_t(modules) -> None:
     """Differences of 1, 2 and 3 points: t = 2√3 with two degrees of freedom, whose distribution has a closed form."""
     lines = {"one": cells(0.91, 0.92, 0.93), "other": cells(0.90, 0.90, 0.90, 0.5)}
-    count, mean, low, high, p = modules["evidence_report"].paired(lines, "one", "other")
+    differences = modules["evidence_report"].differences(lines, "one", "other")
+    mean, low, high, p = modules["significance"].paired_test(differences)
     t = 2 * math.sqrt(3)
-    assert count == 3
+    assert differences == pytest.approx([1.0, 2.0, 3.0])
     assert mean == pytest.approx(2.0)
     assert p == pytest.approx(1 - t / math.sqrt(2 + t**2))
     assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
 
 
-@pytest.mark.parametrize("tests", [(0.9,), (0.9, 0.9)])
-def test_single_pairs_and_equal_differences_are_not_tested(modules, tests) -> None:
-    assert modules["evidence_report"].paired({"one": cells(*tests), "other": cells(0.8, 0.8)}, "one", "other") is None
+@pytest.mark.parametrize("differences", [[1.0], [1.0, 1.0]])
+def test_single_pairs_and_equal_differences_are_not_tested(modules, differences) -> None:
+    assert modules["significance"].paired_test(differences) is None
+    assert modules["significance"].cells_of([None]) == [["", "", "", "not tested"]]
 
 
 def test_holm_multiplies_by_the_number_of_tests_that_remain(modules) -> None:
-    corrected = modules["evidence_report"].holm([0.01, 0.04, 0.03, 0.5])
+    corrected = modules["significance"].holm([0.01, 0.04, 0.03, 0.5])
     assert corrected == pytest.approx([0.04, 0.09, 0.09, 0.5])  # 4 · 0.01, max(3 · 0.03, 2 · 0.04) twice, 0.5
 
 
@@ -354,11 +356,11 @@ def test_best_of_a_pool_is_the_expected_maximum(modules) -> None:
 def test_search_is_compared_with_the_best_of_as_many_trainings(modules, search, verdict) -> None:
     report = modules["evidence_report"]
     lines = {"search": cells(*search), "first guess": cells(*POOL)}
-    difference, low, high, p = report.search_against_pool(lines, "search", "first guess")
+    found = report.search_against_pool(lines, "search", "first guess")
     expected = 100 * (sum(search) / 6 - (0.899 + 0.001 * 12 * 25 / 13))
-    assert difference == pytest.approx(expected, abs=0.02)
-    assert low < difference < high
-    assert report.verdict(low, high, p) == verdict
+    assert found.mean == pytest.approx(expected, abs=0.02)
+    assert found.low < found.mean < found.high
+    assert modules["significance"].verdict(found, found.p) == verdict
 
 
 def test_search_needs_two_cells_and_a_pool_of_its_trials(modules) -> None:
