@@ -119,7 +119,7 @@ def study_of(data: str, data_dir: Path | None, sparsity: float, seed: int, searc
     """The study of an arm: all trials at one sparsity."""
     values = resolve(None, {"target_sparsity": sparsity, "grid": False, "data_dir": data_dir}).model_dump()
     for table, entries in SETTINGS[data].items():
-        values[table] |= entries
+        values[table] = (values[table] or {}) | entries
     values["data"]["name"] = values["data"]["name"].replace("DIR", str(data_dir))
     values["search"] |= {"trials": TRIALS, "refits": 0} | search
     # The seed of a study also selects the validation split, which all arms share.
