@@ -230,7 +230,7 @@ def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = Tr
     """Requeue the candidate of a worker that has ended, unless the trial has ended too.
 
     The candidate is queued before the old trial fails: after a crash in between, the old trial is still running and is
-    requeued again.
+    requeued again. If the old trial completes in between, the new one is superseded and is not trained.
     """
     with queue_locked(study):
         now = study.get_trials(deepcopy=False)[trial.number]
@@ -241,7 +241,8 @@ def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = Tr
         if not reason and not is_superseded(study, now):
             counted = {"crashes": crashes, "checkpoints_at_crash": now.user_attrs.get("checkpoints", 0)}
             _enqueue(study, now, {_RESUMES: True} | (counted if crashes else {}))
-        fail(study, now, reason)
+        if not fail(study, now, reason):
+            return
     logger.warning("trial %d lost its worker%s", trial.number, "" if reason else ", requeued")
 
 
@@ -252,12 +253,16 @@ def _crashes(trial: FrozenTrial) -> int:
     return 0 if has_progress else int(attributes.get("crashes", 0))
 
 
-def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
-    """Mark a trial as failed whose worker has ended."""
+def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> bool:
+    """Mark a trial as failed whose worker has ended; False if the trial has ended since it was read."""
     storage = storage_of(study)
-    if reason:
-        storage.set_trial_user_attr(trial_id(trial), "reason", reason)
-    storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
+    try:
+        if reason:
+            storage.set_trial_user_attr(trial_id(trial), "reason", reason)
+        storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
+    except UpdateFinishedTrialError:  # its worker was only suspended
+        return False
+    return True
 
 
 def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:

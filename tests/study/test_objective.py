@@ -24,6 +24,7 @@ from sca_search.runs.candidates import read_history
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID, planned_ahead
 from sca_search.runs.trials import trial_frame
+from sca_search.study import queue
 from sca_search.study.events import Note, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore
 from sca_search.study.objective import Clock, Objective, work
@@ -385,6 +386,32 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     work(studio.study, replace(studio.objective, emit=on_event), lambda: not seen, is_alone=False)
     assert seen[0] == TrialState.FAIL
     assert waiting(studio.study) == [8]
+
+
+def test_a_trial_that_ends_while_it_is_requeued_costs_nobody_a_candidate(tmp_path, task, start, monkeypatch):
+    """Its worker was only suspended, and reports the result between the new trial and the end of the old one."""
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1, heartbeat=0.05, refits=0))
+    studio.study.enqueue_trial({}, user_attrs={"candidate": 8, "planned_sparsity": 0.9})
+    suspended, enqueue, told = studio.study.ask(), queue._enqueue, []
+
+    def enqueued(study, trial, more=None):
+        enqueue(study, trial, more)
+        study.tell(trial.number, (0.5, 0.9))
+        told.append(trial.number)
+
+    def on_event(event):
+        until = time.monotonic() + 20
+        while isinstance(event, TrialEpoch) and not told and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)  # the heartbeats after the race
+
+    fill_queue(studio.study, studio.space, is_alone=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_enqueue", enqueued)
+        work(studio.study, replace(studio.objective, emit=on_event), is_alone=False)
+    assert told == [suspended.number]
+    assert studio.states() == {8: "complete", 0: "complete"}
+    assert by_state(studio.study, TrialState.COMPLETE) == [8, 0]
 
 
 @pytest.mark.parametrize("where", ["sca_search.study.objective.write_candidate", "optuna.Trial.set_user_attr"])
