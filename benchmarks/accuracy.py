@@ -93,7 +93,7 @@ class _TrialPrinter:
 
 
 def _run(spec: StudySpec, run: RunFolder, dense: Path) -> None:
-    run = resumed_run(spec) if run.path.exists() else new_run(spec)
+    run = (resumed_run(spec) if run.path.exists() else None) or new_run(spec)
     dense.mkdir(parents=True, exist_ok=True)
     names = ("dense.safetensors", "dense.json")
     _copy(dense, run.path, names)

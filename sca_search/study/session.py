@@ -43,7 +43,7 @@ from sca_search.study.setup import (
 )
 from sca_search.study.storage import storage_errors
 from sca_search.study.workers import LocalWorkers
-from sca_search.system.files import write_text_atomic
+from sca_search.system.files import remove_leftovers, write_text_atomic
 from sca_search.system.machine import __version__
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.training.fit import StopRequestedError
@@ -110,6 +110,8 @@ def run_study(
     """
     try:
         with run.locked(), storage_errors(run):
+            if run.shared is None:  # other machines may be writing their files
+                remove_leftovers(run.path)
             return _lead(run, spec, task, listeners, stop, costs)
     except StorageError as error:
         return _stopped_by(error, run, events.emitter(listeners), stop)

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Names that `_temporary` gives; the number is that of the process.
+_TEMPORARY = re.compile(r"\..*\.(\d+)-[0-9a-f]{8}(\.[^.]+)?")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path to write to. It is renamed to `path` if the block succeeds, else removed."""
     final = Path(path)
     # In the same folder: a rename works only within one file system. Some writers choose the format by the suffix.
-    temporary = final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
+    temporary = _temporary(final.parent, final.stem, final.suffix)
     try:
         with _storage_errors(final):
             temporary.touch()
@@ -37,6 +41,35 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         # After the rename this name does not exist. A removal that fails too must not hide the first error.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path, name: str, suffix: str = "") -> Path:
+    return folder / f".{name}.{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file or folder has the name of one that is being written."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files and folders in a folder that processes of this machine left when they were killed."""
+    for path in [each for each in folder.rglob(".*") if is_temporary(each) and not _is_being_written(each)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _is_being_written(path: Path) -> bool:
+    match = _TEMPORARY.fullmatch(path.name)
+    try:
+        os.kill(int(match[1]) if match else 0, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user
+        pass
+    return True
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
@@ -89,7 +122,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     final = folder.resolve()  # "." has no name
     there = final.is_dir()
     # Inside an existing folder: it may be the only one that is writable, or a process's working directory.
-    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    new = _temporary(final if there else final.parent, final.name)
     try:
         with _storage_errors(folder):
             new.mkdir(parents=True)

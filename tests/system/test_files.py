@@ -8,7 +8,14 @@ import pytest
 import safetensors.numpy
 
 from sca_search.errors import StorageError
-from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.files import (
+    atomic_path,
+    is_temporary,
+    new_folder,
+    remove_leftovers,
+    write_json_atomic,
+    write_text_atomic,
+)
 
 # Files of this process may not grow beyond 1000 bytes: a disk that is full, without filling one.
 SMALL_DISK = """
@@ -112,3 +119,26 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, write):
     assert run.stdout == f"{path} cannot be written: File too large"
     assert path.read_text() == "old"
     assert names_in(tmp_path) == ["kept.txt"]
+
+
+def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    leftovers = [f".a.{killed.pid}-0a1b2c3d.json", f"deep/.b.{killed.pid}-0a1b2c3d", f".c.x.{killed.pid}-0a1b2c3d.toml"]
+    others = [f".d.{os.getpid()}-0a1b2c3d.json", ".lock", ".mine.1-2.txt", f"e.{killed.pid}-0a1b2c3d.json"]
+    for name in [*leftovers, *others]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    folder = tmp_path / f".f.{killed.pid}-0a1b2c3d"
+    folder.mkdir()
+    (folder / "half").write_text("")
+    remove_leftovers(tmp_path)
+    assert names_in(tmp_path) == sorted(["deep", *others])
+    assert names_in(tmp_path / "deep") == []
+
+
+def test_what_is_being_written_has_a_temporary_name(tmp_path):
+    with atomic_path(tmp_path / "a.json") as file, new_folder(tmp_path / "b") as folder:
+        assert is_temporary(file)
+        assert is_temporary(folder)
+    assert not any(map(is_temporary, tmp_path.iterdir()))
