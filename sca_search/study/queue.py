@@ -7,8 +7,9 @@ candidate can therefore have several trials; it counts once, by its complete tri
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -24,7 +25,7 @@ from sca_search.errors import RunError
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
 from sca_search.runs.integrity import damage_as_run_error, require_intact_database
-from sca_search.runs.log import logger
+from sca_search.runs.log import logger, require_same_inputs
 from sca_search.runs.trials import OPTIONAL_COLUMNS, PARAM, PREDICTED, RUNG, trial_frame
 from sca_search.study.events import TrialEnded
 from sca_search.study.halving import RungScore, promoted, rung_epochs
@@ -33,8 +34,9 @@ from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_qu
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.space import Space
 from sca_search.study.storage import open_storage, storage_errors
+from sca_search.system.machine import __version__
 
-SPEC = "spec"
+SPEC, INPUTS = "spec", "inputs"
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -52,16 +54,19 @@ _RESUMES = "resumes"
 MAX_CRASHES = 3
 
 
-def join(spec: StudySpec, shared: Shared) -> RunFolder:
+def join(spec: StudySpec, shared: Shared, inputs: Mapping[str, str] = MappingProxyType({})) -> RunFolder:
     """This machine's run folder of a shared study.
 
-    Before anything is written, it is checked that the database can be used and has no other study of this name.
+    Before anything is written, it is checked that the database can be used, has no other study of this name, and that
+    this machine has the study's data, network and version of this package.
     """
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
     require_joinable(run, spec)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
-        _check_spec(create_study(run, storage), spec)
+        study = create_study(run, storage)
+        _check_spec(study, spec)
+        _check_inputs(study, {**inputs, "sca-search": __version__})
     return joined_run(spec, shared)
 
 
@@ -114,6 +119,15 @@ def _check_spec(study: optuna.Study, spec: StudySpec) -> None:
             f"--storage holds another study named {study.study_name!r}, it differs in {', '.join(changed)}; choose "
             "another --name"
         )
+
+
+def _check_inputs(study: optuna.Study, inputs: Mapping[str, str]) -> None:
+    """Store the inputs of a new study; other machines must have the same."""
+    with queue_locked(study):
+        known = study.user_attrs.get(INPUTS)
+        if known is None:
+            study.set_user_attr(INPUTS, dict(inputs))
+    require_same_inputs(f"--storage: the study {study.study_name!r}", known, inputs)
 
 
 def shared_spec(study: optuna.Study) -> StudySpec:

@@ -30,6 +30,7 @@ from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.events import Throttle
 from sca_search.study.heartbeat import owner_name
+from sca_search.study.inputs import inputs_of
 from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
 from sca_search.study.results import refit, summarize, write_tables
@@ -82,16 +83,14 @@ def run_search(
     running trial.
     """
     task = make_task(spec, source)
-    known = None
+    inputs, known = inputs_of(spec, task), None  # weights that do not fit are rejected before anything is written
     if shared:
-        known = join(spec, shared)
+        known = join(spec, shared, inputs)
     elif resume:
         known = resumed_run(spec, training_is_whole=task.data.training_is_whole)
-    if known is None:
-        task.start_model()  # weights that do not fit are rejected before anything is written
     costs = prepare_costs(spec, task, known.latency_file if known else None, say)
     run = known or new_run(spec)
-    note_command(run, command, threads_of(spec, task))
+    note_command(run, command, threads_of(spec, task), inputs)
     with stop_on_interrupt() as stop:
         return replace(run_study(run, spec, task, listeners, stop, costs), exit_code=stop.exit_code)
 
