@@ -153,7 +153,7 @@ def note_command(
     """
     found = read_json(run.about_file, {})
     known = found if isinstance(found, dict) else {}
-    require_same_inputs(str(run.path), known.get("inputs"), inputs)
+    require_same_inputs(f"{run.path}:", known.get("inputs"), inputs)
     commands = known.get("commands")
     before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
     # Before joining: shell quotes would split a password that contains a quote.
@@ -175,7 +175,7 @@ def require_same_inputs(where: str, then: object, now: Mapping[str, str]) -> Non
     ]
     if changed:
         raise RunError(
-            f"{where}: was started with other {' and '.join(changed)}; restore what it was started with, or choose "
+            f"{where} was started with other {' and '.join(changed)}; restore what it was started with, or choose "
             "another --name"
         )
 

@@ -188,7 +188,9 @@ class Objective:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
             trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
-            return continues_at_rung(own, queue.rung_scores(trial.study, epoch), search.keep)
+            # The trial that this one replaces has passed its rungs.
+            is_known = queue.REPLACES in trial.user_attrs
+            return is_known or continues_at_rung(own, queue.rung_scores(trial.study, epoch), search.keep)
 
         def on_checkpoint() -> None:
             trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)

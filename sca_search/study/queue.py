@@ -22,6 +22,7 @@ from sca_search.config.load import differences
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
+from sca_search.runs.candidates import damage_of
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
 from sca_search.runs.integrity import damage_as_run_error, require_intact_database
@@ -37,6 +38,8 @@ from sca_search.study.storage import open_storage, storage_errors
 from sca_search.system.machine import __version__
 
 SPEC, INPUTS = "spec", "inputs"
+# The number of a complete trial whose files are lost, and which no longer counts.
+REPLACES = "replaces"
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -47,7 +50,7 @@ _STATES = {
 # User attributes of a trial that are columns of the table.
 _COLUMN_ATTRIBUTES = {"loss", "soft_metric", "rounded_metric", "adjusted_fraction", "reason", *OPTIONAL_COLUMNS}
 # User attributes that a requeued candidate keeps.
-_REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "checkpoints"}
+_REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "checkpoints", REPLACES}
 # Marks the trial of a candidate whose training was interrupted.
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
@@ -216,11 +219,17 @@ def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
 def _current(study: optuna.Study) -> list[FrozenTrial]:
     """The trial that counts per candidate; the others were requeued."""
     counting: dict[int, FrozenTrial] = {}
-    for trial in study.get_trials(deepcopy=False):
+    for trial in _not_replaced(study):
         before = counting.get(trial.user_attrs["candidate"])
         if before is None or before.state != TrialState.COMPLETE:
             counting[trial.user_attrs["candidate"]] = trial
     return sorted(counting.values(), key=lambda trial: trial.number)
+
+
+def _not_replaced(study: optuna.Study) -> list[FrozenTrial]:
+    trials = study.get_trials(deepcopy=False)
+    replaced = {trial.user_attrs.get(REPLACES) for trial in trials}
+    return [trial for trial in trials if trial.number not in replaced]
 
 
 def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
@@ -228,7 +237,7 @@ def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> boo
     queued = {TrialState.WAITING, TrialState.RUNNING}
     return any(
         each.state == TrialState.COMPLETE or (each.number > trial.number and each.state in queued)
-        for each in study.get_trials(deepcopy=False)
+        for each in _not_replaced(study)
         if each.user_attrs["candidate"] == trial.user_attrs["candidate"] and each.number != trial.number
     )
 
@@ -238,6 +247,17 @@ def requeue(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
     with queue_locked(study):
         if not is_superseded(study, trial):
             _enqueue(study, trial, {_RESUMES: True})
+
+
+def requeue_damaged(study: optuna.Study, run: RunFolder) -> list[str]:
+    """Queue the candidates of complete trials whose files are missing or damaged again; returns the damages."""
+    damages = []
+    with queue_locked(study):
+        for trial in complete_trials(study):
+            if (damage := damage_of(run.candidate(trial.user_attrs["candidate"]))) is not None:
+                _enqueue(study, trial, {REPLACES: trial.number})
+                damages.append(damage)
+    return damages
 
 
 def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = True) -> None:

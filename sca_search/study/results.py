@@ -22,7 +22,17 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
-from sca_search.runs.candidates import DISTRIBUTION, FEATURES, FIGURES, HISTORY, RECORD, exported_model, records_of
+from sca_search.runs.candidates import (
+    DISTRIBUTION,
+    FEATURES,
+    FIGURES,
+    HISTORY,
+    MODEL,
+    RECORD,
+    damage_of,
+    exported_model,
+    records_of,
+)
 from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text
@@ -60,7 +70,7 @@ def write_candidate(
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / HISTORY, history_csv(trained.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(trained.snapshots))
-    model_file = folder / "model.safetensors"
+    model_file = folder / MODEL
     save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input, trained.pruned_layers)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
@@ -123,7 +133,7 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> Choice
 def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: StopToken) -> None:
     """Train a candidate again with another seed, unless an earlier command has done so. A failure is reported."""
     run, name = context.run, f"refit {index} of candidate {number}"
-    if (run.candidate(number, index) / "candidate.json").exists():
+    if damage_of(run.candidate(number, index)) is None:
         return
     with damage_as_run_error(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
@@ -202,7 +212,7 @@ def _chosen(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, choice: Choice
     number = int(row["candidate"])
     best = exported_model(records_of(run, number), row, spec.goal, run.metric)
     with atomic_path(run.chosen_file) as temporary:
-        shutil.copyfile(best["folder"] / "model.safetensors", temporary)
+        shutil.copyfile(best["folder"] / MODEL, temporary)
     counts = count_zeros(run.chosen_file)
     return {
         "trial": choice.trial,

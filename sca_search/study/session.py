@@ -20,6 +20,7 @@ from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
+from sca_search.runs.candidates import MODEL, damage_of
 from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
@@ -32,7 +33,7 @@ from sca_search.study.events import Throttle
 from sca_search.study.heartbeat import owner_name
 from sca_search.study.inputs import inputs_of
 from sca_search.study.objective import Clock, Objective, work
-from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
+from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, requeue_damaged, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     StudyContext,
@@ -152,6 +153,7 @@ def _lead(
             build = build_context if run.shared is None else _shared_context
             context = build(run, spec, task, costs, emit, stop)
             study = open_study(run, context.space, stop.is_set)
+            _replace_damaged(run, study, emit)
             tables = _Tables(context, study)
             active.insert(0, tables)  # before the page, which reads them
             for run_trials in _rounds(context, study, emit, stop):
@@ -167,6 +169,18 @@ def _lead(
         emit(events.StudyEnded())
         logger.info(_last_line(summary, stopped))
         return Finished(run, summary, stopped)
+
+
+def _replace_damaged(run: RunFolder, study: optuna.Study, emit: events.Emit) -> None:
+    """Have completed candidates whose files are missing or damaged trained again, or downloaded if there is a store."""
+    if artifact_store(run) is None:
+        for damage in requeue_damaged(study, run):
+            emit(events.Note(f"{damage}; the candidate is trained again"))
+        return
+    for trial in complete_trials(study):
+        folder = run.candidate(trial.user_attrs["candidate"])
+        if damage_of(folder) is not None:
+            (folder / MODEL).unlink(missing_ok=True)
 
 
 def join_study(

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.study import GoalSpec, StudySpec
@@ -34,6 +34,7 @@ from sca_search.study.queue import (
     open_study,
     promote,
     requeue,
+    requeue_damaged,
     requeue_lost,
     rows,
     rung_scores,
@@ -214,6 +215,28 @@ def test_what_was_cut_short_goes_on_before_anything_is_begun(tmp_path):
     requeue_lost(study, study.get_trials(deepcopy=False)[dying.number])
     assert [study.ask().user_attrs["candidate"] for _ in range(3)] == [0, 2, 3]
     assert waiting(study) == []
+
+
+def test_a_candidate_whose_files_are_lost_counts_by_the_trial_that_replaces_it(study, tmp_path):
+    space, run = space_of(trials=2), RunFolder(tmp_path)
+    fill_queue(study, space)
+    first, _ = finish(study, space, accuracy=0.8), finish(study, space)
+    for number in (0, 1):
+        run.candidate(number).mkdir(parents=True)
+        (run.candidate(number) / "candidate.json").write_text("{}")
+        save_file({"weight": torch.zeros(2)}, run.candidate(number) / "model.safetensors")
+    assert requeue_damaged(study, run) == []
+    model = run.candidate(0) / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert requeue_damaged(study, run) == [f"{model} is damaged"]
+    assert {row["candidate"]: row["state"] for row in rows(study)} == {0: "waiting", 1: "complete"}
+    assert requeue_damaged(study, run) == []  # it is queued already
+    again = study.ask()
+    assert not queue.is_superseded(study, again)
+    requeue_lost(study, study.get_trials()[again.number])
+    again = finish(study, space)
+    assert again.params == first.params
+    assert [(row["candidate"], row["metric"]) for row in rows(study)] == [(1, 0.9), (0, 0.9)]
 
 
 def test_a_study_goes_on_in_another_process(tmp_path):
