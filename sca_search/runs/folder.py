@@ -108,13 +108,13 @@ class RunFolder:
         return self._lock(".lock", timeout=0.0)
 
     def queue_locked(self) -> AbstractContextManager[None]:
-        """Lock the queue: one worker at a time takes or promotes a trial."""
-        return self._lock(".queue", timeout=-1.0)
+        """Lock the queue: one worker at a time starts, ends or promotes a trial. A thread may lock it repeatedly."""
+        return self._lock(".queue", timeout=-1.0, is_singleton=True)
 
     @contextmanager
-    def _lock(self, name: str, timeout: float) -> Iterator[None]:
+    def _lock(self, name: str, timeout: float, *, is_singleton: bool = False) -> Iterator[None]:
         """StorageError on file systems without locks, where two processes would overwrite each other's files."""
-        lock = FileLock(self.path / name, timeout=timeout)
+        lock = FileLock(self.path / name, timeout=timeout, is_singleton=is_singleton)
         try:
             lock.acquire()
         except Timeout as error:

@@ -7,7 +7,7 @@ candidate can therefore have several trials; it counts once, by its complete tri
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC
 from types import MappingProxyType
 from typing import Any
@@ -55,6 +55,10 @@ _REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "check
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
 MAX_CRASHES = 3
+
+
+class TakenOverError(Exception):
+    """Another worker owns or finished this trial; discard our result."""
 
 
 def join(spec: StudySpec, shared: Shared, inputs: Mapping[str, str] = MappingProxyType({})) -> RunFolder:
@@ -240,6 +244,16 @@ def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> boo
         for each in _not_replaced(study)
         if each.user_attrs["candidate"] == trial.user_attrs["candidate"] and each.number != trial.number
     )
+
+
+@contextlib.contextmanager
+def owned(study: optuna.Study, trial: optuna.Trial) -> Iterator[None]:
+    """Hold the queue, so that no other worker can end the trial; TakenOverError if one has."""
+    with queue_locked(study):
+        state = study.get_trials(deepcopy=False)[trial.number].state
+        if state != TrialState.RUNNING or is_superseded(study, trial):
+            raise TakenOverError
+        yield
 
 
 def requeue(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:

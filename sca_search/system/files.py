@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,25 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 _replace_content(final, new)
             else:
                 new.rename(final)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staged_files(folder: Path, last: str, publishing: AbstractContextManager[None]) -> Iterator[Path]:
+    """Yield a temporary folder. If the block succeeds, its files are moved to `folder` while `publishing` is entered.
+
+    The file `last` marks a complete folder: the old one is removed first, and the new one is moved last.
+    """
+    new = _temporary(folder, folder.name)
+    try:
+        with _storage_errors(folder):
+            new.mkdir(parents=True)
+        yield new
+        with publishing, _storage_errors(folder):
+            (folder / last).unlink(missing_ok=True)
+            for path in sorted(new.iterdir(), key=lambda path: path.name == last):
+                path.rename(folder / path.name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

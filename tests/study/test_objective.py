@@ -24,7 +24,7 @@ from sca_search.runs.candidates import read_history
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID, planned_ahead
 from sca_search.runs.trials import trial_frame
-from sca_search.study import queue
+from sca_search.study import objective, queue
 from sca_search.study.events import Note, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore
 from sca_search.study.objective import Clock, Objective, work
@@ -43,6 +43,7 @@ from sca_search.study.queue import (
 from sca_search.study.sampler import PlannedSampler
 from sca_search.study.setup import StudyContext, make_task
 from sca_search.study.space import Space
+from sca_search.system.files import stamp_of
 from sca_search.system.signals import StopWhen
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.train import train_candidate, train_dense
@@ -462,6 +463,33 @@ def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkp
     assert studio.states() == {0: "complete"}
     assert not studio.run.checkpoint(0).exists()
     assert ("ternary", 1) not in studio.epochs[trained:]
+
+
+def test_a_worker_that_was_suspended_before_it_writes_overwrites_nothing(tmp_path, task, start, monkeypatch):
+    """Meanwhile another worker took the trial over and completed the candidate."""
+    spec = digits_spec(trials=1, refits=0)
+    ours, theirs = (
+        Studio(tmp_path, task, start, spec, study=open_study(RunFolder(tmp_path), Space(spec, task.layer_shapes)))
+        for _ in range(2)
+    )
+    write, stamps = objective.write_candidate, {}
+
+    def suspended(*arguments, **options):
+        if not stamps:
+            stamps[tmp_path] = ()  # the other worker is not suspended
+            requeue_lost(theirs.study, theirs.study.get_trials()[0])
+            work(theirs.study, theirs.objective)
+            stamps.update({path: stamp_of(path) for path in ours.run.candidate(0).iterdir()})
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(objective, "write_candidate", suspended)
+    ours.work()
+    names = {"candidate.json", "distribution.json", "history.csv", "model.safetensors"}
+    assert {path.name for path in stamps} - {tmp_path.name} == names
+    assert {path: stamp_of(path) for path in ours.run.candidate(0).iterdir()} == {
+        path: stamp for path, stamp in stamps.items() if path != tmp_path
+    }
+    assert [trial.state for trial in ours.study.get_trials()] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
 def assert_trained_in_one_go(studio, number, task, start):

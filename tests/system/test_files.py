@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from sca_search.system.files import (
     is_temporary,
     new_folder,
     remove_leftovers,
+    staged_files,
     write_json_atomic,
     write_text_atomic,
 )
@@ -135,6 +137,54 @@ def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path):
     remove_leftovers(tmp_path)
     assert names_in(tmp_path) == sorted(["deep", *others])
     assert names_in(tmp_path / "deep") == []
+
+
+def test_staged_files_are_moved_while_it_is_allowed_and_the_last_one_last(tmp_path):
+    folder, seen = tmp_path / "a", []
+    folder.mkdir()
+    for name in ("end", "other", "b"):
+        (folder / name).write_text("old")
+
+    @contextlib.contextmanager
+    def publishing():
+        seen.append(sorted(path.read_text() for path in folder.glob("[a-z]*")))
+        yield
+        seen.append({path.name: path.read_text() for path in folder.glob("[a-z]*")})
+
+    with staged_files(folder, "end", publishing()) as staging:
+        for name in ("end", "b", "z"):
+            (staging / name).write_text("new")
+    assert seen == [["old"] * 3, {"b": "new", "end": "new", "other": "old", "z": "new"}]
+    assert names_in(folder) == ["b", "end", "other", "z"]
+
+
+def test_staged_files_are_discarded_where_it_is_not_allowed(tmp_path):
+    @contextlib.contextmanager
+    def forbidden():
+        raise PermissionError
+        yield
+
+    (tmp_path / "end").write_text("old")
+    with pytest.raises(PermissionError), staged_files(tmp_path, "end", forbidden()) as staging:
+        (staging / "end").write_text("new")
+    assert names_in(tmp_path) == ["end"]
+    assert (tmp_path / "end").read_text() == "old"
+
+
+def test_a_folder_without_its_last_file_is_left_where_moving_fails(tmp_path):
+    """Not a mixture that counts as complete."""
+    (tmp_path / "end").write_text("old")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "full").write_text("")
+
+    def write():
+        with staged_files(tmp_path, "end", contextlib.nullcontext()) as staging:
+            (staging / "b").write_text("new")
+            (staging / "end").write_text("new")
+
+    with pytest.raises(StorageError):
+        write()
+    assert names_in(tmp_path) == ["b"]
 
 
 def test_what_is_being_written_has_a_temporary_name(tmp_path):
