@@ -1,6 +1,7 @@
 """Atomic writes of files and folders: under a temporary name, then renamed."""
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -53,24 +54,23 @@ def is_temporary(path: Path) -> bool:
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
     """Remove temporary files and folders in a folder that processes of this machine left when they were killed."""
-    for path in [each for each in folder.rglob(".*") if is_temporary(each) and not _is_being_written(each)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    for path in filter(is_leftover, list(folder.glob(pattern))):
+        with contextlib.suppress(OSError):  # two processes may remove it at the same time
+            _remove(path)
 
 
-def _is_being_written(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
+    """Whether the process that wrote a temporary file or folder has ended."""
     match = _TEMPORARY.fullmatch(path.name)
-    try:
-        os.kill(int(match[1]) if match else 0, 0)
-    except ProcessLookupError:
+    if match is None:
         return False
-    except (OSError, OverflowError):  # of another user
-        pass
-    return True
+    try:
+        os.kill(int(match[1]), 0)
+    except (OSError, OverflowError) as error:  # PermissionError: of another user
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
@@ -124,6 +124,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     there = final.is_dir()
     # Inside an existing folder: it may be the only one that is writable, or a process's working directory.
     new = _temporary(final if there else final.parent, final.name)
+    remove_leftovers(new.parent, f".{glob.escape(final.name)}.*")
     try:
         with _storage_errors(folder):
             new.mkdir(parents=True)
@@ -157,13 +158,21 @@ def staged_files(folder: Path, last: str, publishing: AbstractContextManager[Non
 
 
 def _replace_content(folder: Path, new: Path) -> None:
-    for old in [path for path in folder.iterdir() if path != new]:
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-    for path in list(new.iterdir()):
-        path.rename(folder / path.name)
+    """A file that is in both is there at any time, so that a folder whose replacement is killed is still recognized."""
+    names = [path.name for path in new.iterdir()]
+    for name in names:
+        if (folder / name).is_dir():
+            _remove(folder / name)
+        (new / name).rename(folder / name)
+    for old in [path for path in folder.iterdir() if path != new and path.name not in names]:
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,25 @@ try:
 except StorageError as error:
     print(error, end="")
 """
+KILLED_REPLACEMENT = """
+import os, sys
+from pathlib import Path
+from sca_search.system.files import new_folder
+
+renamed, rename = [], Path.rename
+
+def killed(path, target):
+    if len(renamed) == {killed_at}:
+        os._exit(7)
+    renamed.append(path)
+    return rename(path, target)
+
+Path.rename = killed
+with new_folder(Path(sys.argv[1])) as new:
+    (new / "c").mkdir()
+    for name in ("a", "b", "c/d"):
+        (new / name).write_text("new")
+"""
 WRITE_TEXT = "write_text_atomic(sys.argv[1], 'x' * 5000)"
 WRITE_TENSORS = "\n    ".join(
     [
@@ -185,6 +204,36 @@ def test_a_folder_without_its_last_file_is_left_where_moving_fails(tmp_path):
     with pytest.raises(StorageError):
         write()
     assert names_in(tmp_path) == ["b"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_folder_removes_what_an_earlier_one_left(tmp_path, there):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    folder = tmp_path / "a[1]"
+    if there:
+        folder.mkdir()
+    left = (folder if there else tmp_path) / f".a[1].{killed.pid}-0a1b2c3d"
+    left.mkdir()
+    with new_folder(folder) as new:
+        (new / "file").write_text("")
+    assert names_in(tmp_path) == ["a[1]"]
+    assert names_in(folder) == ["file"]
+
+
+def test_a_killed_replacement_of_a_folder_leaves_each_common_file_old_or_new(tmp_path):
+    """It is killed at each rename in turn: the process ends without another word."""
+    for killed_at in range(3):
+        folder = tmp_path / str(killed_at)
+        (folder / "c").mkdir(parents=True)
+        for name in ("a", "b", "c/d", "old"):
+            (folder / name).write_text("old")
+        program = KILLED_REPLACEMENT.replace("{killed_at}", str(killed_at))
+        assert subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode == 7
+        assert {"a", "b"} <= set(names_in(folder))
+        with new_folder(folder) as new:
+            (new / "a").write_text("newer")
+        assert names_in(folder) == ["a"]
 
 
 def test_what_is_being_written_has_a_temporary_name(tmp_path):
