@@ -88,7 +88,7 @@ class Bench:
         if not run.summary_file.exists():
             start = self.arguments.cells / f"{self.stem}-{spec.train.dense_epochs}-start-seed{spec.seed}"
             start.mkdir(parents=True, exist_ok=True)
-            run = resumed_run(spec) if run.path.exists() else new_run(spec)
+            run = (resumed_run(spec) if run.path.exists() else None) or new_run(spec)
             copy = partial(_copy, names=("dense.safetensors", "dense.json"))
             copy(start, run.path)
             run_study(run, spec, make_task(spec), [Printer()])

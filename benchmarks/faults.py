@@ -77,7 +77,9 @@ def text_of(found: dict[str, Injected]) -> str:
         "epoch. Recovered means: the trial of a dead worker or a lost machine is continued by another one from its "
         "last checkpoint; a study whose only process was killed has saved more after --resume; a stopped or rejected "
         "command has ended cleanly; a trial has ended after the database came back or the clock was changed; a "
-        "candidate with a corrupt checkpoint has started again; a trial beyond its limits has been ended. The time "
+        "candidate with a corrupt checkpoint has started again; a trial beyond its limits has been ended; a candidate "
+        "has been completed after a suspended worker went on; a study, export or calibration whose command was killed, "
+        "or a candidate whose files were lost, has been made again. The time "
         f"includes importing torch, which takes seconds. {report.EARLIER}\n\n{report.provenance()}"
     )
 

@@ -220,6 +220,8 @@ def show_command(run_folder: RunArgument) -> None:
             results().print(f"{run_folder}: no trial has finished yet")
         else:
             info().print(", ".join(f"{count} {state}" for state, count in document["states"].items()))
+            for trial, damage in document["damaged"].items():
+                results().print(f"trial {trial}: {damage}; --resume trains it again", soft_wrap=True)
             _print_results(run, frame, choice)
             _print_places(run)
     print_json(document)
@@ -229,7 +231,7 @@ def _study_document(
     run: "RunFolder", spec: "StudySpec", frame: "pd.DataFrame", choice: "Choice | None"
 ) -> dict[str, Any]:
     """A study for JSON, finished or not."""
-    from sca_search.runs.candidates import read_json
+    from sca_search.runs.candidates import damaged_trials, read_json
     from sca_search.runs.goal import goal_text
     from sca_search.runs.trials import pareto_front
 
@@ -239,6 +241,7 @@ def _study_document(
         "run": run.path,
         "goal": goal_text(spec, run.metric),
         "states": frame["state"].value_counts().to_dict(),
+        "damaged": damaged_trials(run, frame),
         "chosen": choice and choice.trial,
         "chosen_reason": choice and choice.reason,
         "front": pareto_front(frame).to_dict("records"),

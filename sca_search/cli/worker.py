@@ -74,14 +74,16 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
 def _join(spec: "StudySpec", shared: Shared) -> None:
     from sca_search.runs.log import note_command
     from sca_search.study.events import TrialCounter
+    from sca_search.study.inputs import inputs_of
     from sca_search.study.progress import StudyDisplay
     from sca_search.study.queue import join
     from sca_search.study.session import join_study
     from sca_search.study.setup import make_task, threads_of
 
     task = make_task(spec)
-    run = join(spec, shared)
-    note_command(run, sys.argv[1:], threads_of(spec, task))
+    inputs = inputs_of(spec, task)
+    run = join(spec, shared, inputs)
+    note_command(run, sys.argv[1:], threads_of(spec, task), inputs)
     counter = TrialCounter()
     with stop_on_interrupt() as stop, StudyDisplay(info()) as display:
         finished = join_study(run, spec, task, [counter, display], stop)

@@ -89,10 +89,10 @@ def describe_error(raised: BaseException) -> str:
 
 
 def _user_frames(raised: BaseException) -> list[traceback.FrameSummary]:
-    return [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_installed(frame.filename)]
+    return [frame for frame in traceback.extract_tb(raised.__traceback__) if not is_installed(frame.filename)]
 
 
-def _is_installed(filename: str) -> bool:
+def is_installed(filename: str) -> bool:
     """Whether a frame belongs to this package, another installed one or Python itself."""
     path = Path(filename)
     is_ours = path.is_relative_to(Path(__file__).parents[1])

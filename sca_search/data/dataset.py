@@ -1,6 +1,6 @@
 """A data set ready for a study: normalized by its training split, with the test split not yet read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sca_search.config.names import Augmentation, Kind
 from sca_search.data.augment import CropFlipSplit
+from sca_search.data.checksum import checksum
 from sca_search.data.image_reader import ImageReader
 from sca_search.data.input_spec import InputSpec
 from sca_search.data.splits import LazySplit, Reader, Split
@@ -30,6 +31,9 @@ MEMORY_BYTES = 2 * 1024**3
 # Inputs that give the mean and standard deviation of a set that is not in memory: even if all pixels of an image were
 # equal, 4096 images determine the mean to 1/64 of a standard deviation.
 SAMPLE_STATISTICS = 4096
+
+# Inputs per split in the checksum of a set that is not in memory.
+_CHECKSUM_SAMPLE = 256
 
 # Below this, relative to the mean, the standard deviation of a channel is float32 rounding and not signal.
 _NO_SPREAD = 1e-7
@@ -78,6 +82,7 @@ class DataSet:
     notes: tuple[str, ...] = ()  # notes for the user on how it was read
     training_is_whole: bool = True  # whether no unreadable file was left out of training and validation
     augmentation: Augmentation = "none"  # applies to `training` only
+    checksum: str = ""  # of training and validation before normalization
 
     @property
     def training(self) -> TrainingSplit:
@@ -176,10 +181,11 @@ def assemble(
 ) -> DataSet:
     """Normalize splits in memory by the training split's statistics, in place."""
     parts, shape = torch.split(train.images, _STEP), train.image_shape
+    found = checksum((train.images, train.labels, val.images, val.labels))
     spec = measured_input(parts, shape, classes, train.labels, kind) if normalize else raw_input(shape, classes, kind)
     for split in (train, val):
         normalize_split_(split, spec)
-    return DataSet(name, train, val, lambda: normalize_split_(read_test(), spec), spec)
+    return DataSet(name, train, val, lambda: normalize_split_(read_test(), spec), spec, checksum=found)
 
 
 def assemble_parts(
@@ -200,10 +206,13 @@ def assemble_parts(
     if not (is_large or changes):
         splits = train.in_memory(shape), val.in_memory(shape), lambda: read_test().in_memory(shape)
         return assemble(name, raw.classes, *splits, kind=raw.kind, normalize=request.normalize)
-    spec, entries, reader = raw, train.entries, train.reader
+    spec, reader = raw, train.reader
+    # The user's own augmentation gives other inputs whenever they are read.
+    read = () if changes and not isinstance(reader, ImageReader) else parts
+    inputs = (each for part in read for each in _sample(part, _CHECKSUM_SAMPLE))
+    found = checksum((*(torch.from_numpy(part.targets.copy()) for part in parts), *inputs))
     if request.normalize:
-        rows = np.unique(np.linspace(0, len(entries) - 1, SAMPLE_STATISTICS).astype(np.int64))
-        sample = (reader(entries[row]).unsqueeze(0) for row in rows)
+        sample = (each.unsqueeze(0) for each in _sample(train, SAMPLE_STATISTICS))
         spec = measured_input(sample, shape, raw.classes, torch.from_numpy(train.targets), raw.kind)
 
     def lazy(part: Part, reader: Reader, changes: bool) -> LazySplit:
@@ -215,7 +224,13 @@ def assemble_parts(
     def other(part: Part) -> AnySplit:
         return lazy(part, part.reader, False) if is_large else normalize_split_(part.in_memory(shape), spec)
 
-    return DataSet(name, lazy(train, reader, changes), other(val), lambda: other(read_test()), spec)
+    return DataSet(name, lazy(train, reader, changes), other(val), lambda: other(read_test()), spec, checksum=found)
+
+
+def _sample(part: Part, count: int) -> Iterator[Tensor]:
+    """Inputs at even distances."""
+    for row in np.unique(np.linspace(0, len(part.entries) - 1, count).astype(np.int64)):
+        yield part.reader(part.entries[row])
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -30,7 +30,7 @@ from sca_search.export.packed.format import write_packed
 from sca_search.export.packed.test_vectors import write_vectors
 from sca_search.export.state_dict import save_plain
 from sca_search.export.verify import USUAL_SECONDS, Verification, references_of, verify, with_integers
-from sca_search.system.files import atomic_path, new_folder, write_json_atomic, write_text_atomic
+from sca_search.system.files import atomic_path, is_leftover, new_folder, write_json_atomic, write_text_atomic
 
 FORMATS = ("packed", "c", "onnx", "torch")
 
@@ -126,7 +126,7 @@ def check_target(folder: Path, *, replaced: bool) -> None:
         return
     if not folder.is_dir():
         raise ExportError(f"{folder} must be a folder, it is a file")
-    if not any(folder.iterdir()):
+    if all(map(is_leftover, folder.iterdir())):  # an export may have been killed
         return
     if replaced:
         with suppress(ExportError):

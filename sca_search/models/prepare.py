@@ -26,7 +26,7 @@ from sca_search.models.user import Maker, user_maker
 from sca_search.models.weights import load_weights
 from sca_search.models.zoo import timm_maker, torchvision_maker
 
-_ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
+ZOOS = {"torchvision": torchvision_maker, "timm": timm_maker}
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def find_maker(name: str, *, num_classes: int, input_shape: Shape, dropout: floa
         return lambda: build_model(name, num_classes=num_classes, input_shape=input_shape, dropout=dropout)
     if dropout:
         raise ModelError(f"model {name}: model.dropout is a setting of the built-in networks, got {dropout}")
-    if source in _ZOOS:
-        return _ZOOS[source](rest, num_classes, input_shape)
+    if source in ZOOS:
+        return ZOOS[source](rest, num_classes, input_shape)
     return user_maker(name, num_classes, input_shape)
 
 

@@ -15,6 +15,7 @@ from sca_search.paper.result import CellResult, measure_cell, read_result
 from sca_search.runs.folder import RunFolder, new_run
 from sca_search.runs.log import note_command
 from sca_search.study.events import StudyListener
+from sca_search.study.inputs import inputs_of
 from sca_search.study.pace import RESERVE, Pace, Say, StudySize, measure_pace
 from sca_search.study.session import run_study
 from sca_search.study.setup import make_task, threads_of
@@ -77,12 +78,12 @@ def reproduce(
         spec = specs[cell]
         say(f"cell {number} of {len(plan.cells)}: {cell}, {spec.train.epochs} epochs")
         task = make_task(spec, source)
-        task.start_model()  # rejects weights that do not fit before anything is written
+        inputs = inputs_of(spec, task)  # rejects weights that do not fit before anything is written
         run = plan.run_of(cell)
         if not run.spec_file.is_file():
             run = new_run(spec)
         if plan.command:
-            note_command(run, plan.command, threads_of(spec, task))
+            note_command(run, plan.command, threads_of(spec, task), inputs)
         finished = run_study(run, spec, task, listeners, stop)
         if finished.stopped or stop.is_set():  # a stop between two seeds does not raise
             return ReproductionResult(results, stopped=True)

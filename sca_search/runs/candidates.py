@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from safetensors import SafetensorError, safe_open
 
 from sca_search.config.costs import COST_COLUMNS
 from sca_search.config.names import format_metric, format_spread
@@ -26,6 +27,7 @@ from sca_search.runs.goal import chosen_trial
 # The values by which the records of a candidate are compared.
 COMPARED = {"sparsity", "metric", "metric_error", "loss", *COST_COLUMNS}
 RECORD, HISTORY, DISTRIBUTION, FEATURES = "candidate.json", "history.csv", "distribution.json", "features.json"
+MODEL = "model.safetensors"
 # The keys that `exported_model` adds to a record.
 FIGURES = ("refit", "metric", "refits", "refit_mean", "refit_std")
 
@@ -42,6 +44,29 @@ def records_of(run: RunFolder, number: int) -> list[dict[str, Any]]:
     if not found:
         raise RunError(f"{home}: the candidate's files are missing")
     return found
+
+
+def damage_of(folder: Path) -> str | None:
+    """The file of a complete candidate that is missing or cut off, and which of both; None if there is none."""
+    for name in (MODEL, RECORD):
+        if not (folder / name).is_file():
+            return f"{folder / name} is missing"
+    try:
+        with safe_open(folder / MODEL, framework="numpy"):  # compares the file's size with its header
+            return None
+    except (OSError, SafetensorError):
+        return f"{folder / MODEL} is damaged"
+
+
+def damaged_trials(run: RunFolder, frame: pd.DataFrame) -> dict[int, str]:
+    """The damage of each complete trial in a table of trials that has any."""
+    complete = frame[frame["state"] == "complete"]
+    numbers = complete["candidate"] if "candidate" in complete else complete["trial"]
+    found = {
+        int(trial): damage_of(run.candidate(int(number)))
+        for trial, number in zip(complete["trial"], numbers, strict=True)
+    }
+    return {trial: damage for trial, damage in found.items() if damage is not None}
 
 
 def exported_model(

@@ -18,7 +18,7 @@ from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
 from sca_search.runs.integrity import reject_code_in_run_folder, reject_outside_links
-from sca_search.system.files import write_json_atomic, write_text_atomic
+from sca_search.system.files import is_temporary, remove_leftovers, write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
 # 1: the first. 2: columns `metric` and `param.NAME` in trials.csv, cost columns, other
@@ -108,13 +108,13 @@ class RunFolder:
         return self._lock(".lock", timeout=0.0)
 
     def queue_locked(self) -> AbstractContextManager[None]:
-        """Lock the queue: one worker at a time takes or promotes a trial."""
-        return self._lock(".queue", timeout=-1.0)
+        """Lock the queue: one worker at a time starts, ends or promotes a trial. A thread may lock it repeatedly."""
+        return self._lock(".queue", timeout=-1.0, is_singleton=True)
 
     @contextmanager
-    def _lock(self, name: str, timeout: float) -> Iterator[None]:
+    def _lock(self, name: str, timeout: float, *, is_singleton: bool = False) -> Iterator[None]:
         """StorageError on file systems without locks, where two processes would overwrite each other's files."""
-        lock = FileLock(self.path / name, timeout=timeout)
+        lock = FileLock(self.path / name, timeout=timeout, is_singleton=is_singleton)
         try:
             lock.acquire()
         except Timeout as error:
@@ -141,9 +141,20 @@ def _known(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _is_free(folder: Path) -> bool:
+    """Whether a study may be created here: at most, a command was killed while it created one."""
+    return not folder.exists() or (folder.is_dir() and all(map(_precedes_study, folder.iterdir())))
+
+
+def _precedes_study(path: Path) -> bool:
+    """Whether it is one of the files that are written before study.toml."""
+    keys = {"about.json": {"format"}, "shared.json": {"storage"}}
+    return is_temporary(path) or _known(path).keys() == keys.get(path.name)
+
+
 def require_joinable(run: RunFolder, spec: StudySpec) -> None:
     """RunError if the folder of a shared study holds something else."""
-    if not run.path.exists() or (run.path.is_dir() and not any(run.path.iterdir())):
+    if _is_free(run.path):
         return
     if not run.spec_file.is_file() or not run.shared_file.is_file():
         raise RunError(f"{run.path}: holds files that are not of a shared study; choose another --name or --out")
@@ -162,7 +173,7 @@ def new_run(spec: StudySpec) -> RunFolder:
     """Create the folder of a new study. A requested name must be free; a default name gets the next number."""
     if spec.name:
         run = RunFolder(spec.out / spec.name)
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        if not _is_free(run.path):
             raise RunError(f"{run.path}: holds {_holding(run, spec)}")
         return _created(run, spec, exist_ok=True)
     for number in count(1):  # name, name-2, name-3, …; created here, so that two commands at once do not share it
@@ -179,6 +190,9 @@ def _created(run: RunFolder, spec: StudySpec, *, exist_ok: bool) -> RunFolder:
         raise
     except OSError as error:
         raise StorageError(f"{run.path}: the run folder cannot be created: {error.strerror}") from error
+    if run.shared is None:
+        remove_leftovers(run.path)
+        run.shared_file.unlink(missing_ok=True)
     write_json_atomic(run.about_file, {"format": FORMAT})
     if run.shared is not None:
         write_json_atomic(run.shared_file, {"storage": shown_address(run.shared.storage)})
@@ -186,8 +200,10 @@ def _created(run: RunFolder, spec: StudySpec, *, exist_ok: bool) -> RunFolder:
     return run
 
 
-def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder:
+def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder | None:
     """The folder of a study to resume: the one with the requested name, else the newest of the same settings.
+
+    None if a command was killed while it created the folder: the study has not begun.
 
     Unreadable files may be skipped from now on if `training_is_whole`: then only test images are concerned, and what is
     trained and compared stays the same.
@@ -197,9 +213,11 @@ def resumed_run(spec: StudySpec, *, training_is_whole: bool = True) -> RunFolder
         may_skip = spec.data.skip_unreadable and training_is_whole
         return [key for key in differences(spec, run.spec()) if not (may_skip and key == "data.skip_unreadable")]
 
-    found = _existing_runs(spec)
+    path, found = spec.out / (spec.name or spec.base_name), _existing_runs(spec)
+    if found in ([], [RunFolder(path)]) and path.is_dir() and any(path.iterdir()) and _is_free(path):
+        return None
     if not found:
-        raise RunError(f"{spec.out / (spec.name or spec.base_name)}: there is no run to resume")
+        raise RunError(f"{path}: there is no run to resume")
     same = [run for run in found if not changed(run)]
     if not same:
         what = ", ".join(changed(found[0]))

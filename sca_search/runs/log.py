@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from sca_search.errors import StorageError
+from sca_search.errors import RunError, StorageError
 from sca_search.runs.candidates import read_json
 from sca_search.runs.folder import FORMAT, RunFolder
 from sca_search.system.console import LOGGER, PrintableFormatter, scrub
@@ -143,17 +144,40 @@ def read_progress(path: Path) -> CurrentTraining | None:
         return None
 
 
-def note_command(run: RunFolder, arguments: Sequence[str], threads: int) -> None:
-    """Append a command to about.json; machine, threads per worker and versions are those of the newest."""
-    known = read_json(run.about_file, {})
-    commands = known.get("commands") if isinstance(known, dict) else None
+def note_command(
+    run: RunFolder, arguments: Sequence[str], threads: int, inputs: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Append a command to about.json; machine, threads per worker and versions are those of the newest.
+
+    RunError if the run was started with other `inputs`: checksums of its data and network.
+    """
+    found = read_json(run.about_file, {})
+    known = found if isinstance(found, dict) else {}
+    require_same_inputs(f"{run.path}:", known.get("inputs"), inputs)
+    commands = known.get("commands")
     before = [each for each in commands if _is_command(each)] if isinstance(commands, list) else []
     # Before joining: shell quotes would split a password that contains a quote.
     shown = shlex.join(["sca-search", *map(scrub, arguments)])
     command = {"command": shown, "at": time.time()}
     write_json_atomic(
-        run.about_file, {"format": FORMAT, "commands": [*before, command], **training_environment(threads)}
+        run.about_file,
+        {"format": FORMAT, "commands": [*before, command], "inputs": dict(inputs), **training_environment(threads)},
     )
+
+
+def require_same_inputs(where: str, then: object, now: Mapping[str, str]) -> None:
+    """RunError that names the inputs of a study that are not those of its start."""
+    started = then if isinstance(then, dict) else {}
+    changed = [
+        f"{name} ({str(started[name])[:40]}, here {value})"
+        for name, value in now.items()
+        if started.get(name, value) != value
+    ]
+    if changed:
+        raise RunError(
+            f"{where} was started with other {' and '.join(changed)}; restore what it was started with, or choose "
+            "another --name"
+        )
 
 
 def training_environment(threads: int) -> dict[str, Any]:

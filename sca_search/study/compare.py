@@ -30,6 +30,7 @@ from sca_search.runs.log import note_command
 from sca_search.runs.trials import read_csv
 from sca_search.study.budgets import rest_bytes
 from sca_search.study.events import StudyListener
+from sca_search.study.inputs import inputs_of
 from sca_search.study.pace import Say
 from sca_search.study.session import run_study
 from sca_search.study.setup import make_task, threads_of, warm_start
@@ -162,7 +163,7 @@ def _trained(
     if not run.dense_scores_file.exists():
         shutil.copyfile(common.dense_file, run.dense_file)
         shutil.copyfile(common.dense_scores_file, run.dense_scores_file)
-    note_command(run, comparison.command, threads_of(spec, task))
+    note_command(run, comparison.command, threads_of(spec, task), inputs_of(spec, task))
     finished = run_study(run, spec, task, listeners, stop)
     if finished.stopped or stop.is_set():
         raise StopRequestedError

@@ -39,19 +39,18 @@ def sending_heartbeats(
 
     `on_heartbeat` is called in the same thread.
     """
-    storage, over, lost = storage_of(trial.study), threading.Event(), threading.Event()
-    storage.set_trial_system_attr(trial_id(trial), OWNER, owner_name())
+    over, lost = threading.Event(), threading.Event()
+    storage_of(trial.study).set_trial_system_attr(trial_id(trial), OWNER, owner_name())
 
     def send() -> None:
         count = 0
         while not over.wait(seconds):
             count += 1
             try:
-                storage.set_trial_system_attr(trial_id(trial), HEARTBEAT, count)
+                if not _is_running(trial, count):
+                    lost.set()
+                    return
                 on_heartbeat()
-            except UpdateFinishedTrialError:
-                lost.set()
-                return
             except Exception as error:  # must not end the training: others only miss one heartbeat
                 logger.debug("missed a heartbeat: %r", error)
 
@@ -62,6 +61,15 @@ def sending_heartbeats(
     finally:
         over.set()
         thread.join(timeout=5.0)  # it may wait longer for a database that is down
+
+
+def _is_running(trial: optuna.Trial, count: int) -> bool:
+    """Store a heartbeat; False if the trial was ended. `on_heartbeat` may raise the same error about another trial."""
+    try:
+        storage_of(trial.study).set_trial_system_attr(trial_id(trial), HEARTBEAT, count)
+    except UpdateFinishedTrialError:
+        return False
+    return True
 
 
 @dataclass

@@ -28,6 +28,7 @@ from sca_search.study.events import Emit, Event, Note, TrialEpoch, TrialStarted,
 from sca_search.study.halving import RungScore, continues_at_rung, rung_epochs
 from sca_search.study.heartbeat import MISSED_HEARTBEATS, StaleTrialDetector, sending_heartbeats
 from sca_search.study.optuna_internals import QueueEmptyError
+from sca_search.study.queue import TakenOverError
 from sca_search.study.results import FAILURES, write_candidate
 from sca_search.study.sampler import derived_seed
 from sca_search.study.storage import storage_errors
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
 # The name of a trial's checkpoint in the artifact store.
 CHECKPOINT = "checkpoint"
 _POLL_SECONDS = 0.5
-
-
-class TakenOverError(Exception):
-    """Another worker owns or finished this trial; discard our result."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,6 @@ class Objective:
                     self.emit(Note(f"{error}; training starts from the beginning"))
                     self.context.run.checkpoint(number).unlink(missing_ok=True)
                     trained = train()
-            if is_lost():
-                raise TakenOverError
             return self._recorded(trial, candidate, trained, number)
 
     @contextlib.contextmanager
@@ -119,7 +114,8 @@ class Objective:
     ) -> tuple[float, float]:
         """Writes the candidate's files and the trial's attributes; returns the two objectives."""
         context = self.context
-        figures = write_candidate(context, number, candidate, trained)
+        owned = queue.owned(trial.study, trial)
+        figures = write_candidate(context, number, candidate, trained, publishing=owned)
         sparsity = figures.pop("sparsity")
         if (store := artifact_store(context.run)) is not None:
             checkpoint = context.run.checkpoint(number)
@@ -188,7 +184,9 @@ class Objective:
             trial.set_user_attr(f"{RUNG}{epoch}", score.loss)
             trial.set_user_attr("rung_metric", score.accuracy)
             own = RungScore(number, sparsity, score.loss)
-            return continues_at_rung(own, queue.rung_scores(trial.study, epoch), search.keep)
+            # The trial that this one replaces has passed its rungs.
+            is_known = queue.REPLACES in trial.user_attrs
+            return is_known or continues_at_rung(own, queue.rung_scores(trial.study, epoch), search.keep)
 
         def on_checkpoint() -> None:
             trial.set_user_attr("checkpoints", trial.user_attrs.get("checkpoints", 0) + 1)

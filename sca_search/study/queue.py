@@ -7,8 +7,9 @@ candidate can therefore have several trials; it counts once, by its complete tri
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -21,10 +22,11 @@ from sca_search.config.load import differences
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError
+from sca_search.runs.candidates import damage_of
 from sca_search.runs.folder import RunFolder, joined_run, require_joinable
 from sca_search.runs.goal import planned_ahead
 from sca_search.runs.integrity import damage_as_run_error, require_intact_database
-from sca_search.runs.log import logger
+from sca_search.runs.log import logger, require_same_inputs
 from sca_search.runs.trials import OPTIONAL_COLUMNS, PARAM, PREDICTED, RUNG, trial_frame
 from sca_search.study.events import TrialEnded
 from sca_search.study.halving import RungScore, promoted, rung_epochs
@@ -33,8 +35,11 @@ from sca_search.study.optuna_internals import QueueStorage, queue_locked, set_qu
 from sca_search.study.sampler import INNER, PlannedSampler
 from sca_search.study.space import Space
 from sca_search.study.storage import open_storage, storage_errors
+from sca_search.system.machine import __version__
 
-SPEC = "spec"
+SPEC, INPUTS = "spec", "inputs"
+# The number of a complete trial whose files are lost, and which no longer counts.
+REPLACES = "replaces"
 _STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.FAIL: "failed",
@@ -45,23 +50,30 @@ _STATES = {
 # User attributes of a trial that are columns of the table.
 _COLUMN_ATTRIBUTES = {"loss", "soft_metric", "rounded_metric", "adjusted_fraction", "reason", *OPTIONAL_COLUMNS}
 # User attributes that a requeued candidate keeps.
-_REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "checkpoints"}
+_REQUEUED = {"candidate", "planned_sparsity", "allocation", "checkpoint", "checkpoints", REPLACES}
 # Marks the trial of a candidate whose training was interrupted.
 _RESUMES = "resumes"
 # A candidate whose workers crash this often without a new checkpoint causes the crashes, mostly by its memory.
 MAX_CRASHES = 3
 
 
-def join(spec: StudySpec, shared: Shared) -> RunFolder:
+class TakenOverError(Exception):
+    """Another worker owns or finished this trial; discard our result."""
+
+
+def join(spec: StudySpec, shared: Shared, inputs: Mapping[str, str] = MappingProxyType({})) -> RunFolder:
     """This machine's run folder of a shared study.
 
-    Before anything is written, it is checked that the database can be used and has no other study of this name.
+    Before anything is written, it is checked that the database can be used, has no other study of this name, and that
+    this machine has the study's data, network and version of this package.
     """
     run = RunFolder(spec.out / (spec.name or spec.base_name), shared)
     require_joinable(run, spec)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.closing(open_storage(run, at_once=True)) as storage, storage_errors(run):
-        _check_spec(create_study(run, storage), spec)
+        study = create_study(run, storage)
+        _check_spec(study, spec)
+        _check_inputs(study, {**inputs, "sca-search": __version__})
     return joined_run(spec, shared)
 
 
@@ -114,6 +126,15 @@ def _check_spec(study: optuna.Study, spec: StudySpec) -> None:
             f"--storage holds another study named {study.study_name!r}, it differs in {', '.join(changed)}; choose "
             "another --name"
         )
+
+
+def _check_inputs(study: optuna.Study, inputs: Mapping[str, str]) -> None:
+    """Store the inputs of a new study; other machines must have the same."""
+    with queue_locked(study):
+        known = study.user_attrs.get(INPUTS)
+        if known is None:
+            study.set_user_attr(INPUTS, dict(inputs))
+    require_same_inputs(f"--storage: the study {study.study_name!r}", known, inputs)
 
 
 def shared_spec(study: optuna.Study) -> StudySpec:
@@ -202,11 +223,17 @@ def _rung_score(trial: FrozenTrial, epoch: int) -> RungScore:
 def _current(study: optuna.Study) -> list[FrozenTrial]:
     """The trial that counts per candidate; the others were requeued."""
     counting: dict[int, FrozenTrial] = {}
-    for trial in study.get_trials(deepcopy=False):
+    for trial in _not_replaced(study):
         before = counting.get(trial.user_attrs["candidate"])
         if before is None or before.state != TrialState.COMPLETE:
             counting[trial.user_attrs["candidate"]] = trial
     return sorted(counting.values(), key=lambda trial: trial.number)
+
+
+def _not_replaced(study: optuna.Study) -> list[FrozenTrial]:
+    trials = study.get_trials(deepcopy=False)
+    replaced = {trial.user_attrs.get(REPLACES) for trial in trials}
+    return [trial for trial in trials if trial.number not in replaced]
 
 
 def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
@@ -214,9 +241,19 @@ def is_superseded(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> boo
     queued = {TrialState.WAITING, TrialState.RUNNING}
     return any(
         each.state == TrialState.COMPLETE or (each.number > trial.number and each.state in queued)
-        for each in study.get_trials(deepcopy=False)
+        for each in _not_replaced(study)
         if each.user_attrs["candidate"] == trial.user_attrs["candidate"] and each.number != trial.number
     )
+
+
+@contextlib.contextmanager
+def owned(study: optuna.Study, trial: optuna.Trial) -> Iterator[None]:
+    """Hold the queue, so that no other worker can end the trial; TakenOverError if one has."""
+    with queue_locked(study):
+        state = study.get_trials(deepcopy=False)[trial.number].state
+        if state != TrialState.RUNNING or is_superseded(study, trial):
+            raise TakenOverError
+        yield
 
 
 def requeue(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
@@ -226,11 +263,22 @@ def requeue(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> None:
             _enqueue(study, trial, {_RESUMES: True})
 
 
+def requeue_damaged(study: optuna.Study, run: RunFolder) -> list[str]:
+    """Queue the candidates of complete trials whose files are missing or damaged again; returns the damages."""
+    damages = []
+    with queue_locked(study):
+        for trial in complete_trials(study):
+            if (damage := damage_of(run.candidate(trial.user_attrs["candidate"]))) is not None:
+                _enqueue(study, trial, {REPLACES: trial.number})
+                damages.append(damage)
+    return damages
+
+
 def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = True) -> None:
     """Requeue the candidate of a worker that has ended, unless the trial has ended too.
 
     The candidate is queued before the old trial fails: after a crash in between, the old trial is still running and is
-    requeued again.
+    requeued again. If the old trial completes in between, the new one is superseded and is not trained.
     """
     with queue_locked(study):
         now = study.get_trials(deepcopy=False)[trial.number]
@@ -241,7 +289,8 @@ def requeue_lost(study: optuna.Study, trial: FrozenTrial, *, is_crash: bool = Tr
         if not reason and not is_superseded(study, now):
             counted = {"crashes": crashes, "checkpoints_at_crash": now.user_attrs.get("checkpoints", 0)}
             _enqueue(study, now, {_RESUMES: True} | (counted if crashes else {}))
-        fail(study, now, reason)
+        if not fail(study, now, reason):
+            return
     logger.warning("trial %d lost its worker%s", trial.number, "" if reason else ", requeued")
 
 
@@ -252,12 +301,16 @@ def _crashes(trial: FrozenTrial) -> int:
     return 0 if has_progress else int(attributes.get("crashes", 0))
 
 
-def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
-    """Mark a trial as failed whose worker has ended."""
+def fail(study: optuna.Study, trial: FrozenTrial, reason: str) -> bool:
+    """Mark a trial as failed whose worker has ended; False if the trial has ended since it was read."""
     storage = storage_of(study)
-    if reason:
-        storage.set_trial_user_attr(trial_id(trial), "reason", reason)
-    storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
+    try:
+        if reason:
+            storage.set_trial_user_attr(trial_id(trial), "reason", reason)
+        storage.set_trial_state_values(trial_id(trial), TrialState.FAIL)
+    except UpdateFinishedTrialError:  # its worker was only suspended
+        return False
+    return True
 
 
 def trials_of(study: optuna.Study, owner: str) -> list[FrozenTrial]:

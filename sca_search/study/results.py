@@ -10,6 +10,8 @@ import io
 import json
 import shutil
 import time
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,17 +24,28 @@ from sca_search.config.study import StudySpec
 from sca_search.errors import CodeError, DivergenceError, LimitError
 from sca_search.export.packed.trit_code import encode_trits
 from sca_search.export.state_dict import count_zeros, counted_sparsity, load_plain, save_plain
-from sca_search.runs.candidates import DISTRIBUTION, FEATURES, FIGURES, HISTORY, RECORD, exported_model, records_of
+from sca_search.runs.candidates import (
+    DISTRIBUTION,
+    FEATURES,
+    FIGURES,
+    HISTORY,
+    MODEL,
+    RECORD,
+    damage_of,
+    exported_model,
+    records_of,
+)
 from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import chosen_trial, goal_text
 from sca_search.runs.integrity import damage_as_run_error
 from sca_search.runs.log import logger, training_environment
 from sca_search.runs.trials import front_area, measured, pareto_front, write_csv
+from sca_search.study.budgets import Costs
 from sca_search.study.events import Emit, Note, RefitEpoch
 from sca_search.study.halving import rung_correlation, rung_epochs
 from sca_search.study.sampler import derived_seed
-from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.system.files import atomic_path, staged_files, write_json_atomic, write_text_atomic
 from sca_search.system.machine import versions
 from sca_search.system.signals import NEVER, StopToken, StopWhen
 from sca_search.ternary.parametrize import zero_counts
@@ -49,18 +62,33 @@ if TYPE_CHECKING:
 FAILURES = (CodeError, DivergenceError, LimitError)
 # Seeds of refits must differ from those of candidates, which derive from (study seed, candidate).
 _REFIT = 1_000_000
+_ALWAYS: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def write_candidate(
-    context: "StudyContext", number: int, candidate: Candidate, trained: TrainedCandidate, refit: int = 0
+    context: "StudyContext",
+    number: int,
+    candidate: Candidate,
+    trained: TrainedCandidate,
+    refit: int = 0,
+    publishing: AbstractContextManager[None] = _ALWAYS,
 ) -> dict[str, Any]:
-    """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's."""
+    """Write a candidate's folder with its measured costs, and return its figures: those that are also the trial's.
+
+    Measuring and writing take long. The files appear in the folder while `publishing`, which may raise, is entered.
+    """
     costs = context.costs_of(trained.model)
-    folder = context.run.candidate(number, refit)
-    folder.mkdir(parents=True, exist_ok=True)
+    # The record comes last: if it exists, the candidate is complete.
+    with staged_files(context.run.candidate(number, refit), RECORD, publishing) as folder:
+        return _write_files(context, folder, candidate, trained, costs)
+
+
+def _write_files(
+    context: "StudyContext", folder: Path, candidate: Candidate, trained: TrainedCandidate, costs: Costs
+) -> dict[str, Any]:
     write_text_atomic(folder / HISTORY, history_csv(trained.history))
     write_text_atomic(folder / DISTRIBUTION, distribution_json(trained.snapshots))
-    model_file = folder / "model.safetensors"
+    model_file = folder / MODEL
     save_plain(model_file, trained.model, trained.baked_layers, context.task.data.input, trained.pruned_layers)
     # Counts in the written file.
     state, layers, _ = load_plain(model_file)
@@ -91,7 +119,6 @@ def write_candidate(
             for name, count in zero_counts(trained.baked_trits()).items()
         },
     }
-    # The record comes last: if it exists, the candidate is complete.
     write_json_atomic(folder / RECORD, record)
     return figures
 
@@ -123,7 +150,7 @@ def write_tables(run: RunFolder, spec: StudySpec, frame: pd.DataFrame) -> Choice
 def refit(context: "StudyContext", number: int, index: int, emit: Emit, stop: StopToken) -> None:
     """Train a candidate again with another seed, unless an earlier command has done so. A failure is reported."""
     run, name = context.run, f"refit {index} of candidate {number}"
-    if (run.candidate(number, index) / "candidate.json").exists():
+    if damage_of(run.candidate(number, index)) is None:
         return
     with damage_as_run_error(run.candidate(number), "trained again"):
         first = Candidate.model_validate(records_of(run, number)[0]["candidate"])
@@ -202,7 +229,7 @@ def _chosen(run: RunFolder, spec: StudySpec, frame: pd.DataFrame, choice: Choice
     number = int(row["candidate"])
     best = exported_model(records_of(run, number), row, spec.goal, run.metric)
     with atomic_path(run.chosen_file) as temporary:
-        shutil.copyfile(best["folder"] / "model.safetensors", temporary)
+        shutil.copyfile(best["folder"] / MODEL, temporary)
     counts = count_zeros(run.chosen_file)
     return {
         "trial": choice.trial,

@@ -20,6 +20,7 @@ from sca_search.config.recipe import describe_scaling
 from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import StorageError, TakenError
+from sca_search.runs.candidates import MODEL, damage_of
 from sca_search.runs.choice import Choice
 from sca_search.runs.folder import RunFolder, new_run, resumed_run
 from sca_search.runs.goal import chosen_trial, described
@@ -30,8 +31,9 @@ from sca_search.study.artifacts import FILES, artifact_store, do_once, files_in
 from sca_search.study.budgets import CostSetup, prepare_costs
 from sca_search.study.events import Throttle
 from sca_search.study.heartbeat import owner_name
+from sca_search.study.inputs import inputs_of
 from sca_search.study.objective import Clock, Objective, work
-from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, rows
+from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, requeue_damaged, rows
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     StudyContext,
@@ -43,7 +45,7 @@ from sca_search.study.setup import (
 )
 from sca_search.study.storage import storage_errors
 from sca_search.study.workers import LocalWorkers
-from sca_search.system.files import write_text_atomic
+from sca_search.system.files import remove_leftovers, write_text_atomic
 from sca_search.system.machine import __version__
 from sca_search.system.signals import NEVER, StopToken, StopWhen, stop_on_interrupt
 from sca_search.training.fit import StopRequestedError
@@ -82,16 +84,14 @@ def run_search(
     running trial.
     """
     task = make_task(spec, source)
-    known = None
+    inputs, known = inputs_of(spec, task), None  # weights that do not fit are rejected before anything is written
     if shared:
-        known = join(spec, shared)
+        known = join(spec, shared, inputs)
     elif resume:
         known = resumed_run(spec, training_is_whole=task.data.training_is_whole)
-    if known is None:
-        task.start_model()  # weights that do not fit are rejected before anything is written
     costs = prepare_costs(spec, task, known.latency_file if known else None, say)
     run = known or new_run(spec)
-    note_command(run, command, threads_of(spec, task))
+    note_command(run, command, threads_of(spec, task), inputs)
     with stop_on_interrupt() as stop:
         return replace(run_study(run, spec, task, listeners, stop, costs), exit_code=stop.exit_code)
 
@@ -110,6 +110,8 @@ def run_study(
     """
     try:
         with run.locked(), storage_errors(run):
+            if run.shared is None:  # other machines may be writing their files
+                remove_leftovers(run.path)
             return _lead(run, spec, task, listeners, stop, costs)
     except StorageError as error:
         return _stopped_by(error, run, events.emitter(listeners), stop)
@@ -151,6 +153,7 @@ def _lead(
             build = build_context if run.shared is None else _shared_context
             context = build(run, spec, task, costs, emit, stop)
             study = open_study(run, context.space, stop.is_set)
+            _replace_damaged(run, study, emit)
             tables = _Tables(context, study)
             active.insert(0, tables)  # before the page, which reads them
             for run_trials in _rounds(context, study, emit, stop):
@@ -166,6 +169,18 @@ def _lead(
         emit(events.StudyEnded())
         logger.info(_last_line(summary, stopped))
         return Finished(run, summary, stopped)
+
+
+def _replace_damaged(run: RunFolder, study: optuna.Study, emit: events.Emit) -> None:
+    """Have completed candidates whose files are missing or damaged trained again, or downloaded if there is a store."""
+    if artifact_store(run) is None:
+        for damage in requeue_damaged(study, run):
+            emit(events.Note(f"{damage}; the candidate is trained again"))
+        return
+    for trial in complete_trials(study):
+        folder = run.candidate(trial.user_attrs["candidate"])
+        if damage_of(folder) is not None:
+            (folder / MODEL).unlink(missing_ok=True)
 
 
 def join_study(

@@ -81,7 +81,7 @@ def local_address(run: RunFolder) -> str:
 
 
 class SqliteStorage(QueueStorage):
-    """SQLite with a file lock: it cannot lock a row, so two workers could start the same trial."""
+    """SQLite with a file lock: it cannot lock a row, so two workers could start or end the same trial."""
 
     def __init__(self, run: RunFolder) -> None:
         # SQLite's own timeout of 5 seconds is too short if several workers write to a slow disk.
@@ -92,7 +92,7 @@ class SqliteStorage(QueueStorage):
         return self._run.queue_locked()
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        with self.locked() if state == TrialState.RUNNING else contextlib.nullcontext():
+        with self.locked():  # it compares the state with the old one before it writes the new one
             started: bool = super().set_trial_state_values(trial_id, state, values)
         return started
 

@@ -1,12 +1,14 @@
 """Atomic writes of files and folders: under a temporary name, then renamed."""
 
 import contextlib
+import glob
 import json
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Names that `_temporary` gives; the number is that of the process.
+_TEMPORARY = re.compile(r"\..*\.(\d+)-[0-9a-f]{8}(\.[^.]+)?")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path to write to. It is renamed to `path` if the block succeeds, else removed."""
     final = Path(path)
     # In the same folder: a rename works only within one file system. Some writers choose the format by the suffix.
-    temporary = final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
+    temporary = _temporary(final.parent, final.stem, final.suffix)
     try:
         with _storage_errors(final):
             temporary.touch()
@@ -37,6 +43,34 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         # After the rename this name does not exist. A removal that fails too must not hide the first error.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path, name: str, suffix: str = "") -> Path:
+    return folder / f".{name}.{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file or folder has the name of one that is being written."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def remove_leftovers(folder: Path, pattern: str = "**/.*") -> None:
+    """Remove temporary files and folders in a folder that processes of this machine left when they were killed."""
+    for path in filter(is_leftover, list(folder.glob(pattern))):
+        with contextlib.suppress(OSError):  # two processes may remove it at the same time
+            _remove(path)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether the process that wrote a temporary file or folder has ended."""
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None:
+        return False
+    try:
+        os.kill(int(match[1]), 0)
+    except (OSError, OverflowError) as error:  # PermissionError: of another user
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
@@ -89,7 +123,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     final = folder.resolve()  # "." has no name
     there = final.is_dir()
     # Inside an existing folder: it may be the only one that is writable, or a process's working directory.
-    new = (final if there else final.parent) / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    new = _temporary(final if there else final.parent, final.name)
+    remove_leftovers(new.parent, f".{glob.escape(final.name)}.*")
     try:
         with _storage_errors(folder):
             new.mkdir(parents=True)
@@ -103,14 +138,41 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def staged_files(folder: Path, last: str, publishing: AbstractContextManager[None]) -> Iterator[Path]:
+    """Yield a temporary folder. If the block succeeds, its files are moved to `folder` while `publishing` is entered.
+
+    The file `last` marks a complete folder: the old one is removed first, and the new one is moved last.
+    """
+    new = _temporary(folder, folder.name)
+    try:
+        with _storage_errors(folder):
+            new.mkdir(parents=True)
+        yield new
+        with publishing, _storage_errors(folder):
+            (folder / last).unlink(missing_ok=True)
+            for path in sorted(new.iterdir(), key=lambda path: path.name == last):
+                path.rename(folder / path.name)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
 def _replace_content(folder: Path, new: Path) -> None:
-    for old in [path for path in folder.iterdir() if path != new]:
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-    for path in list(new.iterdir()):
-        path.rename(folder / path.name)
+    """A file that is in both is there at any time, so that a folder whose replacement is killed is still recognized."""
+    names = [path.name for path in new.iterdir()]
+    for name in names:
+        if (folder / name).is_dir():
+            _remove(folder / name)
+        (new / name).rename(folder / name)
+    for old in [path for path in folder.iterdir() if path != new and path.name not in names]:
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import numpy as np
 import optuna
 import pandas as pd
 import pytest
@@ -23,6 +24,7 @@ from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
 from sca_search.study.artifacts import ArtifactStore, do_once, files_in
 from sca_search.study.events import Event, Note
 from sca_search.study.queue import join, shared_spec
+from sca_search.system.machine import __version__
 from sca_search.training.fit import StopRequestedError
 from tests.support.command import TINY, sca_search
 from tests.support.postgres import Server, running_server
@@ -171,6 +173,54 @@ def test_a_study_of_another_spec_is_refused_before_anything_is_written(database:
         "--storage holds another study named 'x', it differs in train.epochs; choose another --name"
     )
     assert not (tmp_path / "b").exists()
+
+
+INPUTS = {"data": "1f", "network": "2f", "initial weights": "3f"}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_machine_with_other_inputs_is_refused_before_anything_is_written(
+    name: str, database: str, tmp_path: Path
+) -> None:
+    shared = Shared(storage_address(database))
+    specs = [resolve(None, {"out": tmp_path / folder, "name": "x"}) for folder in "abc"]
+    join(specs[0], shared, INPUTS)
+    with pytest.raises(RunError) as caught:
+        join(specs[1], shared, INPUTS | {name: "4f"})
+    assert str(caught.value) == (
+        f"--storage: the study 'x' was started with other {name} ({INPUTS[name]}, here 4f); restore what it was "
+        "started with, or choose another --name"
+    )
+    assert not specs[1].out.exists()
+    assert join(specs[2], shared, INPUTS).spec_file.is_file()
+
+
+def test_a_machine_with_another_version_is_refused(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Shared(storage_address(database))
+    join(resolve(None, {"out": tmp_path / "a", "name": "x"}), shared, INPUTS)
+    monkeypatch.setattr("sca_search.study.queue.__version__", "7.8.9")
+    with pytest.raises(RunError, match=rf"other sca-search \({re.escape(__version__)}, here 7.8.9\)"):
+        join(resolve(None, {"out": tmp_path / "b", "name": "x"}), shared, INPUTS)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_worker_with_other_data_under_the_same_path_is_refused(database: str, tmp_path: Path) -> None:
+    random, shared = np.random.default_rng(0), ("--storage", database)
+    for machine in ("a", "b"):
+        (tmp_path / machine).mkdir()
+        images = {f"{part}_images": random.integers(0, 256, (60, 8, 8), np.uint8) for part in ("train", "val", "test")}
+        labels = {f"{part}_labels": np.arange(60) % 3 for part in ("train", "val", "test")}
+        np.savez(tmp_path / machine / "set.npz", **images, **labels)
+    command = ("--data", "npz:set.npz", "--name", "joint", *TINY, "--trials", "1", "--refits", "0", *shared)
+    assert sca_search(*command, cwd=tmp_path / "a").returncode == 0
+    for words in (command, ("worker", "joint", *shared)):
+        refused = sca_search(*words, cwd=tmp_path / "b")
+        assert refused.returncode == 2
+        assert "the study 'joint' was started with other data (" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert [entry.name for entry in (tmp_path / "b").iterdir()] == ["set.npz"]
 
 
 @pytest.mark.parametrize(

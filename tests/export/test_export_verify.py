@@ -1,7 +1,10 @@
 """Verification finds what differs: in answers, in classes, in zeros; and export folders are whole or absent."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -323,6 +326,20 @@ def test_export_fills_the_folder_it_stands_in_and_replaces_an_export(
     export_network(Path(), small_network(0.9), ExportOptions(formats=("packed",), replace=True))
     assert sorted(path.name for path in Path().iterdir()) == ["MODEL.md", "export.json", "model.safetensors"]
     assert read_packed(Path("model.safetensors"))[0].sparsity > 0.8
+
+
+def test_what_a_killed_export_left_in_an_empty_folder_is_removed(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    (tmp_path / "e" / f".e.{killed.pid}-0a1b2c3d").mkdir(parents=True)
+    export_network(tmp_path / "e", small_network(), ExportOptions(formats=("packed",)))
+    assert sorted(path.name for path in (tmp_path / "e").iterdir()) == ["MODEL.md", "export.json", "model.safetensors"]
+
+
+def test_a_folder_in_which_another_export_is_being_written_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "e" / f".e.{os.getpid()}-0a1b2c3d").mkdir(parents=True)
+    with pytest.raises(ExportError, match="must be empty, it holds files"):
+        export_network(tmp_path / "e", small_network(), ExportOptions(formats=("packed",)))
 
 
 @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder that root cannot write to either")

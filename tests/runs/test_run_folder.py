@@ -10,9 +10,10 @@ import pytest
 from filelock import FileLock, Timeout
 
 from sca_search.config.load import resolve
+from sca_search.config.storage_url import Shared
 from sca_search.config.study import StudySpec
 from sca_search.errors import InputError, RunError, StorageError
-from sca_search.runs.folder import RunFolder, new_run, resumed_run
+from sca_search.runs.folder import RunFolder, joined_run, new_run, resumed_run
 from sca_search.study.storage import local_address
 
 BASE = "digits-lenet-small-s0.5"
@@ -130,6 +131,56 @@ def test_an_out_folder_that_cannot_be_made_is_the_machines_fault(spec_of, tmp_pa
     (tmp_path / "taken").write_text("")
     with pytest.raises(StorageError, match="the run folder cannot be created: Not a directory"):
         new_run(spec_of(out=tmp_path / "taken", name=name))
+
+
+# Killed while the folder was created
+
+ABOUT, ADDRESS = '{"format": 2}', '{"storage": "postgresql://me@db/studies"}'
+KILLED_AT = [
+    {".about.4194305-0a1b2c3d.json": '{"fo'},
+    {"about.json": ABOUT},
+    {"about.json": ABOUT, ".study.4194305-0a1b2c3d.toml": "[goal]"},
+    {"about.json": ABOUT, "shared.json": ADDRESS},
+    {"shared.json": ADDRESS},
+]  # no process has that number: it is beyond the largest
+
+
+def left(folder, files):
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize("files", KILLED_AT)
+def test_a_folder_whose_creation_was_killed_is_used_and_cleaned(spec_of, tmp_path, files):
+    left(tmp_path / "runs" / "mine", files)
+    run = new_run(spec_of(name="mine"))
+    assert run.spec() == spec_of(name="mine")
+    assert sorted(entry.name for entry in run.path.iterdir()) == ["about.json", "study.toml"]
+    assert resumed_run(spec_of(name="mine")) == run
+
+
+@pytest.mark.parametrize("files", KILLED_AT)
+def test_a_shared_folder_whose_creation_was_killed_is_joined(spec_of, tmp_path, files):
+    left(tmp_path / "runs" / "mine", files)
+    run = joined_run(spec_of(name="mine"), Shared("postgresql://me@db/studies"))
+    assert run.spec() == spec_of(name="mine")
+    assert run.shared_file.is_file()
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+@pytest.mark.parametrize("files", KILLED_AT)
+def test_there_is_nothing_to_resume_where_creation_was_killed(spec_of, tmp_path, files, name):
+    left(tmp_path / "runs" / (name or BASE), files)
+    assert resumed_run(spec_of(name=name)) is None
+
+
+@pytest.mark.parametrize("files", [{"about.json": '{"title": "mine"}'}, {"about.json": ABOUT, ".hidden": ""}])
+def test_files_of_the_same_name_that_are_not_ours_are_not_taken(spec_of, tmp_path, files):
+    left(tmp_path / "runs" / "mine", files)
+    with pytest.raises(RunError, match="holds files that are not a study"):
+        new_run(spec_of(name="mine"))
+    assert {entry.name: entry.read_text() for entry in (tmp_path / "runs" / "mine").iterdir()} == files
 
 
 # Going on

@@ -55,6 +55,23 @@ def test_a_worker_notices_that_its_trial_was_ended() -> None:
         assert is_lost()
 
 
+def test_the_end_of_another_trial_is_not_taken_for_that_of_ours() -> None:
+    study, trial = a_study()
+    other = study.ask()
+    study.tell(other, 1.0)
+
+    def on_heartbeat() -> None:
+        study._storage.set_trial_system_attr(other._trial_id, HEARTBEAT, 1)  # raises UpdateFinishedTrialError
+
+    with sending_heartbeats(trial, seconds=0.01, on_heartbeat=on_heartbeat) as is_lost:
+        for _ in range(200):
+            if study.get_trials()[0].system_attrs.get(HEARTBEAT, 0) > 2:
+                break
+            time.sleep(0.01)
+        assert study.get_trials()[0].system_attrs[HEARTBEAT] > 2
+        assert not is_lost()
+
+
 def test_a_trial_without_heartbeats_becomes_stale() -> None:
     study, trial = a_study()
     clock = Clock()

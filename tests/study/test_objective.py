@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from sca_search.config.candidate import Candidate
 from sca_search.config.study import GoalSpec, StudySpec
@@ -24,6 +24,7 @@ from sca_search.runs.candidates import read_history
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.goal import GRID, planned_ahead
 from sca_search.runs.trials import trial_frame
+from sca_search.study import objective, queue
 from sca_search.study.events import Note, TrialEpoch, TrialStarted, ignore
 from sca_search.study.halving import RungScore
 from sca_search.study.objective import Clock, Objective, work
@@ -33,6 +34,7 @@ from sca_search.study.queue import (
     open_study,
     promote,
     requeue,
+    requeue_damaged,
     requeue_lost,
     rows,
     rung_scores,
@@ -41,6 +43,7 @@ from sca_search.study.queue import (
 from sca_search.study.sampler import PlannedSampler
 from sca_search.study.setup import StudyContext, make_task
 from sca_search.study.space import Space
+from sca_search.system.files import stamp_of
 from sca_search.system.signals import StopWhen
 from sca_search.training.fit import StopRequestedError
 from sca_search.training.train import train_candidate, train_dense
@@ -215,6 +218,28 @@ def test_what_was_cut_short_goes_on_before_anything_is_begun(tmp_path):
     assert waiting(study) == []
 
 
+def test_a_candidate_whose_files_are_lost_counts_by_the_trial_that_replaces_it(study, tmp_path):
+    space, run = space_of(trials=2), RunFolder(tmp_path)
+    fill_queue(study, space)
+    first, _ = finish(study, space, accuracy=0.8), finish(study, space)
+    for number in (0, 1):
+        run.candidate(number).mkdir(parents=True)
+        (run.candidate(number) / "candidate.json").write_text("{}")
+        save_file({"weight": torch.zeros(2)}, run.candidate(number) / "model.safetensors")
+    assert requeue_damaged(study, run) == []
+    model = run.candidate(0) / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert requeue_damaged(study, run) == [f"{model} is damaged"]
+    assert {row["candidate"]: row["state"] for row in rows(study)} == {0: "waiting", 1: "complete"}
+    assert requeue_damaged(study, run) == []  # it is queued already
+    again = study.ask()
+    assert not queue.is_superseded(study, again)
+    requeue_lost(study, study.get_trials()[again.number])
+    again = finish(study, space)
+    assert again.params == first.params
+    assert [(row["candidate"], row["metric"]) for row in rows(study)] == [(1, 0.9), (0, 0.9)]
+
+
 def test_a_study_goes_on_in_another_process(tmp_path):
     space = space_of(0.9, trials=4)
     fill_queue(open_study(RunFolder(tmp_path), space), space)
@@ -387,6 +412,32 @@ def test_who_trains_looks_after_others_meanwhile(tmp_path, task, start):
     assert waiting(studio.study) == [8]
 
 
+def test_a_trial_that_ends_while_it_is_requeued_costs_nobody_a_candidate(tmp_path, task, start, monkeypatch):
+    """Its worker was only suspended, and reports the result between the new trial and the end of the old one."""
+    studio = Studio(tmp_path, task, start, digits_spec(trials=1, heartbeat=0.05, refits=0))
+    studio.study.enqueue_trial({}, user_attrs={"candidate": 8, "planned_sparsity": 0.9})
+    suspended, enqueue, told = studio.study.ask(), queue._enqueue, []
+
+    def enqueued(study, trial, more=None):
+        enqueue(study, trial, more)
+        study.tell(trial.number, (0.5, 0.9))
+        told.append(trial.number)
+
+    def on_event(event):
+        until = time.monotonic() + 20
+        while isinstance(event, TrialEpoch) and not told and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)  # the heartbeats after the race
+
+    fill_queue(studio.study, studio.space, is_alone=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_enqueue", enqueued)
+        work(studio.study, replace(studio.objective, emit=on_event), is_alone=False)
+    assert told == [suspended.number]
+    assert studio.states() == {8: "complete", 0: "complete"}
+    assert by_state(studio.study, TrialState.COMPLETE) == [8, 0]
+
+
 @pytest.mark.parametrize("where", ["sca_search.study.objective.write_candidate", "optuna.Trial.set_user_attr"])
 def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkpoint(
     tmp_path, task, start, where, monkeypatch
@@ -412,6 +463,33 @@ def test_a_candidate_that_cannot_be_kept_is_put_back_and_goes_on_from_its_checkp
     assert studio.states() == {0: "complete"}
     assert not studio.run.checkpoint(0).exists()
     assert ("ternary", 1) not in studio.epochs[trained:]
+
+
+def test_a_worker_that_was_suspended_before_it_writes_overwrites_nothing(tmp_path, task, start, monkeypatch):
+    """Meanwhile another worker took the trial over and completed the candidate."""
+    spec = digits_spec(trials=1, refits=0)
+    ours, theirs = (
+        Studio(tmp_path, task, start, spec, study=open_study(RunFolder(tmp_path), Space(spec, task.layer_shapes)))
+        for _ in range(2)
+    )
+    write, stamps = objective.write_candidate, {}
+
+    def suspended(*arguments, **options):
+        if not stamps:
+            stamps[tmp_path] = ()  # the other worker is not suspended
+            requeue_lost(theirs.study, theirs.study.get_trials()[0])
+            work(theirs.study, theirs.objective)
+            stamps.update({path: stamp_of(path) for path in ours.run.candidate(0).iterdir()})
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(objective, "write_candidate", suspended)
+    ours.work()
+    names = {"candidate.json", "distribution.json", "history.csv", "model.safetensors"}
+    assert {path.name for path in stamps} - {tmp_path.name} == names
+    assert {path: stamp_of(path) for path in ours.run.candidate(0).iterdir()} == {
+        path: stamp for path, stamp in stamps.items() if path != tmp_path
+    }
+    assert [trial.state for trial in ours.study.get_trials()] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
 def assert_trained_in_one_go(studio, number, task, start):

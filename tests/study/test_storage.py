@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 import sqlalchemy
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import TrialState, create_trial
 
 from sca_search.config.storage_url import Shared, storage_address
@@ -55,7 +55,11 @@ def opened(storage: QueueStorage) -> QueueStorage:
 
 def a_study(run: RunFolder) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(study_name="x", storage=opened(open_storage(run)), load_if_exists=True)
+    return a_stored_study(opened(open_storage(run)))
+
+
+def a_stored_study(storage: QueueStorage) -> optuna.Study:
+    return optuna.create_study(study_name="x", storage=storage, load_if_exists=True)
 
 
 def test_a_transient_error_is_retried() -> None:
@@ -257,6 +261,28 @@ def test_only_one_process_changes_the_queue(run: RunFolder) -> None:
         order.append("first")
     waiting.join(timeout=30)
     assert order == ["first", "second"]
+
+
+def test_a_trial_of_a_run_folder_does_not_end_while_another_worker_changes_the_queue(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    ours, theirs = (opened(open_storage(run)) for _ in range(2))
+    study = a_stored_study(ours)
+    study.enqueue_trial({})
+    trial = study.ask()
+    other = a_stored_study(theirs)
+
+    def tell() -> None:
+        with pytest.raises(UpdateFinishedTrialError):
+            study.tell(trial, 0.5)
+
+    ending = threading.Thread(target=tell)
+    with queue_locked(other):
+        ending.start()
+        ending.join(timeout=1.0)
+        assert other.get_trials()[0].state == TrialState.RUNNING
+        theirs.set_trial_state_values(trial._trial_id, TrialState.FAIL)  # a thread may lock the queue again
+    ending.join()
+    assert other.get_trials()[0].state == TrialState.FAIL
 
 
 @pytest.mark.timeout(60)

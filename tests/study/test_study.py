@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -194,6 +195,54 @@ def test_resume_adds_trials_and_keeps_the_finished_ones(run, tmp_path: Path) -> 
     after = front_figures(tmp_path / "runs" / "more")
     pd.testing.assert_frame_equal(after[:1], before)
     assert len(after) == 3
+
+
+MODEL_2 = "candidates/002/model.safetensors"
+LOSSES = {
+    "candidates/000/model.safetensors is missing": lambda run: shutil.rmtree(run / "candidates/000"),
+    "candidates/001/candidate.json is missing": lambda run: (run / "candidates/001/candidate.json").unlink(),
+    "candidates/002/model.safetensors is damaged": lambda run: os.truncate(run / MODEL_2, 999),
+}
+
+
+@pytest.mark.e2e
+def test_resume_trains_again_what_was_lost_and_show_names_it(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_run[0], tmp_path / "runs" / "tiny"))
+    before = {path: read_tensors(path / "model.safetensors") for path in sorted(copy.glob("candidates/*"))}
+    table = pd.read_csv(copy / "trials.csv").set_index("candidate").sort_index()
+    for lose in LOSSES.values():
+        lose(copy)
+    shown = run("show", "runs/tiny")
+    assert shown.returncode == 0
+    for trial, damage in enumerate(LOSSES):
+        assert f"trial {trial}: runs/tiny/{damage}; --resume trains it again" in shown.stdout
+    resumed = run("--target-sparsity", "0.5", "--name", "tiny", *TINY, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    for damage in LOSSES:
+        assert f"runs/tiny/{damage}; the candidate is trained again" in " ".join(
+            (resumed.stdout + resumed.stderr).split()
+        )
+    for folder, tensors in before.items():
+        again = read_tensors(folder / "model.safetensors")
+        assert all((again[name] == values).all() for name, values in tensors.items())
+    after = pd.read_csv(copy / "trials.csv").set_index("candidate").sort_index()
+    assert after.index.tolist() == [0, 1, 2]
+    assert after["state"].tolist() == ["complete"] * 3
+    assert after["metric"].tolist() == table["metric"].tolist()
+    document = json.loads(run("show", "runs/tiny", "--json").stdout)
+    assert document["damaged"] == {}
+
+
+@pytest.mark.e2e
+def test_resume_trains_a_refit_again_whose_model_was_cut_off(tiny_run: tuple[Path, str], run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_run[0], tmp_path / "runs" / "tiny"))
+    (model,) = copy.glob("candidates/*/refit-1/model.safetensors")
+    before = read_tensors(model)
+    os.truncate(model, model.stat().st_size - 1)
+    resumed = run("--target-sparsity", "0.5", "--name", "tiny", *TINY, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    after = read_tensors(model)
+    assert all((after[name] == values).all() for name, values in before.items())
 
 
 @pytest.mark.e2e

@@ -23,7 +23,10 @@ from typing import Any
 
 import sqlalchemy
 
+from sca_search.export.verify_folder import verify_folder
+from sca_search.runs.candidates import damage_of
 from sca_search.study.heartbeat import OWNER
+from sca_search.system.files import is_temporary, stamp_of
 from sca_search.training.checkpoint import load_checkpoint
 from tests.support.postgres import Server
 
@@ -327,12 +330,14 @@ def _taken_again(case: Case, candidate: int) -> bool:
     return states.count("COMPLETE") > 0 or (len(states) > 1 and states[-1] == "RUNNING")
 
 
-def _stopped_and_resumed(folder: Path, times: int, how: signal.Signals, code: int) -> Injected:
+def _stopped_and_resumed(
+    folder: Path, times: int, how: signal.Signals, code: int, more: tuple[str, ...] = ()
+) -> Injected:
     """One study, stopped so often and resumed; it goes on from where it was, and in the end it is whole.
 
     Killed, it has recovered when the resumed command has kept more; otherwise when it has ended in order.
     """
-    case, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3)), random.Random(times)
+    case, chance = Case(folder, trials=3, epochs=EPOCHS * max(1, times // 3), more=more), random.Random(times)
     ended, resumed, process = [], [], case.start()
     until_kept_again(case, process)
     for _ in range(times):
@@ -354,6 +359,30 @@ def only_process_killed(folder: Path, times: int, _server: Server | None = None)
     return _stopped_and_resumed(folder, times, signal.SIGKILL, -signal.SIGKILL)
 
 
+def parent_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """kill -9 of the process that started two workers, resumed while these may still end."""
+    return _stopped_and_resumed(folder, times, signal.SIGKILL, -signal.SIGKILL, ("--workers", "2"))
+
+
+def killed_at_its_start(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """kill -9 as soon as the run folder or a file in it exists; the same command begins or resumes the study."""
+    total, chance = Injected(), random.Random(times)
+    for index in range(times):
+        case = Case(folder / str(index), trials=1, epochs=2)
+        process = case.start()
+        while not case.run.exists():
+            assert process.poll() is None, case.screen()
+        time.sleep(chance.uniform(0.0, 0.01))
+        process.kill()
+        process.wait()
+        began = time.monotonic()
+        counted = case.finish(*(["--resume"] if (case.run / "study.toml").exists() else []))
+        assert not [path for path in case.run.rglob(".*") if is_temporary(path)]
+        counted.times, counted.seconds = 1, [time.monotonic() - began]
+        total.add(counted)
+    return total
+
+
 def terminated(folder: Path, times: int, _server: Server | None = None) -> Injected:
     return _stopped_and_resumed(folder, times, signal.SIGTERM, 143)
 
@@ -362,19 +391,82 @@ def interrupted(folder: Path, times: int, _server: Server | None = None) -> Inje
     return _stopped_and_resumed(folder, times, signal.SIGINT, 130)
 
 
+# Suspended ------------------------------------------------------------------------------------------------------------
+
+
+def _suspended(folder: Path, times: int, until_then: Callable[[Case, int], Callable[[], bool]]) -> Injected:
+    """One of two workers is stopped in the middle of a training, and goes on when its candidate may be complete.
+
+    It has recovered when a candidate was completed after that.
+    """
+    case, chance = Case(folder, max(4, 2 * times), more=("--workers", "2")), random.Random(times)
+    process, seconds, results = case.start(), [], {}
+    while len(seconds) < times:
+        until(lambda: process.poll() is not None or len(case.trained_by()) == 2, None, case)
+        if process.poll() is not None:
+            break
+        time.sleep(chance.uniform(0.0, 1.0))
+        if not (training := sorted(case.trained_by().items())):
+            continue
+        victim, candidate = chance.choice(training)
+        is_time, began, finished = until_then(case, candidate), time.monotonic(), _finished(case)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            # It may have been stopped while it held the lock of the queue: then nobody can go on.
+            until(lambda: is_time() or time.monotonic() - began > 30.0, None, case)  # noqa: B023
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        files = [
+            case.run / "candidates" / f"{candidate:03d}" / name for name in ("candidate.json", "model.safetensors")
+        ]
+        if _is_complete(case, candidate):
+            results |= {path: stamp_of(path) for path in files}
+        began = time.monotonic()
+        until(lambda: _finished(case) > finished or process.poll() is not None, None, case)  # noqa: B023
+        seconds.append(time.monotonic() - began)
+    counted = _ended(process, case, seconds)
+    assert results == {path: stamp_of(path) for path in results}, "a completed candidate was overwritten"
+    return counted
+
+
+def worker_suspended(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """Until another worker has completed its candidate."""
+    return _suspended(folder, times, lambda case, candidate: lambda: _is_complete(case, candidate))
+
+
+def worker_paused(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """About as long as it takes others to requeue its trial: it may end its trial while they do."""
+    chance = random.Random(times)
+
+    def until_then(_case: Case, _candidate: int) -> Callable[[], bool]:
+        end = time.monotonic() + chance.uniform(1.0, 2.5)
+        return lambda: time.monotonic() > end
+
+    return _suspended(folder, times, until_then)
+
+
 # The database ---------------------------------------------------------------------------------------------------------
 
 
 def database_restarted(folder: Path, times: int, server: Server | None = None) -> Injected:
-    """PostgreSQL switched off and on again under a study with two workers."""
     assert server is not None
+    return _database_lost(folder, times, server, server.stop)
+
+
+def database_crashed(folder: Path, times: int, server: Server | None = None) -> Injected:
+    assert server is not None
+    return _database_lost(folder, times, server, server.crash)
+
+
+def _database_lost(folder: Path, times: int, server: Server, end: Callable[[], None]) -> Injected:
+    """PostgreSQL ended and started again under a study with two workers."""
     case = Case(folder, trials=max(4, times), storage=server.new_database(), more=("--workers", "2"))
     process, seconds, chance = case.start(), [], random.Random(times)
     for _ in range(times):
         finished = _finished(case)
         until(lambda: any(state == "RUNNING" for _, state, _ in case.states()), process, case)
         time.sleep(chance.uniform(0.0, 1.0))
-        server.stop()
+        end()
         time.sleep(chance.uniform(0.2, 1.5))
         server.start()
         began = time.monotonic()
@@ -503,6 +595,27 @@ def checkpoint_flipped(folder: Path, times: int, _server: Server | None = None) 
     return _damaged(folder, times, flip)
 
 
+def files_lost(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """A finished candidate's folder is deleted, or its model cut off; the resumed study trains it again."""
+    case, seconds, chance = Case(folder, trials=3, epochs=2), [], random.Random(times)
+    case.finish()
+    for index in range(times):
+        candidate = case.run / "candidates" / f"{chance.randrange(3):03d}"
+        model = candidate / "model.safetensors"
+        if index % 2:
+            os.truncate(model, chance.randrange(model.stat().st_size))
+        else:
+            shutil.rmtree(candidate)
+        began, said = time.monotonic(), case.screen().count("the candidate is trained again")
+        assert case.start("--resume").wait(timeout=PATIENCE_SECONDS) == 0, case.screen()
+        assert case.screen().count("the candidate is trained again") == said + 1
+        seconds.append(time.monotonic() - began)
+    rows = list(csv.DictReader((case.run / "trials.csv").read_text().splitlines()))
+    complete = [int(float(row["candidate"])) for row in rows if row["state"] == "complete"]
+    lost = [number for number in range(3) if damage_of(case.run / "candidates" / f"{number:03d}") is not None]
+    return Injected(times, len(lost) + len({0, 1, 2} - set(complete)), len(complete) - len(set(complete)), seconds)
+
+
 def two_commands(folder: Path, times: int, _server: Server | None = None) -> Injected:
     """The same command again, by mistake, while the first works on the folder."""
     case, seconds = Case(folder, trials=2, epochs=8 * EPOCHS), []
@@ -590,8 +703,17 @@ def shim(folder: Path) -> Path:
 
 
 def clock_moved_back(folder: Path, times: int, server: Server | None = None) -> Injected:
-    """The time of day falls back by an hour, again and again, under a shared study with two workers."""
     assert server is not None
+    return _clock_moved(folder, times, server, -3600)
+
+
+def clock_moved_forward(folder: Path, times: int, server: Server | None = None) -> Injected:
+    assert server is not None
+    return _clock_moved(folder, times, server, 3600)
+
+
+def _clock_moved(folder: Path, times: int, server: Server, seconds_each: int) -> Injected:
+    """The time of day jumps by an hour, again and again, under a shared study with two workers."""
     folder.mkdir(parents=True, exist_ok=True)
     offset = folder / "offset"
     offset.write_text("0")
@@ -601,7 +723,7 @@ def clock_moved_back(folder: Path, times: int, server: Server | None = None) -> 
     for index in range(times):
         finished = _finished(case)
         until(lambda: bool(case.trained_by()), process, case)  # one that began before and ends after
-        offset.write_text(str(-3600 * (index + 1)))
+        offset.write_text(str(seconds_each * (index + 1)))
         seconds.append(until(lambda: _finished(case) > finished or process.poll() is not None, None, case))  # noqa: B023
         if process.poll() is not None:
             break
@@ -625,6 +747,57 @@ def no_locks(folder: Path, times: int, _server: Server | None = None) -> Injecte
     return counted
 
 
+# Other commands -------------------------------------------------------------------------------------------------------
+
+
+def _command_killed(
+    folder: Path, times: int, arguments: tuple[str, ...], check: Callable[[], None], environment: Mapping[str, str]
+) -> Injected:
+    """kill -9 of a command at any moment; the same command then does its work as if nothing had happened."""
+    words = [sys.executable, "-m", "sca_search", *arguments]
+    where: dict[str, Any] = {"cwd": folder, "env": os.environ | {"OMP_NUM_THREADS": "1"} | environment}
+    took, seconds, chance = 0.0, [], random.Random(times)
+    for index in range(times + 1):
+        if index:
+            with subprocess.Popen(words, **where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                time.sleep(chance.uniform(0.3, 1.0) * took)  # before that, it imports torch
+                process.kill()
+        began = time.monotonic()
+        done = subprocess.run(words, **where, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        took = time.monotonic() - began
+        seconds.append(took)
+        check()
+    return Injected(times, seconds=seconds[1:])
+
+
+def export_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    """Into a folder that exists, again and again; what was there before is replaced as a whole."""
+    case = Case(folder, trials=1, epochs=2)
+    counted, out = case.finish(), folder / "out"
+    out.mkdir()
+
+    def check() -> None:
+        assert not [path for path in folder.rglob(".*") if is_temporary(path)]
+        assert verify_folder(out, 1.0).holds
+
+    command = ("export", str(case.run), "--out", str(out), "--format", "packed,c,torch", "--force", "--seconds", "1")
+    counted.add(_command_killed(folder, times, command, check, {}))
+    return counted
+
+
+def calibrate_killed(folder: Path, times: int, _server: Server | None = None) -> Injected:
+    folder.mkdir(parents=True)
+    table = folder / "table.json"
+
+    def check() -> None:
+        assert json.loads(table.read_text())["variants"]
+        assert not [path for path in folder.rglob(".*") if is_temporary(path)]
+
+    command = ("calibrate", "--model", "lenet-small", "--data", "digits", "--seconds", "2", "--fresh")
+    return _command_killed(folder, times, (*command, "--save", str(table)), check, {"XDG_CACHE_HOME": str(folder)})
+
+
 FAULTS: dict[str, Callable[[Path, int, Server | None], Injected]] = {
     "one of two workers killed (kill -9)": worker_killed,
     "one of two workers ended by SIGTERM": worker_terminated,
@@ -642,4 +815,13 @@ FAULTS: dict[str, Callable[[Path, int, Server | None], Injected]] = {
     "a trial takes all memory": takes_all_memory,
     "the clock moved back by an hour": clock_moved_back,
     "a file system without locks": no_locks,
+    "the parent of two workers killed (kill -9), resumed": parent_killed,
+    "killed (kill -9) while the run folder is created": killed_at_its_start,
+    "a worker suspended until another has completed its candidate": worker_suspended,
+    "a worker suspended until its trial is requeued": worker_paused,
+    "PostgreSQL killed (kill -9) and started": database_crashed,
+    "files of a finished candidate deleted or cut off": files_lost,
+    "the clock moved forward by an hour": clock_moved_forward,
+    "export killed (kill -9), repeated": export_killed,
+    "calibrate killed (kill -9), repeated": calibrate_killed,
 }

@@ -7,7 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,17 @@ class Server:
         process = self.inner.get_pid()
         os.kill(process, signal.SIGQUIT)
         while Path(f"/proc/{process}").exists():
+            time.sleep(0.02)
+
+    def crash(self) -> None:
+        """kill -9 of the server and all its processes; it recovers from its log when it is started."""
+        server = self.inner.get_pid()
+        children = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+        processes = [server, *children]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        while any(Path(f"/proc/{process}").exists() for process in processes):
             time.sleep(0.02)
 
     def start(self) -> None:

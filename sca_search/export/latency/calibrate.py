@@ -38,7 +38,7 @@ from sca_search.export.latency.program import (
 from sca_search.export.latency.table import parse_calibration, read_calibration, write_calibration
 from sca_search.export.latency.timing import Sampler, Timing, stopwatch, time_interleaved
 from sca_search.models.scales import baked_layers
-from sca_search.system.files import new_folder, write_text_atomic
+from sca_search.system.files import is_leftover, new_folder, write_text_atomic
 from sca_search.system.machine import cache_folder, instruction_set
 from sca_search.training.task import Task
 
@@ -166,7 +166,7 @@ def check_options(emit: Path | None, target: str | None, seconds: float) -> None
 
 def check_empty(folder: Path) -> None:
     """Rejects a path that exists and is not an empty folder."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or not all(map(is_leftover, folder.iterdir()))):
         what = "holds files" if folder.is_dir() else "is a file"
         raise SpecError(f"--emit: {folder} must be a new or an empty folder, it {what}")
 
