@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
-from sca_search.errors import StorageError
+from sca_search.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +68,14 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
         written.add(memory)
     with atomic_path(path) as temporary:
         save_file(separate, temporary, metadata=metadata)
+
+
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` expanded; InputError if there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: must be a path without ~, because there is no such home folder") from error
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from sca_search.errors import StorageError
-from sca_search.system.files import atomic_path, write_json_atomic, write_text_atomic
+from sca_search.errors import InputError, StorageError
+from sca_search.system.files import atomic_path, expand_home, write_json_atomic, write_text_atomic
 
 # Files of this process may not grow beyond 1000 bytes: a disk that is full, without filling one.
 SMALL_DISK = """
@@ -112,3 +112,10 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, write):
     assert run.stdout == f"{path} cannot be written: File too large"
     assert path.read_text() == "old"
     assert names_in(tmp_path) == ["kept.txt"]
+
+
+def test_home_folder_that_does_not_exist_is_not_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand_home("~/x") == tmp_path / "x"
+    with pytest.raises(InputError, match=r"^~nobody-here/x: must be a path without ~, because there is no such home"):
+        expand_home("~nobody-here/x")
