@@ -12,6 +12,7 @@ from typing import Any
 import optuna
 import pandas as pd
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from ray.cluster_utils import Cluster
 
@@ -51,9 +52,14 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def database() -> Iterator[str]:
+def database() -> Iterator[tuple[str, RDBStorage]]:
+    """The address of a database, and the storage in it."""
     with running_server() as server:
-        yield server.new_database()
+        address = server.new_database()
+        storage = RDBStorage(storage_address(address))
+        yield address, storage
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def raylet_of(node: Any) -> int:
@@ -70,30 +76,29 @@ def owners(study: optuna.Study) -> set[int]:
     return {int(stat.read_text().rpartition(")")[2].split()[1]) for stat in stats if stat.exists()}
 
 
-def opened(database: str) -> optuna.Study | None:
-    try:
-        return optuna.load_study(study_name="spread", storage=storage_address(database))
-    except KeyError:  # the command has not created it yet
-        return None
+def opened(storage: RDBStorage) -> optuna.Study | None:
+    known = [each.study_name for each in storage.get_all_studies()]
+    return optuna.load_study(study_name="spread", storage=storage) if "spread" in known else None
 
 
-def wait_for_trial_on(node: int, database: str, command: subprocess.Popen[str]) -> None:
+def wait_for_trial_on(node: int, storage: RDBStorage, command: subprocess.Popen[str]) -> None:
     """Until a worker of the node trains a trial."""
     end = time.monotonic() + MOST_SECONDS / 2
     while command.poll() is None and time.monotonic() < end:
-        study = opened(database)
+        study = opened(storage)
         if study is not None and node in owners(study):
             return
-        time.sleep(0.2)
+        time.sleep(0.5)
     pytest.fail(f"no trial ran on the node: {command.communicate()[0] if command.poll() is not None else 'too slow'}")
 
 
 @pytest.mark.timeout(MOST_SECONDS + 60)
 def test_a_node_that_is_removed_loses_no_trial_and_one_that_is_added_trains_some(
-    cluster: Any, database: str, tmp_path: Path
+    cluster: Any, database: tuple[str, RDBStorage], tmp_path: Path
 ) -> None:
+    address, storage = database
     (tmp_path / "study.toml").write_text(STUDY)
-    arguments = ("study.toml", "--storage", database, "--artifacts", f"file://{tmp_path / 'store'}")
+    arguments = ("study.toml", "--storage", address, "--artifacts", f"file://{tmp_path / 'store'}")
     command = subprocess.Popen(
         [sys.executable, "-m", "sca_search", *arguments, "--ray", cluster.address],
         cwd=tmp_path,
@@ -103,12 +108,12 @@ def test_a_node_that_is_removed_loses_no_trial_and_one_that_is_added_trains_some
         env=os.environ | {"COLUMNS": "200"},
     )
     removed = cluster.worker_nodes.copy().pop()
-    wait_for_trial_on(raylet_of(removed), database, command)
+    wait_for_trial_on(raylet_of(removed), storage, command)
     cluster.remove_node(removed, allow_graceful=False)
-    wait_for_trial_on(raylet_of(cluster.add_node(num_cpus=1)), database, command)
+    wait_for_trial_on(raylet_of(cluster.add_node(num_cpus=1)), storage, command)
     shown = command.communicate(timeout=MOST_SECONDS)[0]
     assert command.returncode == 0, shown
-    study = opened(database)
+    study = opened(storage)
     assert study is not None
     complete = Counter(trial.user_attrs["candidate"] for trial in study.trials if trial.state == TrialState.COMPLETE)
     assert complete == dict.fromkeys(range(6), 1)
@@ -119,9 +124,12 @@ def test_a_node_that_is_removed_loses_no_trial_and_one_that_is_added_trains_some
 
 
 @pytest.mark.timeout(MOST_SECONDS)
-def test_a_stopped_study_requeues_the_trials_of_its_ray_workers(database: str, tmp_path: Path) -> None:
+def test_a_stopped_study_requeues_the_trials_of_its_ray_workers(
+    database: tuple[str, RDBStorage], tmp_path: Path
+) -> None:
+    address, storage = database
     (tmp_path / "study.toml").write_text(STUDY)
-    arguments = ("study.toml", "--storage", database, "--workers", "1", "--ray", "local")
+    arguments = ("study.toml", "--storage", address, "--workers", "1", "--ray", "local")
     with subprocess.Popen(
         [sys.executable, "-m", "sca_search", *arguments],
         cwd=tmp_path,
@@ -130,12 +138,12 @@ def test_a_stopped_study_requeues_the_trials_of_its_ray_workers(database: str, t
         text=True,
     ) as command:
         end = time.monotonic() + MOST_SECONDS / 2
-        while not ((study := opened(database)) and owners(study)) and time.monotonic() < end:
+        while not ((study := opened(storage)) and owners(study)) and time.monotonic() < end:
             time.sleep(0.2)
         command.terminate()
         shown = command.communicate()[0]
     assert command.returncode == 143, shown
-    study = opened(database)
+    study = opened(storage)
     assert study is not None
     assert not study.get_trials(states=(TrialState.RUNNING,))
     assert len(study.get_trials(states=(TrialState.WAITING,))) == 6
