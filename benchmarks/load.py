@@ -78,6 +78,7 @@ class StandIn:
 
     run: RunFolder
     space: Space
+    seconds: float = TRAINING_SECONDS
     emit: Emit = ignore
     stop: StopToken = NEVER
     on_beat: Callable[[], None] = field(default=lambda: None)
@@ -99,7 +100,7 @@ class StandIn:
         with sending_heartbeats(trial, HEARTBEAT, self.on_beat):
             sparsity = float(trial.user_attrs["planned_sparsity"])
             candidate = self.space.sample(trial, sparsity, seed=trial.number)
-            time.sleep(TRAINING_SECONDS)
+            time.sleep(self.seconds)
             trial.set_user_attr("loss", random.random())
             return candidate.learning_rate, sparsity
 

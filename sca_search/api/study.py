@@ -25,6 +25,7 @@ from sca_search.export.run import export_run, found_network, trial_row
 from sca_search.runs.candidates import exported_model, read_table, records_of
 from sca_search.runs.folder import RunFolder
 from sca_search.runs.trials import read_csv
+from sca_search.study.process_state import process_state_restored
 from sca_search.study.progress import StudyDisplay
 from sca_search.study.session import run_search
 from sca_search.system.console import SafeConsole
@@ -34,6 +35,7 @@ from sca_search.training.task import OBJECTS, Source
 _ARGUMENTS = {"model", "data"}
 
 
+@process_state_restored()
 def search(
     model: Any = "lenet-small",
     data: Any = "digits",
@@ -48,6 +50,7 @@ def search(
     `model` is a torch module, which is copied, a function of the number of outputs and the input shape, or a name as
     in the command. `data` is a LightningDataModule, a tuple of train, validation and test data sets, or a name. The
     settings `loss` and `metric` may be functions of (outputs, targets). `study` is a study file; settings override it.
+    Random states, the number of torch's threads, Optuna's verbosity and signal handlers are restored at the end.
     """
     for name in settings:
         if name not in FLAGS or name in _ARGUMENTS:
@@ -156,6 +159,7 @@ class TrialModel:
         is_same = (chosen.get("trial"), chosen.get("refit")) == (self.trial, self.refit)
         return chosen.get("test_metric") if is_same else None
 
+    @process_state_restored()
     def export(
         self, out: str | Path, formats: Sequence[str] = FORMATS, *, replace: bool = False, **options: Any
     ) -> Exported:
@@ -163,6 +167,7 @@ class TrialModel:
         chosen = ExportOptions(parse_formats(",".join(formats)), replace=replace, **options)
         return export_run(self.result.path, self.trial, Path(out), chosen, self.result.source)
 
+    @process_state_restored()
     def model(self) -> nn.Module:
         """The network with its trits, as a torch module that normalizes its inputs itself."""
         run = RunFolder(self.result.path)

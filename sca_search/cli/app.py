@@ -3,6 +3,7 @@ commands."""
 
 import functools
 import inspect
+import io
 import itertools
 import sys
 from typing import Any, NoReturn
@@ -91,5 +92,7 @@ for _usage, _command in _COMMANDS.items():
 
 def main() -> NoReturn:
     """The console script: invalid input gives one sentence and exit code 2, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # help texts hold characters that not every encoding has
     configure_output(json="--json" in sys.argv[1:])  # for errors before the options are parsed
     sys.exit(exit_code_of(functools.partial(app, standalone_mode=False)))

@@ -16,7 +16,7 @@ from sca_search.config.load import resolve
 from sca_search.config.names import METHODS, SCA
 from sca_search.errors import SpecError
 from sca_search.system.console import errors, info, print_json, results, say
-from sca_search.system.files import write_json_atomic
+from sca_search.system.files import expand_home, write_json_atomic
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def compare_command(
     base = resolve(study, flags)
     if base.goal.target_sparsity is None or base.goal.budgets or base.recipe is not None:
         raise SpecError("compare needs a target sparsity as its only goal: set --target-sparsity")
-    folder = (out or base.out / f"compare-{base.base_name}").expanduser()
+    folder = expand_home(out or base.out / f"compare-{base.base_name}")
     say("loading torch")
     from sca_search.study.compare import Comparison, chosen_methods
 

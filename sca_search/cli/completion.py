@@ -6,6 +6,9 @@ from pathlib import Path
 
 import typer
 
+from sca_search.errors import InputError
+from sca_search.system.files import expand_home
+
 # Key in a context's meta: no command was named yet, so the next word may be one.
 NO_COMMAND = "sca_search.no_command"
 _RUNS, _STUDIES = "runs", "studies"  # default folders
@@ -38,7 +41,7 @@ def _matches(incomplete: str, default: str, accepts: Callable[[Path], bool]) -> 
     folder, slash, _ = incomplete.rpartition("/")
     found: list[str] = []
     for each in [f"{folder}/"] if slash else ["", f"{default}/"]:
-        with suppress(OSError):  # a folder that does not exist or is not readable: nothing to offer
-            paths = sorted(Path(each or ".").expanduser().iterdir())
+        with suppress(OSError, InputError):  # a folder that does not exist or is not readable: nothing to offer
+            paths = sorted(expand_home(each or ".").iterdir())
             found += [f"{each}{path.name}" for path in paths if accepts(path)]
     return [path for path in found if path.startswith(incomplete)]

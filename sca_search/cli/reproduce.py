@@ -21,6 +21,7 @@ from sca_search.paper.cells import (
 )
 from sca_search.paper.figures import GRIDS, TITLES, figures_of
 from sca_search.system.console import errors, info, print_json, results, say
+from sca_search.system.files import expand_home
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def reproduce_command(
     from sca_search.paper.reproduce import Plan
 
     skips = bool(flags["skip_unreadable"])
-    _run(table, Plan(cells, folder.expanduser(), extent, seeds, data_dir, hours, tuple(sys.argv[1:]), skips, weights))
+    _run(table, Plan(cells, expand_home(folder), extent, seeds, data_dir, hours, tuple(sys.argv[1:]), skips, weights))
 
 
 def _check_options(quick: bool, hours: float | None, epochs: int | None, data_dir: Path | None) -> None:
@@ -83,7 +84,7 @@ def _check_options(quick: bool, hours: float | None, epochs: int | None, data_di
         raise SpecError(f"--hours must be above 0, got {hours}")
     if epochs is not None and epochs < 1:
         raise SpecError(f"--epochs must be at least 1, got {epochs}")
-    if data_dir is not None and not data_dir.expanduser().is_dir():
+    if data_dir is not None and not expand_home(data_dir).is_dir():
         raise SpecError(f"--data-dir must be a folder that exists, got {str(data_dir)!r}")
 
 

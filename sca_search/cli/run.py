@@ -51,6 +51,14 @@ def run_command(
             panel=RUN_PANEL,
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        option(
+            "Run the workers as tasks of a Ray cluster: its address, auto, or local for one on this machine. Needs "
+            "--storage.",
+            panel=RUN_PANEL,
+        ),
+    ] = None,
     dry_run: Annotated[bool, option("Print the resolved study and exit.", "--dry-run", panel=RUN_PANEL)] = False,
     version: Annotated[
         bool, option("Print the version.", "--version", panel="Output", callback=_print_version, is_eager=True)
@@ -70,7 +78,7 @@ def run_command(
     if dry_run:
         _print_plan(spec)
         return
-    shared = shared_by(storage, artifacts)
+    shared = shared_by(storage, artifacts, ray)
     if info().is_terminal:
         say("loading torch, data and network")
     from sca_search.dashboard import PageWriter

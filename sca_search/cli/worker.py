@@ -12,6 +12,7 @@ from sca_search.config.storage_url import STORAGE_VARIABLE, Shared, shared_by
 from sca_search.config.types import MAX_PROCESSES
 from sca_search.errors import RunError, SpecError, nearest_name
 from sca_search.system.console import errors, info, print_json, results, say
+from sca_search.system.files import expand_home
 from sca_search.system.signals import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def worker_command(
     spec = _spec(study, shared, out)
     own = {"workers": workers, "threads": threads}
     search = spec.search.model_copy(update={name: value for name, value in own.items() if value is not None})
-    data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": data_dir.expanduser()})
+    data = spec.data if data_dir is None else spec.data.model_copy(update={"dir": expand_home(data_dir)})
     _join(spec.model_copy(update={"search": search, "data": data}), shared)
 
 
@@ -68,7 +69,7 @@ def _spec(name: str, shared: Shared, out: Path) -> "StudySpec":
             raise RunError(f"--storage has no study named {name!r}{nearest_name(name, known)}")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         spec = shared_spec(optuna.load_study(study_name=name, storage=storage))
-    return spec.model_copy(update={"out": out.expanduser()})
+    return spec.model_copy(update={"out": expand_home(out)})
 
 
 def _join(spec: "StudySpec", shared: Shared) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sca_search.errors import CodeError, InputError, ScaError, SpecError, nearest_name
+from sca_search.system.files import expand_home
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_SHOWN = 200
@@ -115,7 +116,7 @@ def _module(place: str, what: str, error: type[InputError]) -> ModuleType:
 
 
 def _from_file(place: str, what: str, error: type[InputError]) -> ModuleType:
-    path = Path(place).expanduser().resolve()
+    path = expand_home(place).resolve()
     if not path.is_file():
         raise error(f"{what}: there is no file {place}")
     # The same file always has the same module name: its classes must be identical, however often it is loaded.

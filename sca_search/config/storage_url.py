@@ -26,18 +26,20 @@ class Shared:
 
     storage: str = field(repr=False)
     artifacts: str | None = field(default=None, repr=False)
+    ray: str | None = None  # address of the Ray cluster that runs the workers
 
 
-def shared_by(storage: str | None, artifacts: str | None) -> Shared | None:
+def shared_by(storage: str | None, artifacts: str | None, ray: str | None = None) -> Shared | None:
     """The shared study that the flags, or else the environment, name; None if there is none."""
     given = storage or os.environ.get(STORAGE_VARIABLE) or None
     if given is None:
-        if artifacts is not None:
-            raise SpecError(f"--artifacts requires --storage, got only {scrub(artifacts)!r}")
+        for flag, value in (("--artifacts", artifacts), ("--ray", ray)):
+            if value is not None:
+                raise SpecError(f"{flag} requires --storage, got only {scrub(value)!r}")
         return None
     if artifacts is not None:
         artifact_address(artifacts)
-    return Shared(storage_address(given), artifacts)
+    return Shared(storage_address(given), artifacts, ray)
 
 
 def require_addresses_in_place(arguments: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from sca_search.config.messages import format_value
 from sca_search.config.names import LOSSES, METHODS, METRICS
 from sca_search.config.references import is_reference
 from sca_search.errors import nearest_name
+from sca_search.system.files import expand_home
 
 # Larger counts are typing errors, or meant to exhaust memory: a plan has one entry per trial.
 _MAX_COUNT = 1_000_000
@@ -182,7 +183,7 @@ PYTHON_OBJECT = "python:"
 def _with_absolute_path(name: str) -> str:
     """Make the path of a user's file absolute, so that it is found from any folder."""
     place, colon, function = name.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}{colon}{function}" if place.endswith(".py") else name
+    return f"{expand_home(place).resolve()}{colon}{function}" if place.endswith(".py") else name
 
 
 def check_name(name: str, names: dict[str, tuple[str, ...]]) -> str:

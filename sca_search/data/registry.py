@@ -10,7 +10,6 @@ A new source is one module with a loader, and one entry in config.names.DATA.
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from sca_search.config.names import DATA
@@ -20,6 +19,7 @@ from sca_search.data.dataset import DataRequest, DataSet
 from sca_search.data.imagenet import IMAGENETS
 from sca_search.data.user import load_function
 from sca_search.errors import DataError, LimitError, unknown_name
+from sca_search.system.files import expand_home
 from sca_search.system.machine import oom_as_limit_error
 
 IMAGE_FILES = tuple(IMAGENETS)
@@ -70,7 +70,7 @@ def load_data(name: str, **settings: Any) -> DataSet:
             module, _, function = DATA[prefix + colon].partition(".")
             loader: Callable[..., DataSet] = getattr(import_module(f"sca_search.data.{module}"), function)
             # the loader of a prefix also takes the path
-            return loader(name, Path(path).expanduser(), request) if colon else loader(name, request)
+            return loader(name, expand_home(path), request) if colon else loader(name, request)
     except LimitError as error:
         raise DataError(f"data set {name!r}: must fit into this machine's memory, it {error}") from error
     except OSError as error:

@@ -1,6 +1,6 @@
 """Writes a whole export folder: the formats, metadata and a model card; then verifies it.
 
-The folder is made under a temporary name and renamed: it is complete or absent.
+The folder is made under a temporary name, and renamed or exchanged with an earlier export: it is complete or absent.
 """
 
 import copy

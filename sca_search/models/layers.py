@@ -124,12 +124,13 @@ def _place(active: list[tuple[nn.Module, Any]], names: dict[nn.Module, str]) -> 
     return f" (the layer {names[module]!r}{got}{has})" if got or has else f" (in {names[module]!r})"
 
 
-def require_rows(output: Any, outputs: int, when: str = "") -> None:
-    """ModelError unless a network returns a row of numbers for each of two inputs."""
-    rule = f"the network must return a row of {outputs} numbers per input, shape (2, {outputs}) for two"
+def require_rows(output: Any, outputs: int, when: str = "", rows: int = 2) -> None:
+    """ModelError unless a network returns a row of numbers for each of one or two inputs."""
+    example = f"shape ({rows}, {outputs}) for {'one' if rows == 1 else 'two'}"
+    rule = f"the network must return a row of {outputs} numbers per input, {example}"
     if not isinstance(output, Tensor):
         raise ModelError(f"{rule}; got a {type(output).__name__}{when}")
-    if tuple(output.shape) != (2, outputs):
+    if tuple(output.shape) != (rows, outputs):
         raise ModelError(f"{rule}; got the shape {tuple(output.shape)}{when}")
 
 

@@ -4,7 +4,6 @@ Named networks, the user's functions and modules made in Python all become what 
 from a state here.
 """
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from sca_search.errors import ModelError
 from sca_search.models.builtin import Shape, build_model
 from sca_search.models.layers import LayerChoice, choose_layers, require_rows, weight_layers
 from sca_search.models.scales import put_output_scales, scaled_layers, shaped_like_state
-from sca_search.models.user import Maker, user_maker
+from sca_search.models.user import Maker, copied, user_maker
 from sca_search.models.weights import load_weights
 from sca_search.models.zoo import timm_maker, torchvision_maker
 
@@ -56,13 +55,7 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
     `input_shape` is without the batch, of any rank; `outputs` is the number of outputs per input.
     """
     network = make()
-    for name, parameter in network.named_parameters():
-        if is_lazy(parameter):
-            raise ModelError(
-                f"the network's {name} is lazy: a layer must have its sizes when it is created, not at its first input"
-            )
-    if not any(True for _ in network.parameters()):
-        raise ModelError("the network has no parameters to train")
+    _check_values(network)
     network = open_attention(network)
     choices = choose_layers(
         weight_layers(network, input_shape, outputs),
@@ -71,7 +64,7 @@ def prepared(make: Maker, input_shape: Sequence[int], outputs: int, spec: ModelS
         skip=spec.skip,
         only=spec.only,
     )
-    _require_rows_in_training(network, input_shape, outputs)
+    _try_network(network, input_shape, outputs)
     scaled = [choice.layer.name for choice in choices if choice.ternary and not choice.layer.scale_is_free]
 
     def make_model(weights: Path | None = None) -> nn.Module:
@@ -98,15 +91,32 @@ def rebuilt(make: Maker, state: Mapping[str, Tensor]) -> nn.Module:
     return network.eval()
 
 
-def _require_rows_in_training(network: nn.Module, input_shape: Sequence[int], outputs: int) -> None:
-    """ModelError for networks that return more than one tensor in training mode, which losses do not support."""
-    trained = copy.deepcopy(network).train()
+def _check_values(network: nn.Module) -> None:
+    """ModelError for parameters and buffers that cannot be trained or stored."""
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(value):
+            raise ModelError(
+                f"the network's {name} is lazy: a layer must have its sizes when it is created, not at its first input"
+            )
+        if value.is_complex():
+            raise ModelError(f"the network's {name} must hold real numbers, got {value.dtype}")
+    if not any(True for _ in network.parameters()):
+        raise ModelError("the network has no parameters to train")
+
+
+def _try_network(network: nn.Module, input_shape: Sequence[int], outputs: int) -> None:
+    """ModelError for networks that would fail during or after a training.
+
+    The last batch of a split may hold one input. Losses do not support more than one tensor in training mode.
+    """
+    tried = copied(network)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        try:
-            output = trained(torch.zeros(2, *input_shape))
-        except USER_ERRORS as error:
-            raise ModelError(f"the network fails in training mode: {describe_error(error)}") from error
-    require_rows(output, outputs, " in training mode")
+        for rows, when in ((1, "for a batch of one input"), (2, "in training mode")):
+            try:
+                output = tried.train(rows == 2)(torch.zeros(rows, *input_shape))
+            except USER_ERRORS as error:
+                raise ModelError(f"the network fails {when}: {describe_error(error)}") from error
+            require_rows(output, outputs, f" {when}", rows)
 
 
 class Attention(nn.Module):

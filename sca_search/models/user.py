@@ -25,7 +25,7 @@ def user_maker(name: str, num_classes: int, input_shape: Shape) -> Maker:
 def maker_of(network: Any, num_classes: int, input_shape: Shape, name: str) -> Maker:
     """A maker from a network, which is copied, or from a function; `name` is for messages."""
     if isinstance(network, nn.Module):
-        return lambda: copy.deepcopy(network).train()
+        return lambda: copied(network).train()
     if not callable(network):
         raise ModelError(f"model {name}: must be a function, a class or a torch module, got {_kind(network)}")
     arguments, keywords = _arguments(network, num_classes, input_shape, name)
@@ -40,6 +40,14 @@ def maker_of(network: Any, num_classes: int, input_shape: Shape, name: str) -> M
         return made.train()
 
     return make
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy of the network; ModelError if it holds an object that cannot be copied, such as a lock."""
+    try:
+        return copy.deepcopy(network)
+    except USER_ERRORS as error:
+        raise ModelError(f"the network must be copyable by copy.deepcopy, got {describe_error(error)}") from error
 
 
 def _arguments(

@@ -203,7 +203,9 @@ def summarize(
         "seconds": round(seconds, 1),
         "versions": versions(),
         "dense": {"metric": start.score.accuracy},
-        "sensitivity": json.loads(run.sensitivity_file.read_text()) if run.sensitivity_file.exists() else [],
+        "sensitivity": json.loads(run.sensitivity_file.read_text(encoding="utf-8"))
+        if run.sensitivity_file.exists()
+        else [],
         "chosen": None,
     }
     if choice is not None:

@@ -5,10 +5,12 @@ summary.
 """
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -34,6 +36,7 @@ from sca_search.study.heartbeat import owner_name
 from sca_search.study.inputs import inputs_of
 from sca_search.study.objective import Clock, Objective, work
 from sca_search.study.queue import complete_trials, fill_queue, join, open_study, queue_another, requeue_damaged, rows
+from sca_search.study.ray_workers import RayWorkers
 from sca_search.study.results import refit, summarize, write_tables
 from sca_search.study.setup import (
     StudyContext,
@@ -208,6 +211,20 @@ def join_study(
     return Finished(run, stopped=stopped, is_joined=True)
 
 
+def join_alone(run: RunFolder, spec: StudySpec, threads: int) -> None:
+    """Train trials of a shared study in this process, with a run folder of its own unless all share one."""
+    assert run.shared is not None
+    with contextlib.ExitStack() as ended, stop_on_interrupt() as stop:
+        out = run.path.parent
+        if run.shared.artifacts is not None:
+            out = Path(ended.enter_context(tempfile.TemporaryDirectory(prefix="sca-search-")))
+        search = spec.search.model_copy(update={"workers": 1, "threads": threads})
+        own = spec.model_copy(update={"out": out, "name": run.study_name, "search": search})
+        task = make_task(own, check_test=False)
+        joined = join(own, replace(run.shared, ray=None), inputs_of(own, task))
+        join_study(joined, own, task, (), stop)
+
+
 def _notes(spec: StudySpec, task: Task, costs: CostSetup | None) -> tuple[str, ...]:
     """Notes for the user on data, recipe and budgets, before the study runs."""
     data = [f"{task.data.name}: {note}" for note in task.data.notes]
@@ -281,6 +298,9 @@ def _rounds(
         emit(event)
 
     def run_queued(may_begin: Callable[[], bool]) -> Callable[[], None]:
+        if run.shared is not None and run.shared.ray is not None:
+            threads = threads_of(spec, context.task)
+            return RayWorkers(run, spec, study, timed, stop, threads, partial(join_alone, run, spec, threads)).work
         if needs_processes(spec):
             prepare = partial(prepare_worker, run, spec)
             return LocalWorkers(run, spec, study, timed, stop, may_begin, prepare).work

@@ -43,7 +43,11 @@ class SafeConsole(Console):
         if isinstance(renderable, Text) and (shown := scrub(renderable.plain)) != renderable.plain:
             renderable = renderable.blank_copy(shown)
         for part in super().render(renderable, options):
-            yield part if part.control or not _HIDDEN.search(part.text) else Segment(printable(part.text), part.style)
+            yield part if part.control else Segment(self._encodable(printable(part.text)), part.style)
+
+    def _encodable(self, text: str) -> str:
+        """The text with a question mark for each character that the terminal's encoding does not have."""
+        return text.encode(self.encoding, errors="replace").decode(self.encoding)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(scrub(text), **options)
@@ -120,9 +124,8 @@ def warn(line: str) -> None:
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the JSON document of a command with `--json`."""
     if output_mode.json:
-        text = json.dumps(jsonable(document), indent=2, allow_nan=False, ensure_ascii=False)
-        # Control characters as JSON escapes: the values are unchanged.
-        _out.file.write(_HIDDEN.sub(lambda hidden: f"\\u{ord(hidden[0]):04x}", text) + "\n")
+        # In ASCII: control characters and those that the terminal's encoding does not have are JSON escapes.
+        _out.file.write(json.dumps(jsonable(document), indent=2, allow_nan=False) + "\n")
         _out.file.flush()
 
 

@@ -1,12 +1,14 @@
-"""Atomic writes of files and folders: under a temporary name, then renamed."""
+"""Atomic writes of files and folders: under a temporary name, synced, then renamed."""
 
 import contextlib
+import ctypes
 import glob
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
-from sca_search.errors import StorageError
+from sca_search.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Names that `_temporary` gives; the number is that of the process.
 _TEMPORARY = re.compile(r"\..*\.(\d+)-[0-9a-f]{8}(\.[^.]+)?")
+# Arguments of Linux's renameat2.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @contextlib.contextmanager
@@ -39,6 +43,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())  # some file systems report a full disk only here
             temporary.replace(final)
+            _sync_folder(final.parent)
     finally:
         # After the rename this name does not exist. A removal that fails too must not hide the first error.
         with contextlib.suppress(OSError):
@@ -104,6 +109,14 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
         save_file(separate, temporary, metadata=metadata)
 
 
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` expanded; InputError if there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: must be a path without ~, because there is no such home folder") from error
+
+
 def stamp_of(path: Path) -> tuple[int, ...]:
     """A value that changes whenever the file changes; empty if there is none.
 
@@ -119,21 +132,27 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder. If the block succeeds, it is renamed to `folder` or replaces the content of that."""
+    """Yield a temporary folder. If the block succeeds, it is renamed to `folder`, or exchanged with an existing one.
+
+    `folder` then has its old or its new content, even if the process is killed. Where folders cannot be exchanged, the
+    old content is removed first, while the new one is complete.
+    """
     final = folder.resolve()  # "." has no name
     there = final.is_dir()
-    # Inside an existing folder: it may be the only one that is writable, or a process's working directory.
-    new = _temporary(final if there else final.parent, final.name)
+    in_place = there and _must_stay(final)
+    new = _temporary(final if in_place else final.parent, final.name)
     remove_leftovers(new.parent, f".{glob.escape(final.name)}.*")
     try:
         with _storage_errors(folder):
             new.mkdir(parents=True)
         yield new
         with _storage_errors(folder):
-            if there:
-                _replace_content(final, new)
-            else:
+            _sync_folder(new)
+            if not there:
                 new.rename(final)
+            elif in_place or not _exchanged(final, new):
+                _replace_content(final, new)
+            _sync_folder(final if in_place else final.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -155,6 +174,33 @@ def staged_files(folder: Path, last: str, publishing: AbstractContextManager[Non
                 path.rename(folder / path.name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _must_stay(folder: Path) -> bool:
+    """Whether an existing folder cannot be exchanged: it is this process's working directory, or where only its content
+    can be written, as where a volume is mounted."""
+    is_used = Path.cwd().is_relative_to(folder)
+    return is_used or folder.is_mount() or not os.access(folder.parent, os.W_OK)
+
+
+def _exchanged(folder: Path, new: Path) -> bool:
+    """Exchange two folders in one system call; False where the system or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    shutil.copymode(folder, new)
+    return bool(rename(_AT_FDCWD, os.fsencode(folder), _AT_FDCWD, os.fsencode(new), _RENAME_EXCHANGE) == 0)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can: a file or folder may be lost without its name."""
+    if os.name == "posix":
+        with contextlib.suppress(OSError):  # not every file system can, and a folder may not be readable
+            opened = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
 
 def _replace_content(folder: Path, new: Path) -> None:

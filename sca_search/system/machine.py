@@ -4,16 +4,20 @@ returns freed memory, reports out of memory."""
 import contextlib
 import ctypes
 import importlib.metadata
+import multiprocessing
 import os
 import platform
 import re
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sca_search.errors import LimitError
+from sca_search.system.console import warn
 
 __version__ = "0.1.0"  # the wheel's metadata is generated from it
 
@@ -31,8 +35,27 @@ def cache_folder() -> Path:
     A relative XDG_CACHE_HOME is ignored, as the standard requires.
     """
     named = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
-    return base / "sca-search"
+    if Path(named).is_absolute():
+        return Path(named) / "sca-search"
+    try:
+        return Path.home() / ".cache" / "sca-search"
+    except RuntimeError:  # no HOME, and a user without an account, as in some containers
+        return _temporary_cache()
+
+
+@cache
+def _temporary_cache() -> Path:
+    """A folder that only this user can read and write, kept for later commands."""
+    folder = Path(tempfile.gettempdir()) / f"sca-search-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    # Files in it are loaded and run: a folder or a link that another user has put there is not used.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        folder = Path(tempfile.mkdtemp(prefix="sca-search-"))
+    if multiprocessing.parent_process() is None:  # not again by each worker
+        warn(f"this user has no home folder: files are cached in {folder}; XDG_CACHE_HOME sets another folder")
+    return folder
 
 
 def usable_cores() -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -34,8 +35,6 @@ _ADAM_STATE = {"step", "exp_avg", "exp_avg_sq"}
 OptimizerState = dict[str, Tensor]
 # Called after each epoch, with a function that reads the optimizer's state for a checkpoint.
 AfterEpoch = Callable[[int, Callable[[], OptimizerState]], None]
-
-logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # its startup message would break the progress display
 
 
 class StopRequestedError(Exception):
@@ -263,12 +262,28 @@ def layout(model: nn.Module) -> torch.memory_format:
     return torch.channels_last if is_flat else torch.contiguous_format
 
 
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Suppress Lightning's messages, which would break the progress display, and its warnings.
+
+    It recommends data loader workers and more; the batches are in memory already.
+    """
+    messages = logging.getLogger("pytorch_lightning")
+    before = messages.level
+    messages.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        messages.setLevel(before)
+
+
 def make_trainer(settings: Mapping[str, Any], **ours: Any) -> lightning.Trainer:
     """Lightning's Trainer with a user's settings; SpecError where it rejects them."""
     usual = {"accelerator": "auto", "devices": 1, **settings}
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet_lightning():
         try:
             trainer = lightning.Trainer(**usual, **quiet, enable_model_summary=False, **ours)
         except (MisconfigurationException, ArithmeticError, ValueError, TypeError, ImportError, RuntimeError) as error:
@@ -300,9 +315,7 @@ def fit(
     batches.set_epoch(plan.first_epoch)
     # On a CPU, pooling and small convolutions are faster with a pixel's channels side by side.
     model.to(memory_format=layout(model))  # type: ignore[call-overload]
-    with warnings.catch_warnings():
-        # Lightning recommends data loader workers and more; the batches are in memory already.
-        warnings.simplefilter("ignore")
+    with _quiet_lightning():
         trainer = make_trainer(plan.trainer, max_epochs=epochs)
         kind = EpochModule if is_plain(trainer) else StepModule
         module = kind(model, len(batches), plan, after_epoch, stop, method, loss)

@@ -40,16 +40,18 @@ def measure_sensitivity(
     a_batch = 2 * EVALUATION_BATCH  # for the statistics, and for the loss
     grid = GRID if most_images >= a_batch * len(layers) * len(GRID) else COARSE_GRID
     batches = max(1, math.floor(min(_BATCHES, most_images / (a_batch * len(layers) * len(grid)))))
-    dense = _score(task, task.model_with(start.state), batches)
+    model = task.model_with(start.state)  # one for all: building a deep network takes longer than evaluating it
+    dense = _score(task, model, batches)
     costs = []
     for number, layer in enumerate(layers, start=1):
+        weight = model.get_parameter(f"{layer.name}.weight").data
+        original = weight.clone()
         for sparsity in (sparsity for sparsity in grid if sparsity <= 1.0 - layer.least_density):
-            model = task.model_with(start.state)
-            weight = model.get_parameter(f"{layer.name}.weight").data
-            weight.copy_(scaled_trits(weight, sparsity))
+            weight.copy_(scaled_trits(original, sparsity))
             rounded = _score(task, model, batches)
             cost = LayerCost(layer.name, sparsity, rounded.loss - dense.loss, dense.accuracy - rounded.accuracy)
             costs.append(cost)
+        weight.copy_(original)
         on_layer(number, len(layers))
     return costs
 

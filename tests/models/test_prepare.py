@@ -1,6 +1,7 @@
 """Any network made ready: scales where they are missing, weights before anything else, one way back from a state."""
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -231,12 +232,58 @@ class Twofold(nn.Module):
         return (self.layers(x), x) if self.training else self.layers(x)
 
 
+class Edited(nn.Module):
+    """A small network whose result is `edit` of its usual one."""
+
+    def __init__(self, edit=lambda x: x):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+        self.edit = edit
+
+    def forward(self, x):
+        return self.edit(self.layers(x))
+
+
+def locked():
+    network = Edited()
+    network.lock = threading.Lock()
+    return network
+
+
+def complex_weights():
+    network = Edited(lambda x: (x * network.factors).real)
+    network.factors = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    return network
+
+
+def complex_buffer():
+    network = Edited(lambda x: (x * network.factors).real)
+    network.register_buffer("factors", torch.ones(3, dtype=torch.complex64))
+    return network
+
+
+def for_pairs():
+    return Edited(lambda x: x.reshape(2, -1))
+
+
+def squeezed():
+    return Edited(torch.squeeze)
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lazy, "the network's 1.weight is lazy: a layer must have its sizes when it is created"),
         (nn.Flatten, "the network has no parameters to train"),
         (Twofold, r"shape \(2, 3\) for two; got a tuple in training mode"),
+        (
+            locked,
+            r"^the network must be copyable by copy\.deepcopy, got TypeError: cannot pickle '_thread\.lock' object$",
+        ),
+        (complex_weights, r"^the network's factors must hold real numbers, got torch\.complex64$"),
+        (complex_buffer, r"^the network's factors must hold real numbers, got torch\.complex64$"),
+        (for_pairs, r"^the network fails for a batch of one input: RuntimeError: shape '\[2, -1\]' is invalid"),
+        (squeezed, r"shape \(1, 3\) for one; got the shape \(3,\) for a batch of one input$"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules")

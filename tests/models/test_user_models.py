@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,13 @@ def test_a_file_is_called_with_what_it_takes(folder, function, shapes):
 
 def test_a_package_is_imported_from_here(folder):
     assert make("package.inner:make").weight.shape == (3, 2)
+
+
+def test_a_module_made_in_python_that_cannot_be_copied_is_rejected():
+    network = nn.Linear(4, 3)
+    network.lock = threading.Lock()
+    with pytest.raises(ModelError, match=r"must be copyable by copy\.deepcopy, got TypeError: cannot pickle"):
+        maker_of(network, 3, (4,), "python:Linear")()
 
 
 def test_a_module_made_in_python_is_copied_each_time():

@@ -11,14 +11,14 @@ TINY = ("--trials", "3", "--refits", "1", "--epochs", "2", "--dense-epochs", "4"
 TINY_BUDGETS = ("--max-ternary-kb", "1", "--max-kb", "11.4", "--no-grid", "--name", "small")
 
 
-def sca_search(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+def sca_search(*arguments: str, cwd: Path, timeout: float = 240, **options: object) -> subprocess.CompletedProcess[str]:
     """The real command in a process of its own, wide enough that no sentence is folded."""
     return subprocess.run(
         [sys.executable, "-m", "sca_search", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout,
         check=False,
         env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         **options,

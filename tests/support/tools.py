@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 # What to install for a program, where the package has another name.
-_PACKAGES = {"qemu-aarch64": "qemu-user", "qemu-arm": "qemu-user", "nm": "binutils"}
+_PACKAGES = {"qemu-aarch64": "qemu-user", "qemu-arm": "qemu-user", "nm": "binutils", "setpriv": "util-linux"}
 CLANG_SANITIZERS = "clang's sanitizers"
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from sca_search.errors import StorageError
+from sca_search.errors import InputError, StorageError
 from sca_search.system.files import (
     atomic_path,
+    expand_home,
     is_temporary,
     new_folder,
     remove_leftovers,
@@ -229,7 +230,9 @@ def test_a_killed_replacement_of_a_folder_leaves_each_common_file_old_or_new(tmp
         for name in ("a", "b", "c/d", "old"):
             (folder / name).write_text("old")
         program = KILLED_REPLACEMENT.replace("{killed_at}", str(killed_at))
-        assert subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode == 7
+        # A process that stands in the folder moves the files one by one.
+        killed = subprocess.run([sys.executable, "-c", program, str(folder)], check=False, cwd=folder)
+        assert killed.returncode == 7
         assert {"a", "b"} <= set(names_in(folder))
         with new_folder(folder) as new:
             (new / "a").write_text("newer")
@@ -241,3 +244,10 @@ def test_what_is_being_written_has_a_temporary_name(tmp_path):
         assert is_temporary(file)
         assert is_temporary(folder)
     assert not any(map(is_temporary, tmp_path.iterdir()))
+
+
+def test_home_folder_that_does_not_exist_is_not_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand_home("~/x") == tmp_path / "x"
+    with pytest.raises(InputError, match=r"^~nobody-here/x: must be a path without ~, because there is no such home"):
+        expand_home("~nobody-here/x")
