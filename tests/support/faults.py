@@ -781,7 +781,7 @@ def export_killed(folder: Path, times: int, _server: Server | None = None) -> In
         assert not [path for path in folder.rglob(".*") if is_temporary(path)]
         assert verify_folder(out, 1.0).holds
 
-    command = ("export", str(case.run), "--out", str(out), "--format", "packed,c,torch", "--force", "--seconds", "1")
+    command = ("export", str(case.run), "--out", str(out), "--format", "packed,c", "--force", "--seconds", "1")
     counted.add(_command_killed(folder, times, command, check, {}))
     return counted
 
