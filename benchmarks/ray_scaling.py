@@ -26,7 +26,7 @@ from sca_search.runs.folder import RunFolder
 from sca_search.study.events import ignore
 from sca_search.study.objective import work
 from sca_search.study.queue import fill_queue, open_study
-from sca_search.study.ray_workers import RayWorkers
+from sca_search.study.ray_workers import RayWorkers, connected
 from sca_search.study.space import Space
 from sca_search.system.signals import NEVER
 from tests.support.postgres import running_server
@@ -60,7 +60,8 @@ def trials_per_second(nodes: int, trials: int) -> float:
         space = Space(spec, LAYERS)
         study = open_study(run, space)
         fill_queue(study, space, is_alone=False)
-        RayWorkers(run, spec, study, ignore, NEVER, 1, partial(train, run, space)).work()
+        with connected(address):
+            RayWorkers(run, spec, study, ignore, NEVER, 1, partial(train, run, space)).work()
         complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
         assert sorted(trial.user_attrs["candidate"] for trial in complete) == list(range(trials))
         began = min(trial.datetime_start for trial in complete if trial.datetime_start)

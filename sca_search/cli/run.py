@@ -83,9 +83,10 @@ def run_command(
         say("loading torch, data and network")
     from sca_search.dashboard import PageWriter
     from sca_search.study.progress import StudyDisplay
+    from sca_search.study.ray_workers import connected
     from sca_search.study.session import run_search
 
-    with StudyDisplay(info()) as display:
+    with connected(shared.ray if shared else None), StudyDisplay(info()) as display:
         listeners = (PageWriter(), display)
         finished = run_search(spec, sys.argv[1:], listeners, resume=resume, shared=shared, say=say)
     _print_finished(finished, spec)

@@ -7,8 +7,7 @@ dashboard. The state of the study is in the database: a trial that was lost is r
 import contextlib
 import logging
 import os
-import signal
-import threading
+import socket
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from sca_search.training.fit import StopRequestedError
 # Of one worker: more often than nodes disappear during a study, but a worker that always crashes ends it.
 _MAX_RESTARTS = 100
 _POLL_SECONDS = 1.0
+_CONNECT_SECONDS = 10.0
 _STOP_SECONDS = 20.0
 
 
@@ -46,21 +46,20 @@ class RayWorkers:
     _reported: set[int] = field(default_factory=set)
 
     def work(self) -> None:
-        """Run the queued trials on the cluster."""
-        assert self.run.shared is not None
-        assert self.run.shared.ray is not None
+        """Run the queued trials on the cluster that this process is connected to."""
+        import ray  # noqa: PLC0415 - an extra
+
         self._reported |= {trial.number for trial in self._ended()}
-        with _connected(self.run.shared.ray) as ray:
-            needs = {"num_cpus": self.threads, "num_gpus": self._gpus(ray), "max_retries": _MAX_RESTARTS}
-            worker = ray.remote(_in_folder)
-            tasks = [
-                worker.options(name=f"{self.run.study_name}, worker {number}", **needs).remote(self.join, Path.cwd())
-                for number in range(1, 1 + self.spec.search.workers)
-            ]
-            try:
-                self._wait(ray, tasks)
-            finally:
-                _cancel(ray, tasks)
+        needs = {"num_cpus": self.threads, "num_gpus": self._gpus(ray), "max_retries": _MAX_RESTARTS}
+        worker = ray.remote(_in_folder)
+        tasks = [
+            worker.options(name=f"{self.run.study_name}, worker {number}", **needs).remote(self.join, Path.cwd())
+            for number in range(1, 1 + self.spec.search.workers)
+        ]
+        try:
+            self._wait(ray, tasks)
+        finally:
+            _cancel(ray, tasks)
         if self.stop.is_set():
             raise StopRequestedError
 
@@ -91,24 +90,27 @@ def _in_folder(join: Callable[[], None], folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[Any]:
-    """The package ray, connected to a cluster; a local one is started and ended."""
+def connected(address: str | None) -> Iterator[None]:
+    """Connect this process to a Ray cluster, if one is named; a local one is started and ended."""
+    if address is None:
+        yield
+        return
     try:
+        if address not in {"auto", "local"} and "://" not in address:
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()  # Ray itself tries for many minutes
         import ray  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise SpecError("--ray needs the package ray: pip install 'sca-search[ray]'") from error
-    terminated = signal.getsignal(signal.SIGTERM)
-    try:
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of future versions of Ray
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise SpecError(f"--ray must be the address of a Ray cluster, or local, got {address!r}: {reason}") from error
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, terminated)  # Ray's would end this process
+    except ImportError as error:
+        raise SpecError("--ray needs the package ray: pip install 'sca-search[ray]'") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        rule = "--ray must be the address of a running Ray cluster, HOST:PORT, auto, or local"
+        raise SpecError(f"{rule}; got {address!r}: {' '.join(str(error).split())[:200]}") from error
     try:
-        yield ray
+        yield
     finally:
         ray.shutdown()
 

@@ -142,7 +142,9 @@ def test_flags_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.storage == "postgresql+psycopg://me@there/x"
 
 
-def test_artifacts_without_a_storage_are_rejected() -> None:
+def test_artifacts_and_ray_without_a_storage_are_rejected() -> None:
+    with pytest.raises(SpecError, match="--ray requires --storage, got only 'local'"):
+        shared_by(None, None, "local")
     with pytest.raises(SpecError, match="--artifacts requires --storage, got only 'file:///x'"):
         shared_by(None, "file:///x")
 

@@ -89,7 +89,8 @@ def wait_for_trial_on(node: int, storage: RDBStorage, command: subprocess.Popen[
         if study is not None and node in owners(study):
             return
         time.sleep(0.5)
-    pytest.fail(f"no trial ran on the node: {command.communicate()[0] if command.poll() is not None else 'too slow'}")
+    command.terminate()
+    pytest.fail(f"no trial ran on the node: {command.communicate()[0]}")
 
 
 @pytest.mark.timeout(MOST_SECONDS + 60)
