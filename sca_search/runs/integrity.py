@@ -1,18 +1,16 @@
 """Checks of run folders that may be untrusted.
 
 Reading a run, or the data of an export, must neither run code of its author nor write outside the folder; an export's
-C source is a program, which `verify`, `bench` and `check` build and run on purpose. A study file may refer to user
-functions, a folder may hold links, and a database may hold triggers and views. User functions are next to the runs,
-never in them.
+C source is a program, which `verify`, `bench` and `check` build and run on purpose. A folder may hold links, and a
+database may hold triggers and views. Functions that a study file names need the user's consent (`load.require_trust`).
 """
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from sca_search.config.references import is_reference
 from sca_search.errors import RunError
 
 # The last but one is raised by Optuna for incomplete rows.
@@ -37,36 +35,6 @@ def _links(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             yield from _links(Path(entry.path))
-
-
-def reject_code_in_run_folder(folder: Path, names: Iterable[str | None]) -> None:
-    """RunError if one of a study's references names a function in a file of this folder."""
-    home = folder.resolve()
-    for name in names:
-        if name is not None and is_reference(name) and any(_lies_in(home, file) for file in _files(name)):
-            raise RunError(
-                f"{folder}: its study refers to code in the folder itself, {name[:200]!r}, which whoever made it could "
-                "run here; if you trust it, move that file elsewhere and change its path in study.toml"
-            )
-
-
-def _files(reference: str) -> Iterator[Path]:
-    """Files that a reference may stand for, relative to the current folder: of a module also each package."""
-    place = reference.rpartition(":")[0]
-    if place.endswith(".py"):
-        yield Path(place)
-        return
-    parts = place.split(".")
-    for count in range(1, len(parts) + 1):
-        yield Path(*parts[:count])
-        yield Path(*parts[:count]).with_suffix(".py")
-
-
-def _lies_in(home: Path, file: Path) -> bool:
-    try:
-        return file.exists() and file.resolve().is_relative_to(home)
-    except (OSError, ValueError):
-        return False
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def _run_of(spec: StudySpec) -> RunFolder:
 def _reject_other(spec: StudySpec) -> None:
     """The folder of another comparison must not be mixed with this one."""
     run = _run_of(spec)
-    if run.spec_file.is_file() and (changed := differences(spec, run.spec())):
+    if run.spec_file.is_file() and (changed := differences(spec, run.spec(trust=True))):
         raise RunError(f"{run.path}: holds another study, it differs in {', '.join(changed)}; choose another --out")
 
 

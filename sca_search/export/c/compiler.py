@@ -24,7 +24,7 @@ _MOST_SECONDS = 600  # for a compilation, or for a few images
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler by its command, such as ("gcc",) or ("python", "-m", "ziglang", "cc")."""
+    """A C compiler by its command, such as ("gcc",) or ("python", "-P", "-m", "ziglang", "cc")."""
 
     command: tuple[str, ...]
 
@@ -75,7 +75,8 @@ def require_compiler() -> Compiler:
 def zig_compiler() -> Compiler | None:
     """The compiler of the package ziglang, which compiles for any target; None where it is not installed."""
     found = importlib.util.find_spec("ziglang")
-    return Compiler((sys.executable, "-m", "ziglang", "cc")) if found else None
+    # -P: the working folder, which may be somebody else's, is not searched for modules.
+    return Compiler((sys.executable, "-P", "-m", "ziglang", "cc")) if found else None
 
 
 def build_library(
