@@ -19,6 +19,7 @@ from sca_search.config.references import file_of
 from sca_search.config.study import GOALS, StudySpec
 from sca_search.errors import SpecError
 from sca_search.system.console import holds_password, scrub
+from sca_search.system.files import require_regular
 
 # Keys that may differ when a study is resumed or joined: they set its length and where it runs, not its results.
 MAY_CHANGE = (
@@ -35,8 +36,6 @@ MAY_CHANGE = (
     "search.trial_memory_gb",
     "search.refits",
 )
-# Ten times as much as the longest reasonable study file.
-_MAX_FILE_BYTES = 100_000
 _MAX_DOTS = 100
 
 
@@ -120,9 +119,8 @@ def _check_no_passwords(values: Mapping[str, Any], where: str) -> None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a study file as a table."""
+    require_regular(path, SpecError, ".toml")
     try:
-        if (size := path.stat().st_size) > _MAX_FILE_BYTES:
-            raise SpecError(f"{path}: a study file must have at most {_MAX_FILE_BYTES:,} bytes, got {size:,}")
         text = path.read_text(encoding="utf-8")
         # Time and memory of Python's parser grow with the square of the number of parts of a key.
         if max(part.count(".") for part in re.split(r"[\n,=\[\]{}]", text)) > _MAX_DOTS:

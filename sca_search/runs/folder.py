@@ -17,7 +17,7 @@ from sca_search.config.names import ACCURACY
 from sca_search.config.storage_url import Shared, shown_address
 from sca_search.config.study import StudySpec
 from sca_search.errors import RunError, StorageError, TakenError
-from sca_search.runs.integrity import reject_outside_links
+from sca_search.runs.integrity import require_plain_files
 from sca_search.system.files import write_json_atomic, write_text_atomic
 
 # Layout of the run folder, stored in about.json. A change that other versions cannot read raises it.
@@ -90,7 +90,7 @@ class RunFolder:
         """
         if not self.spec_file.is_file():
             raise RunError(f"{self.path}: is not a run folder, it has no {self.spec_file.name}")
-        reject_outside_links(self.path)
+        require_plain_files(self.path)
         self._check_format()
         return resolve(self.spec_file, {}, trust=trust)
 

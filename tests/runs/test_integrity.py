@@ -1,7 +1,9 @@
 """A run folder of somebody else: no links to the outside, no code that runs, no hostile database."""
 
 import json
+import os
 import py_compile
+import re
 import resource
 import shutil
 import sqlite3
@@ -67,6 +69,74 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(sent: Path) -> N
     (sent / "nowhere").symlink_to("candidates/not-there")
     (sent.parent / "runs").symlink_to(sent)
     assert RunFolder(sent.parent / "runs").spec().name == "run-folder"
+
+
+FILES = ["about.json", "summary.json", "trials.csv", "study.db", "candidates/000/candidate.json"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("command", ["show", "dashboard"])
+def test_a_pipe_in_a_run_folder_is_rejected(run, sent: Path, command: str, file: str) -> None:
+    """Reading it would wait for a writer."""
+    (sent / file).unlink()
+    os.mkfifo(sent / file)
+    done = run(command, "sent", *(["--no-open"] if command == "dashboard" else []))
+    assert (done.returncode, done.stderr) == (2, f"sent/{file}: must be a regular file, got a pipe or device\n")
+
+
+@pytest.mark.parametrize("file", [*FILES, "study.toml"])
+@pytest.mark.parametrize("command", ["show", "dashboard"])
+def test_a_file_that_is_too_large_is_rejected_before_it_is_read(run, sent: Path, command: str, file: str) -> None:
+    """It has no content, only a size."""
+    os.truncate(sent / file, 2**43)
+    done = run(command, "sent", *(["--no-open"] if command == "dashboard" else []))
+    assert done.returncode == 2
+    assert re.fullmatch(rf"sent/{file}: must have at most [0-9,]+ bytes, got 8,796,093,022,208\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("export", "candidates/000/model.safetensors"),
+        ("rerun", "dense.safetensors"),
+        ("features", "dense.safetensors"),
+    ],
+)
+def test_tensors_that_do_not_fit_into_memory_are_rejected(run, sent: Path, command: str, file: str) -> None:
+    os.truncate(sent / file, 2**43)
+    done = run(command, "sent", "--trial", "0")
+    assert (done.returncode, f"sent/{file}: must fit into the available memory, " in done.stderr) == (2, True)
+
+
+@pytest.mark.timeout(60)
+def test_files_of_an_export_are_regular_and_not_too_large(run, sent: Path) -> None:
+    assert run("export", "sent", "--trial", "0", "--format", "packed", "--out", "model").returncode == 0
+    os.truncate("model/export.json", 2**43)
+    done = run("verify", "model")
+    assert (done.returncode, "model/export.json: must have at most" in done.stderr) == (2, True), done.stderr
+    Path("model/export.json").unlink()
+    os.mkfifo("model/export.json")
+    done = run("verify", "model")
+    assert (done.returncode, done.stderr) == (2, "model/export.json: must be a regular file, got a pipe or device\n")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("FILE.toml",), "FILE.toml: must be a regular file"),
+        (("--max-latency-ms", "1", "--latency-table", "FILE.json"), "FILE.json: must be a regular file"),
+        (("--weights", "FILE.pt"), "--weights FILE.pt: there is no such file"),
+        (("--data", "npz:FILE.npz"), "FILE.npz: the data file must exist"),
+    ],
+)
+def test_a_pipe_as_an_input_is_rejected(run, tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    for name in ("FILE.toml", "FILE.json", "FILE.pt", "FILE.npz"):
+        os.mkfifo(tmp_path / name)
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr.replace(f"{tmp_path}/", "")
 
 
 @pytest.mark.parametrize("size", [10**400, 2**40, 10**6, 4000, -8, 0], ids=range(6))
