@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -91,7 +92,9 @@ def build_library(
     name = digest(parts + [part for source in sources.items() for part in source])
     name += ".dll" if sys.platform == "win32" else ".so"
     known = (cache_folder() if keep else _own_folder()) / name
+    _require_private(known.parent)
     if known.is_file():
+        _require_private(known)
         return known
     try:
         return _build(known, sources, flags, compiler)
@@ -120,6 +123,7 @@ def _build(path: Path, sources: Mapping[str, str], flags: tuple[str, ...], compi
             (folder / name).write_text(text, encoding="utf-8")
         files = [str(folder / name) for name in sources if name.endswith(".c")]
         compiler.run([*flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm"])
+    path.chmod(0o700)  # whatever the umask
     return path
 
 
@@ -129,6 +133,20 @@ def make_private(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _require_private(path: Path) -> None:
+    """ExportError if another user could have written a file or folder of the cache."""
+    try:
+        found = path.stat()
+    except OSError:
+        return  # there is none
+    mode = stat.S_IMODE(found.st_mode)
+    if hasattr(os, "geteuid") and (found.st_uid != os.geteuid() or mode & 0o022):
+        raise ExportError(
+            f"{path}: must belong to you and be writable only by you, because code in it is run, "
+            f"got user {found.st_uid} and mode {mode:o}; remove it"
+        )
 
 
 @functools.cache
