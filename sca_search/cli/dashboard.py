@@ -1,6 +1,8 @@
 """The commands `dashboard` (a page of one or several runs, or live) and `features`."""
 
 import contextlib
+import html
+import tempfile
 import webbrowser
 from dataclasses import asdict
 from functools import partial
@@ -128,15 +130,22 @@ def _serve(runs: list[Path], host: str, port: int, opened: bool, trust: bool) ->
     studies.data()  # rejects a folder that is not a run before anything is served
     listening = listen(host, port)
     if host != _LOCAL:
-        warn(f"Warning: everybody who can reach {host} can read these studies and export their trials.")
+        warn(f"Warning: everybody who can reach {host} can read these studies.")
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    # The token is behind a #: a browser does not send this part.
+    address = f"http://{shown}:{listening.getsockname()[1]}/#export={studies.token}"
     print_json({"live": address})
     results().print(f"Live:      {address} (Ctrl-C stops it)", soft_wrap=True)
-    if opened:
-        webbrowser.open(address)
-    with contextlib.suppress(KeyboardInterrupt):
+    with tempfile.TemporaryDirectory(prefix="sca-search-") as folder, contextlib.suppress(KeyboardInterrupt):
+        if opened:
+            _open_privately(address, Path(folder) / "open.html")
         serve(studies, listening, host)
+
+
+def _open_privately(address: str, page: Path) -> None:
+    """Open an address through a private file: other users can see the arguments of the browser's process."""
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())
 
 
 def _export(run: Path, trial: int, trust: bool) -> dict[str, Any]:
